@@ -32,7 +32,7 @@ def test_overlap_and_escapes_are_said_in_the_plan_and_the_report(taetpu, folder)
     assert arm["data"]["escape_bits"]["val"] == 8 * 2 * 3 * 200
     said = (
         f"{100 * share:.2g} % of the 64-token windows of val occur verbatim in the training split",
-        f"val/bits_per_byte includes {8 * 1200 / raw:.2g} for characters that the training split lacks",
+        f"val/bits_per_byte includes {8 * 1200 / raw:.2g} for characters that do not occur in the training split",
     )
     planned = " ".join(taetpu("plan", "s.yaml").out.split())
     assert all(sentence in planned for sentence in said)

@@ -148,5 +148,5 @@ def test_few_seeds_and_a_lone_baseline(store_study, tmp_path: Path, seeds: int) 
 def test_no_results(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         build_report(StudyFolder(open_store(tmp_path), "empty"))
-    assert "study 'empty' has no results to report" in str(error.value)
-    assert "remedy: run the study first" in str(error.value)
+    assert "study 'empty' has no results" in str(error.value)
+    assert "taetpu run STUDY" in str(error.value)

@@ -66,43 +66,44 @@ def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
         assert abs(float(together) - float(single) - float(excess)) < 0.002
         assert abs(float(excess) - 0.1) < 0.03
         assert p == "<0.001"
-    assert [line for line in designs.describe_designs(results) if "which is told from 0" in line]
+    assert [line for line in designs.describe_designs(results) if "which excludes 0" in line]
 
 
 def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     results = study("parts")
-    part = section(results, "Does it hold at scale?")
+    part = section(results, "Effects by scale")
     sizes, fates, trends = part.tables
     assert [row[0] for row in sizes.rows] == ["dim=8", "dim=16", "dim=32"]
     assert list(fates.columns) == ["arm", "dim=8", "dim=16", "dim=32", "fate"]
-    told = {row[0]: row for row in fates.rows}
-    assert told["without-position"][-1] == "shrinks"
-    assert told["without-ffn"][-1] == "holds"
+    fate = {row[0]: row for row in fates.rows}
+    assert fate["without-position"][-1] == "shrinks"
+    assert fate["without-ffn"][-1] == "holds"
     arms = {arm["name"]: arm for arm in results["arms"]}
     small = arms["without-ffn@dim=8"]
-    assert told["without-ffn"][1] == f"{summary.format_effect(small, results)} worse"
+    assert fate["without-ffn"][1] == f"{summary.format_effect(small, results)} worse"
     assert {row[5] for row in trends.rows} == {"128k params"}
-    assert any(note.startswith("An effect holds where") and "Unclear means" in note for note in part.notes)
-    assert any("neither is corrected" in note and "same seeds" in note for note in part.notes)
+    assert any(note.startswith("Holds:") and "Unclear:" in note for note in part.notes)
+    assert any("not corrected" in note and "same seeds" in note for note in part.notes)
     assert "without-position shrinks" in designs.describe_designs(results)[-1]
     assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
 
 
 def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
     results = study("fraction")
-    part = section(results, "Factors and how they change each other")
+    part = section(results, "Factors and interactions")
     assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
-    assert "the product of ffn x norm x position is the same in every cell" in part.notes[0]
+    assert "the product of ffn x norm x position is constant over cells" in part.notes[0]
     assert designs.describe_designs(results) == [
-        "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position made a clear difference."
+        "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position had a significant "
+        "effect."
     ]
     assert summary.headline(results) == (
-        "3 of 3 factors made a clear difference to val/loss (norm or position x ffn, position or norm x ffn, ffn or "
+        "3 of 3 factors had a significant effect on val/loss (norm or position x ffn, position or norm x ffn, ffn or "
         "norm x position)."
     )
-    assert any("aliases" in limit for limit in section(results, "What this study cannot tell").notes)
+    assert any("aliases" in limit for limit in section(results, "Limitations").notes)
 
 
 def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
@@ -112,7 +113,7 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     def shown(name):
         return [summary.format_effect(arms[name], results), arms[name]["verdict"]]
 
-    best, tried = section(results, "Each at its best").tables
+    best, tried = section(results, "Tuning").tables
     assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]
     assert list(tried.columns) == ["val/loss (nats per token)", "lr=0.001", "lr=0.003", "lr=0.01"]
     assert all(row[2].endswith(" (best)") for row in tried.rows)
@@ -121,9 +122,9 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
     rows = {row.arm: row for row in summary.verdict_rows(results)}
     assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
-    assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, each at its best: val/loss is ")
+    assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, both tuned: val/loss is ")
     assert summary.headline(results) == (
-        "Each at its best: 1 of 2 changes made val/loss worse and 1 made no difference that matters."
+        "Each arm tuned: 1 of 2 changes made val/loss worse and 1 is equivalent to the baseline."
     )
 
 
@@ -137,8 +138,8 @@ def test_what_tuning_found_is_verified_too(folder) -> None:
     trials["lr=0.01"]["by_seed"][0] = honest
     folder("fair").write_study(study, replace=True)
     assert len(found) == 2
-    assert found[0].startswith(f"study.yaml: tuning no-ffn with lr=0.01 came to [{honest}, ")
-    assert found[1] == "study.yaml: tuning no-ffn found lr=0.01 best, and lr=0.003 is recorded"
+    assert found[0].startswith(f"study.yaml: tuning no-ffn with lr=0.01 gave [{honest}, ")
+    assert found[1] == "study.yaml: the best trial of no-ffn is lr=0.01, but lr=0.003 is recorded"
     assert verify(folder("fair")) == []
 
 
@@ -147,8 +148,8 @@ def test_the_best_at_the_edge_is_warned_of(study) -> None:
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}
     changed = {**results, "tuning": {**results["tuning"], "arms": edge}}
     warning = (
-        "The best train.optimizer.lr of no-ffn lies at the edge of what was tried: a wider grid may find a better one."
+        "The best train.optimizer.lr of no-ffn is at the edge of the grid: a wider grid may contain a better value."
     )
-    assert warning in section(changed, "Each at its best").notes
+    assert warning in section(changed, "Tuning").notes
     assert warning in summary.notices(changed)
     assert summary.edge_warnings(results) == []

@@ -48,5 +48,5 @@ def test_the_front_in_words(store_study) -> None:
     results = store_study({"baseline": ({}, 0.0), "cheap": ({}, 0.3), "dear": ({}, 0.1)}).read_results()
     for arm, flops in zip(results["arms"], (100.0, 50.0, 200.0), strict=True):
         arm["flops"], arm["params"] = flops, 10.0
-    said = "No arm with as many or fewer training FLOPs is clearly better than any of these: cheap and baseline."
+    said = "No arm with the same or fewer training FLOPs is clearly better than any of these: cheap and baseline."
     assert describe_frontiers(frontiers(results, {})) == [said]

@@ -144,12 +144,12 @@ def test_the_report_says_it_in_every_format(store_study) -> None:
         assert prior.by in text
         assert prior.what.replace("'", "&#39;") in page
         assert prior.what in text
-    assert "## What others found" in text
-    assert "no verdict counts them" in text
+    assert "## Published findings" in text
+    assert "verdicts do not use them" in text
     arm = next(arm for arm in before["arms"] if arm["name"] == "no-ffn")
     line = next(line for line in text.splitlines() if line.startswith("| no-ffn |") and "Pires" in line)
     assert f"| worse | Pires et al. 2023; Dong et al. 2021 | {arm['verdict']}, " in line
-    assert "At the right stands what others found" in page
+    assert "Labels at the right" in page
 
 
 def test_a_study_of_which_nothing_is_known_says_nothing(store_study) -> None:
@@ -157,8 +157,8 @@ def test_a_study_of_which_nothing_is_known_says_nothing(store_study) -> None:
     written = build_report(folder)
     for kind in ("html", "markdown"):
         text = Path(written[kind]).read_text()
-        assert "What others found" not in text
-        assert "At the right" not in text
+        assert "Published findings" not in text
+        assert "Labels at the right" not in text
     results = folder.read_results()
     assert charts.forest_plot(results, find_priors(results, folder.read_study()["base"])) == charts.forest_plot(
         results, NO_PRIORS
@@ -172,6 +172,6 @@ def test_the_forest_plot_points_where_the_effect_would_lie(store_study, directio
     spec = charts.forest_plot(results, find_priors(results, folder.read_study()["base"]))
     svg = vl_convert.vegalite_to_svg({**spec, "width": 600, "config": charts.THEMES["light"]})
     assert svg.count(sign) >= 2  # no-ffn and no-mixer
-    assert "elsewhere" in svg
+    assert "published" in svg
     assert "NaN" not in svg
     assert "Pires et al. 2023, One Wide Feedforward" in json.dumps(spec)  # where it is pointed at

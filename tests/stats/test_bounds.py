@@ -66,7 +66,7 @@ def test_a_report_says_that_an_interval_is_cut_and_names_no_impossible_effect(ac
     assert "cut to what is possible" in arm["evidence"]
     noise = summary.describe_noise(accuracy)
     assert accuracy["noise_floor"]["resolves"] > 1
-    assert "no effect on val/accuracy is found" in noise
+    assert "detect no possible effect on val/accuracy" in noise
     assert "0.82" in noise  # 1 less the baseline's mean
     row = summary.verdict_rows(accuracy)[1]
     assert row.interval == "-1.00 to +1.00"

@@ -69,8 +69,8 @@ def test_why_a_claim_fails() -> None:
         return check_claim(parse_claim(text, ()), RESULTS, ()).evidence
 
     assert why("nope is better") == "worse. So it is."
-    assert why("nope is worse by at least 0.04").startswith("the interval reaches down to a size of 0.0300.")
-    assert why("nope is worse by at most 0.04").startswith("the interval reaches up to a size of 0.0900.")
+    assert why("nope is worse by at least 0.04").startswith("the 95 % interval starts at a size of 0.0300.")
+    assert why("nope is worse by at most 0.04").startswith("the 95 % interval extends to a size of 0.0900.")
     assert why("early is worse").startswith("there is no verdict yet.")
 
 
@@ -79,19 +79,19 @@ def test_why_a_claim_fails() -> None:
     ["nope is bad", "nope worse", "is worse", "nope is worse by 0.02", "nope is worse by at least", "", 3, None, ["a"]],
 )
 def test_what_is_no_claim(text) -> None:
-    with pytest.raises(UserError, match="is not a claim that can be checked"):
+    with pytest.raises(UserError, match="is not a valid claim"):
         parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("size", ["x", "nan", "inf", "-0.1"])
 def test_what_is_no_size(size: str) -> None:
-    with pytest.raises(UserError, match="is not the size of an effect"):
+    with pytest.raises(UserError, match="size of an effect"):
         parse_claim(f"nope is worse by at least {size}", ("claims", 0))
 
 
 @pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
 def test_a_size_of_nothing(text: str) -> None:
-    with pytest.raises(UserError, match="puts a size on what has none"):
+    with pytest.raises(UserError, match="gives a size to a verdict"):
         parse_claim(text, ("claims", 0))
 
 

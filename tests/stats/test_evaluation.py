@@ -64,6 +64,6 @@ def test_unequal_evaluation_sets_are_refused(store_study) -> None:
     with pytest.raises(UserError) as error:
         analyse(folder)
     text = str(error.value)
-    assert "this run was evaluated on 31 positions of val, and " in text
+    assert "this run was evaluated on 31 positions of val, but " in text
     assert "on 32" in text
-    assert "the two cannot be compared: delete the folder of the wrong one and run the study again" in text
+    assert "Delete the folder of the wrong run" in text

@@ -67,9 +67,9 @@ def test_a_truncated_schedule_is_refused(store_study) -> None:
     folder = store_study(values, result=lambda arm, seed: {"steps": 7} if (arm, seed) == ("a", 1) else {})
     with pytest.raises(UserError) as error:
         analyse(folder)
-    assert "this run ended after 7 of its 10 steps, so that it cannot be compared" in str(error.value)
+    assert "this run ended after 7 of its 10 steps and cannot be compared" in str(error.value)
     assert "runs/a/1-00000001" in str(error.value)
-    assert "delete its folder and run the study again" in str(error.value)
+    assert "Delete its folder" in str(error.value)
 
 
 def test_other_hardware_is_told(store_study) -> None:

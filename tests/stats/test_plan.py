@@ -45,7 +45,7 @@ def test_a_plan_that_was_changed_is_refused(name: str, value) -> None:
     text = str(error.value)
     assert "the analysis plan is not the one that was frozen before the first run" in text
     assert "runs/x at plan" in text
-    assert "put study.yaml back as it was, or run the study anew under another name" in text
+    assert "Restore study.yaml" in text
 
 
 def test_a_part_of_a_plan_is_no_plan() -> None:

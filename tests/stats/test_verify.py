@@ -83,7 +83,7 @@ def test_a_changed_number_in_a_runs_result(folder) -> None:
     run = folder.runs()[0]
     change(Path(run.where, "result.json"), lambda d: d["metrics"].update({"val/loss": 2.5}))
     problems = verify(folder)
-    told = [problem for problem in problems if problem.startswith(f"{run.where}: val/loss is 2.5 in the result, and ")]
+    told = [problem for problem in problems if problem.startswith(f"{run.where}: val/loss is 2.5 in the result, but ")]
     assert [problem.rpartition(" ")[2] for problem in told] == ["set", "log"]  # over the evaluation set, in the log
     assert any(problem.startswith("results.json: arms[arm1].effect") for problem in problems)
     analyse(folder)  # the results that go with the changed run do not hide it
@@ -93,13 +93,13 @@ def test_a_changed_number_in_a_runs_result(folder) -> None:
 def test_a_result_of_another_step_than_the_logs(folder) -> None:
     run = folder.runs()[0]
     change(Path(run.where, "result.json"), lambda d: d.update(steps=12))
-    assert f"{run.where}: the result is of step 12, and the log ends at step 10" in verify(folder)
+    assert f"{run.where}: the result is of step 12, but the log ends at step 10" in verify(folder)
 
 
 def test_a_metric_that_was_never_logged(folder) -> None:
     run = folder.runs()[0]
     change(Path(run.where, "result.json"), lambda d: d["metrics"].update({"val/f1": 0.5}))
-    assert f"{run.where}: val/f1 is in the result and was never logged" in verify(folder)
+    assert f"{run.where}: val/f1 is in the result but was never logged" in verify(folder)
 
 
 def test_changed_sums_over_the_evaluation_set(folder) -> None:
@@ -139,9 +139,9 @@ def test_swapped_run_folders(folder) -> None:
         old.rename(new)
     with pytest.raises(UserError) as caught:
         analyse(folder)
-    assert "config.json is of arm 'arm1', and stands in the folder of 'baseline'" in caught.value.problem
+    assert "config.json is of arm 'arm1', but its folder is that of 'baseline'" in caught.value.problem
     found = verify(folder)
-    assert f"{a.parent / b.name}: config.json is of arm 'arm1', and stands in the folder of 'baseline'" in found
+    assert f"{a.parent / b.name}: config.json is of arm 'arm1', but its folder is that of 'baseline'" in found
     for arm in ("baseline", "arm1"):  # with their records changed to go with it
         for file in Path(folder.where, "runs", arm).glob("*/config.json"):
             change(file, lambda d, arm=arm: d.update(arm=arm))
@@ -149,8 +149,8 @@ def test_swapped_run_folders(folder) -> None:
     found = verify(folder)
     assert len(found) == 2
     found.sort(key=lambda problem: "arm 'arm1'" in problem)
-    assert found[1].endswith("model.position is 'rope', and arm 'arm1' has 'none' in study.yaml")
-    assert found[0].endswith("its config is not that of the other runs of arm 'baseline'")
+    assert found[1].endswith("model.position is 'rope', but arm 'arm1' has 'none' in study.yaml")
+    assert found[0].endswith("its config differs from the other runs of arm 'baseline'")
 
 
 def test_an_arm_that_differs_in_what_it_does_not_change(folder) -> None:
@@ -163,19 +163,19 @@ def test_an_arm_that_differs_in_what_it_does_not_change(folder) -> None:
         folder.store.delete(run.key)
     analyse(folder)
     told = {problem.partition(": ")[2] for problem in verify(folder)}
-    assert told == {"its train is not the baseline's, and arm 'arm1' does not change it"}
+    assert told == {"its train differs from the baseline's, but arm 'arm1' does not change it"}
 
 
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        (lambda d: d["config"]["train"].update(loss_bound=9.0), "its config, seed and data are not what its identity"),
-        (lambda d: d.update(plugins=["more"]), "its config, seed and data are not what its identity"),
-        (lambda d: d.update(data="other"), "its config, seed and data are not what its identity"),
-        (lambda d: d.pop("data"), "config.json does not say on which data it was trained"),
+        (lambda d: d["config"]["train"].update(loss_bound=9.0), "its config, seed or data do not match its identity"),
+        (lambda d: d.update(plugins=["more"]), "its config, seed or data do not match its identity"),
+        (lambda d: d.update(data="other"), "its config, seed or data do not match its identity"),
+        (lambda d: d.pop("data"), "config.json does not record its data"),
         (lambda d: d.pop("config"), "config.json has no config"),
-        (lambda d: d.update(seed=7), "config.json is of seed 7, and stands in the folder of 0"),
-        (lambda d: d.update(id="0" * 16), "this run is recorded as '00000000', and its folder is called "),
+        (lambda d: d.update(seed=7), "config.json is of seed 7, but its folder is that of 0"),
+        (lambda d: d.update(id="0" * 16), "this run is recorded as '00000000', but its folder is named "),
     ],
 )
 def test_a_changed_record_of_a_run(folder, edit, problem: str) -> None:
@@ -195,8 +195,8 @@ def test_an_arm_that_is_called_something_else(folder) -> None:
     analyse(folder)
     told = {problem.partition(": ")[2] for problem in verify(folder)}
     assert told == {
-        "model.position is 'none', and arm 'arm1' has 'alibi' in study.yaml",
-        "model.bias is False, and arm 'arm1' has True in study.yaml",
+        "model.position is 'none', but arm 'arm1' has 'alibi' in study.yaml",
+        "model.bias is False, but arm 'arm1' has True in study.yaml",
     }
 
 
@@ -204,7 +204,7 @@ def test_an_edited_baseline(folder) -> None:
     frozen(folder, lambda study: study["base"]["model"].update(dim=32))
     found = [problem for problem in verify(folder) if "/runs/" in problem]
     assert len(found) == 4
-    assert all(problem.endswith("model.dim is 64, and arm 'baseline' has 32 in study.yaml") for problem in found)
+    assert all(problem.endswith("model.dim is 64, but arm 'baseline' has 32 in study.yaml") for problem in found)
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -250,11 +250,12 @@ def test_more_seeds_than_planned_are_counted_in_the_error_rate(folder) -> None:
 def test_runs_that_the_study_does_not_name(folder) -> None:
     frozen(folder, lambda study: (study.update(seeds=[0, 1, 2]), study["arms"].pop("arm2")))
     analyse(folder)
-    told = verify(folder)[2:]
-    assert len(told) == 6
-    assert told[0].endswith("arm1/" + folder.runs()[3].where.rpartition("/")[2] + ": a run of seed 3, and the study's "
-                            "seeds are [0, 1, 2]")  # fmt: skip
-    assert told[1].endswith(": a run of arm 'arm2', and study.yaml does not have it")
+    problems = verify(folder)[2:]
+    assert len(problems) == 6
+    assert problems[0].startswith(folder.runs()[3].where)
+    assert "seed 3" in problems[0]
+    assert "[0, 1, 2]" in problems[0]
+    assert "arm 'arm2' is not in study.yaml" in problems[1]
 
 
 # --- results and logs ------------------------------------------------------------------------------------------------
@@ -263,15 +264,15 @@ def test_runs_that_the_study_does_not_name(folder) -> None:
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        ({"outcome": "diverged"}, "the outcome is 'diverged', and every metric is a number to the end of the log"),
+        ({"outcome": "diverged"}, "the outcome is 'diverged', but every metric is finite to the end of the log"),
         (
             {"outcome": "diverged", "diverged_at": 7},
-            "the outcome is 'diverged' at step 7, and train/loss is 1.0 in the log there",
+            "the outcome is 'diverged' at step 7, but train/loss is 1.0 in the log",
         ),
-        ({"diverged_at": 7}, "the outcome is 'finished', and the result says that it diverged at step 7"),
-        ({"params": 999}, "params is 999 in the result, and 1000 in that of "),
-        ({"tokens": 301}, "tokens is 301 in the result, and 300 in that of "),
-        ({"flops": 1}, "flops is 1 in the result, and 2000000 in that of "),
+        ({"diverged_at": 7}, "the outcome is 'finished', but `diverged_at` is 7"),
+        ({"params": 999}, "params is 999 in the result, but 1000 in that of "),
+        ({"tokens": 301}, "tokens is 301 in the result, but 300 in that of "),
+        ({"flops": 1}, "flops is 1 in the result, but 2000000 in that of "),
     ],
 )
 def test_a_result_that_the_log_or_the_other_runs_contradict(folder, edit, problem: str) -> None:
@@ -300,7 +301,7 @@ def test_costs_that_are_not_those_of_the_log(folder) -> None:
         last = run.metrics()["val/loss"].value[-1]
         folder.store.delete(f"{run.key}/metrics")
         run.append(0, 10, {"val/loss": ([10], [last]), "train/loss": ([10], [1.0]), "tokens": ([10], [900.0])})
-    assert f"{folder.runs()[0].where}: tokens is 300 in the result, and 900.0 in the log" in verify(folder)
+    assert f"{folder.runs()[0].where}: tokens is 300 in the result, but 900.0 in the log" in verify(folder)
 
 
 def test_a_missing_segment_is_refused(folder) -> None:
@@ -329,10 +330,10 @@ def test_a_study_without_one_of_its_parts_is_refused(folder, act, part: str) -> 
         ("[]", "this is not the result of a run"),
         ("{}", "this is not the result of a run"),
         ('{"outcome": "finished", "steps": 10}', "the result has no metrics"),
-        ('{"outcome": "finished", "metrics": {}}', "steps None is not a number"),
+        ('{"outcome": "finished", "metrics": {}}', "steps must be a number, got None"),
         (
             '{"outcome": "finished", "steps": 10, "metrics": {"val/loss": "2"}}',
-            "metric 'val/loss' is '2', which is not a number",
+            "metric 'val/loss' must be a number, got '2'",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_changed_run_of_it_is_found(folder, tmp_path) -> None:
     record["config"]["train"]["accumulate"] = 2
     file.write_text(json.dumps(record))
     (problem,) = verify(folder)
-    assert "its config, seed and data are not what its identity" in problem
+    assert "its config, seed or data do not match its identity" in problem
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
     result = json.loads(file.read_text())
     result["metrics"]["val/loss"] = 0.5
     file.write_text(json.dumps(result))
-    with pytest.raises(UserError, match=r"val/loss is 0\.5 in the result, and ") as error:
+    with pytest.raises(UserError, match=r"val/loss is 0\.5 in the result, but ") as error:
         begin(reuse=[copied])
     assert error.value.file == str(file.parent)
 

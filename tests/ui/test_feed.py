@@ -154,7 +154,7 @@ def test_a_page_that_was_away_for_too_long_gets_all_anew(growing: Growing) -> No
     feed.poll()
     page.take(feed)
     for number in range(MAX_MESSAGES + 1):
-        feed._tell("problem", {"text": str(number)})
+        feed._send("problem", {"text": str(number)})
     growing.train("baseline", 0, 10, 20)
     feed.poll()
     assert page.take(feed) == ["state"]

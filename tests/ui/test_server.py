@@ -174,7 +174,7 @@ def test_an_idle_stream_says_that_it_is_there(growing, tmp_path, monkeypatch) ->
         answer = get(port, "/events/study/toy")
         assert answer.getheader("Content-Type").startswith("text/event-stream")
         lines = [answer.readline() for _ in range(6)]
-        assert b": still here\n" in lines
+        assert b": heartbeat\n" in lines
 
 
 def test_polling_gives_the_same_messages(growing, tmp_path) -> None:

@@ -1,3 +1,6 @@
-"""From `results.json` to something to read: `words` (figures and sentences), `sections` and `designs` (what there is to
-say behind the verdicts, put together by `parts`), `curves`, `charts` and `panels` (what is drawn), `page` (one offline
-HTML file), `exports` (Markdown, plain text), `build` (all of it, into the store)."""
+"""Reports from `results.json`.
+
+`summary`, `overview`, `sections` and `designs` hold text and tables, collected by `contents`; `curves`, `charts`,
+`curve_charts` and `panels` hold charts; `page` (one offline HTML file), `exports` (Markdown, plain text), `latex` and
+`csvs` are the formats; `build` writes a study's report.
+"""

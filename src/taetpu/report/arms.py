@@ -1,4 +1,4 @@
-"""Arm by arm: what differs from the baseline, what each of its runs came to, and what it wrote."""
+"""Details of each arm: changed settings, results of its runs, and a sample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from taetpu.store.study import StudyFolder
 
 SAMPLE_CHARACTERS = 600
 MAX_VALUE = 60
-"""Characters of a setting's value."""
+"""Characters shown of a setting's value."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A text that a run made."""
+    """Text that a run generated."""
 
     seed: int
     step: int
@@ -28,12 +28,17 @@ class Sample:
 
 @dataclass(frozen=True)
 class ArmDetails:
-    """An arm's own part of the report.
+    """Details of one arm.
 
     Attributes:
-        anchor: what links to it are to; an identifier.
-        change: settings that differ from those of what it is compared with; of the baseline, all settings.
-        runs: a line for each seed.
+        name: the arm's name.
+        anchor: the target of links to these details.
+        against: the arm that it is compared with.
+        verdict: see `summary.verdict_label`.
+        evidence: the evidence for the verdict.
+        change: settings that differ from its baseline's; all settings for the baseline.
+        runs: a row for each seed.
+        sample: the last sample of its first run that has any.
     """
 
     name: str
@@ -47,12 +52,12 @@ class ArmDetails:
 
 
 def anchor(results: Results, arm: str) -> str:
-    """Where an arm's part of the page begins. Its number, for a name may hold anything."""
+    """Return the anchor of an arm's details. It uses the arm's index, since names may contain any character."""
     return f"arm-{[found['name'] for found in results['arms']].index(arm)}"
 
 
 def arm_details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
-    """Every arm of a study."""
+    """Return the details of every arm of a study."""
     folders = {
         arm["name"]: [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
         for arm in results["arms"]
@@ -62,7 +67,7 @@ def arm_details(folder: StudyFolder, results: Results) -> list[ArmDetails]:
 
 
 def first_settings(folder: StudyFolder, arm: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of an arm's first run; none where none has begun."""
+    """Return the settings of an arm's first run; empty if none was started."""
     begun = (folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"])
     return next((read_settings(run) for run in begun), {})
 
@@ -100,7 +105,7 @@ def _shorten_value(value: Any) -> str:
 
 
 def _runs_table(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[RunFolder], results: Results) -> Table:
-    """Each run's outcome and value, and by how much that lies from the baseline's on the same seed."""
+    """Return the table of an arm's runs, with the difference from the baseline's value on the same seed."""
     places = summary.mean_places(results)
     theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
     ended = {run.seed: run.result() or {} for run in runs}
@@ -119,7 +124,7 @@ def _runs_table(arm: Mapping[str, Any], base: Mapping[str, Any], runs: Sequence[
 
 
 def _last_sample(runs: Sequence[RunFolder]) -> Sample | None:
-    """The last sample of the first run that has any."""
+    """Return the last sample of the first run that has any."""
     for run in runs:
         if samples := run.samples():
             step = max(samples)

@@ -1,4 +1,4 @@
-"""Build a study's report from what its folder holds, and put it there."""
+"""Building of a study's report from its folder."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,23 +23,23 @@ from taetpu.store.study import StudyFolder
 
 
 def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
-    """Write the report from the stored results, metrics and samples: `report/index.html`, `report.md`, and for papers
-    `verdicts.tex`, `arms.csv` and `runs.csv`.
+    """Write a study's report: `report/index.html`, `report.md`, `verdicts.tex`, `arms.csv` and `runs.csv`.
 
     Args:
-        figures: `pdf`, `svg` or `png`: also write each chart as a file of its own.
+        folder: the study's folder.
+        figures: `pdf`, `svg` or `png` to also write each chart as a file.
 
     Returns:
-        where each can be opened: `{"html": ..., "markdown": ..., "latex": ..., "arms": ..., "runs": ...}`, and under
-        `figures` the folder.
+        The locations of the files by format (`html`, `markdown`, `latex`, `arms`, `runs`), and of the folder of
+        `figures` if they are written.
 
     Raises:
-        UserError: there are no results yet, or a stored file is damaged.
+        UserError: If there are no results yet, a stored file is damaged, or the format of figures is unknown.
     """
     results = folder.read_results()
     if results is None:
-        remedy = "run the study first: `taetpu run STUDY`"
-        raise UserError(f"study {folder.name!r} has no results to report", file=folder.where, remedy=remedy)
+        remedy = "Run the study first: `taetpu run STUDY`."
+        raise UserError(f"study {folder.name!r} has no results", file=folder.where, remedy=remedy)
     beside = gather_background(folder, results)
     written = {
         "html": folder.write_report("index.html", render_page(results, beside).encode()),
@@ -50,7 +50,9 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     }
     if figures:
         if figures not in FIGURES:
-            raise UserError(f"{figures!r} is no format for figures", path=("figures",), remedy=", ".join(FIGURES))
+            raise UserError(
+                f"unknown figure format {figures!r}", path=("figures",), remedy=f"Use {', '.join(FIGURES)}."
+            )
         for name, spec in _charts(results, beside):
             place = folder.write_report(f"figures/{name}.{figures}", render_figure(spec, f".{figures}"))
             written["figures"] = place.rpartition("/")[0]
@@ -58,7 +60,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
 
 def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
-    """Every chart of the report with a name for its file, the data filled in as the page's script does."""
+    """Yield every chart of the report with a file name, the data filled in as the page's script does."""
     drawn = chart_data(results, beside)
     for name, spec in drawn["charts"].items():
         if spec is not None:
@@ -81,7 +83,7 @@ def _file_name(title: str) -> str:
 
 
 def gather_background(folder: StudyFolder, results: Results) -> Background:
-    """What the report shows beside the results: curves, samples, and where it all comes from."""
+    """Return what the report shows besides the results: curves, samples, costs and provenance."""
     runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
     ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
     data = _data_by_arm(ended)
@@ -100,7 +102,7 @@ def gather_background(folder: StudyFolder, results: Results) -> Background:
 
 
 def _data_by_arm(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
-    """Return what each arm's task says of itself, by the arm's first run that ended."""
+    """Return the facts that each arm's task records, from the arm's first run that ended."""
     found: dict[str, Mapping[str, Any]] = {}
     for run in ended:
         if run.arm not in found:
@@ -109,7 +111,7 @@ def _data_by_arm(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
 
 
 def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:
-    """What the runs were trained with. A fact that differs between runs has all its values."""
+    """Return the runs' environment; a fact that differs between runs has all its values."""
     facts: dict[str, list[str]] = {"study": [results["study"]], "seeds": [", ".join(map(str, results["seeds"]))]}
     facts["runs that ended"] = [str(len(ended))]
     for result in ended:
@@ -122,7 +124,7 @@ def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested data as dotted paths with values."""
+    """Yield nested data as dotted paths with values."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{key}.")

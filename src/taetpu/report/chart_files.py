@@ -1,4 +1,4 @@
-"""Charts as files and as SVG."""
+"""Rendering of charts to files and SVG."""
 
 import json
 from collections.abc import Callable
@@ -20,32 +20,36 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
     ".html": lambda spec: vl_convert.vegalite_to_html(spec, bundle=True).encode(),
 }
 FIGURES = ("pdf", "svg", "png")
-"""Formats for the report's own charts."""
+"""Formats of the report's charts."""
 
 
 def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
-    """Write a chart in the format that the file's name says, in light colours.
+    """Write a chart with light colours; the suffix selects the format.
+
+    Args:
+        drawn: the chart.
+        file: the file to write.
 
     Raises:
-        UserError: the name says none of `FORMATS`, or the file cannot be written.
+        UserError: If the suffix is not one of `FORMATS`, or the file cannot be written.
     """
     if file.suffix not in FORMATS:
         known = ", ".join(FORMATS)
-        raise UserError(f"{file.suffix or file.name!r} is no format for a chart", file=file, remedy=f"one of {known}")
+        raise UserError(f"unknown chart format {file.suffix or file.name!r}", file=file, remedy=f"Use {known}.")
     data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="another place with -o") from None
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="Choose another place with -o.") from None
 
 
 def render_figure(spec: Spec, suffix: str) -> bytes:
-    """One of the report's charts as a file, in light colours. `suffix` is one of `FORMATS`."""
+    """Render one of the report's charts with light colours; `suffix` is one of `FORMATS`."""
     return FORMATS[suffix](_spec_json(spec, {**THEMES["light"], "background": "white"}))
 
 
 def render_svg(spec: Spec, theme: Spec) -> str:
-    """One of the report's charts, to stand inside a page."""
+    """Render one of the report's charts as SVG for a page."""
     return vl_convert.vegalite_to_svg(_spec_json(spec, theme))
 
 

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specs, built with Altair from plain data. What depends on light or dark is in `THEMES`."""
+"""Charts as Vega-Lite specs, built with Altair from plain data. `THEMES` holds the light and dark colours."""
 
 import json
 import math
@@ -16,7 +16,7 @@ Spec = dict[str, Any]
 
 COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
            "interim": "#8a9099", "single seed": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
-"""By verdict; blue and vermilion stay apart for colour-blind eyes, in light and dark."""
+"""Colours by verdict; blue and vermilion are distinguishable for colour-blind readers, in light and dark."""
 SHAPES = {
     "better": "diamond",
     "worse": "square",
@@ -28,12 +28,12 @@ SHAPES = {
 }
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
-PRIOR_TOOLTIP = {"arm": "arm", "found": "elsewhere", "what": "what", "sources": "source"}
+PRIOR_TOOLTIP = {"arm": "arm", "found": "published", "what": "what", "sources": "source"}
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 34, 16
-"""Characters of a name beside an axis, and on a page narrower than `NARROW` pixels."""
+"""Characters of a name on an axis, and on a page narrower than `NARROW` pixels."""
 NARROW = 600
 SYMLOG_RATIO = 30
-"""Effects this many times the typical half interval need a scale that is logarithmic outside the noise."""
+"""Ratio of the largest effect to the typical half interval above which the scale is logarithmic outside the noise."""
 
 
 def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
@@ -63,13 +63,11 @@ THEMES = {
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
 INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
-"""For an SVG that stands inside a page, light or dark: it takes the colour of the text around it."""
+"""Theme of an SVG inside a light or dark page: it uses the colour of the surrounding text."""
 
 
 def forest_plot(results: Mapping[str, Any], priors: Priors = NO_PRIORS) -> Spec | None:
-    """Every arm's effect with its interval and its seeds, the baseline's noise, and at the right what others found.
-    None for a baseline alone.
-    """
+    """Return the forest plot of all effects with intervals, seeds, noise and published findings; None without arms."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
@@ -96,9 +94,7 @@ def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
 
 
 def _reference(results: Mapping[str, Any]) -> list[alt.Chart]:
-    """The line of no effect, before a band of one standard deviation of the baseline over its seeds, and one of the
-    differences that are too small to matter.
-    """
+    """Return the layers of reference: noise band, equivalence margin and the line of no effect."""
     sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
     layers = [_band(sd, "noise")] if sd else []
     if small:
@@ -112,7 +108,7 @@ def _band(half: float, style: str) -> alt.Chart:
 
 
 def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Interval and point of each arm, or a note in place of both."""
+    """Return the layers of intervals and points, with a note for arms without an effect."""
     table = chart(rows).encode(y=y, color=verdict_colour())
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
@@ -124,7 +120,7 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
 
 
 def _prior_notes(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
-    """Beside the plot, what others found of an arm's change, with an arrow to where that would lie in it."""
+    """Return the layers of published findings at the right, with arrows in their direction."""
     if not arms:
         return []
     better, worse = ("\u2190", "\u2192") if direction == "min" else ("\u2192", "\u2190")
@@ -136,7 +132,7 @@ def _prior_notes(arms: list[Mapping[str, Any]], priors: Priors, direction: str, 
     told = [alt.Tooltip(f"{name}:N", title=title) for name, title in PRIOR_TOOLTIP.items()]
     beside = {"align": "left", "dx": 10, "style": "note", "clip": False}
     found = chart(rows).mark_text(**beside).encode(y=y, x=alt.value("width"), text="says:N", tooltip=told)
-    head = chart([{}]).mark_text(**beside, text="elsewhere").encode(x=alt.value("width"), y=alt.value(-6))
+    head = chart([{}]).mark_text(**beside, text="published").encode(x=alt.value("width"), y=alt.value(-6))
     return [found, head]
 
 
@@ -147,12 +143,12 @@ def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
 
 
 def named_axis(names: Sequence[str], long: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
-    """An axis of names, such as arms. Long names are shortened so that they still differ: Vega would cut their ends."""
+    """Return an axis of names; long names are shortened but stay distinct, unlike with Vega's truncation."""
     return alt.Axis(ticks=False, domain=False, **options, **label_options(names, long))
 
 
 def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, Any]:
-    """Options of an axis or a legend that shorten its names to `long` characters, to `SHORT` on a narrow page."""
+    """Return axis or legend options that shorten names to `long` characters, fewer on a narrow page."""
     if all(len(name) <= min(long, NARROW_LABEL_WIDTH) for name in names):
         return {"labelLimit": 0}
     wide, narrow = (
@@ -163,23 +159,23 @@ def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, An
 
 
 def verdict_colour() -> alt.Color:
-    """Colour that says the verdict."""
+    """Encode the verdict as colour."""
     scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
     return alt.Color("verdict:N", scale=scale, legend=None)
 
 
 def verdict_shape() -> alt.Shape:
-    """A shape that says it again."""
+    """Encode the verdict as shape."""
     return alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
 
 
 def chart(rows: list[dict[str, Any]]) -> alt.Chart:
-    """A chart of these rows."""
+    """Return a chart with these rows as data."""
     return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
 
 
 def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
-    """Best first, what has no effect last."""
+    """Return the sort key: best effects first, arms without an effect last."""
     effect = arm["effect"]
     return effect is None, (effect or 0.0) * (1 if direction == "min" else -1)
 
@@ -191,7 +187,7 @@ def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Arm minus baseline on each seed that both finished."""
+    """Return arm minus baseline on each seed that both finished."""
     values = {
         arm["name"]: {run["seed"]: run["value"] for run in arm["runs"] if run["value"] is not None}
         for arm in results["arms"]
@@ -211,7 +207,7 @@ def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:
-    """A linear scale, or one that is logarithmic outside the noise where one effect would flatten the others."""
+    """Return a linear scale, or a symlog scale with ticks if one effect would flatten the others."""
     largest = max(map(abs, values), default=1.0)
     typical = float(np.median([(high - low) / 2 for low, high in intervals])) if intervals else 0.0
     if not typical or largest < SYMLOG_RATIO * typical:
@@ -225,6 +221,6 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
 
 
 def responsive_spec(chart: Any) -> Spec:
-    """The spec, as wide as its place on the page; colours come from the page's theme."""
+    """Return the spec at container width, without config: colours come from the page's theme."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}

@@ -1,4 +1,4 @@
-"""All sections of a report behind its verdicts, in order."""
+"""Order of the report's sections."""
 
 from taetpu.report import designs, priors, sections
 from taetpu.report.comparison import Costs, Results
@@ -7,7 +7,7 @@ from taetpu.report.sections import Section
 
 
 def build_sections(results: Results, costs: Costs, found_elsewhere: Priors = NO_PRIORS) -> list[Section]:
-    """What there is to say of this study: costs, designs, and the checks on its verdicts."""
+    """Return all sections of the report behind the verdicts, in order."""
     found = [
         sections.limits_section(results),
         sections.costs_section(results, costs),

@@ -1,4 +1,4 @@
-"""The results as CSV, every number in full: a line for each arm, and a line for each run."""
+"""Results as CSV with full precision: a row for each arm, and a row for each run."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ INTERVALS = ("ci95", "ci90", "ci_simultaneous")
 
 
 def arms_csv(results: Results) -> str:
-    """A line for each arm; empty where there is no number."""
+    """Return a row for each arm; missing numbers are empty."""
     ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
     lines = [
         [
@@ -28,7 +28,7 @@ def arms_csv(results: Results) -> str:
 
 
 def runs_csv(results: Results) -> str:
-    """A line for each run: its arm, seed, identity, outcome and the primary metric."""
+    """Return a row for each run: arm, seed, id, outcome and primary metric."""
     return _csv(
         ["arm", "seed", "id", "outcome", results["primary"]],
         ([arm["name"], *_run(run)] for arm in results["arms"] for run in arm["runs"]),

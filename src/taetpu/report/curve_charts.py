@@ -1,7 +1,7 @@
-"""Charts over training: an arm's curve with the baseline's, and the difference of the two.
+"""Charts over training: an arm's curve with the baseline's, and their difference.
 
-The specs hold no data. `datasets` and the values of the parameters `colour`, `low` and `high` (the vertical range) are
-filled in where a chart is drawn (`filled`, and `page.js`), so that a page has one spec and each line once.
+The specs hold no data. `fill_spec` and `page.js` add the `datasets` and the parameters `colour`, `low` and `high` (the
+vertical range), so a page contains each spec and each line once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from taetpu.report.curves import Columns, Curves, as_rows
 HEIGHT = 150
 UNDECIDED = "#8663b5"
 ARM_COLOURS = COLOURS | {v: UNDECIDED for v, colour in COLOURS.items() if colour == COLOURS["inconclusive"]}
-"""By verdict, as everywhere; only what is grey elsewhere would be lost in the baseline's band."""
+"""Colours by verdict; violet replaces grey, which would be lost in the baseline's band."""
 
 
 def curve_chart(metric: str) -> Spec:
-    """One arm's learning curve with the baseline's: means with bands over seeds, and the arm's single seeds.
+    """Return the chart of an arm's curve with the baseline's: means and bands over seeds, and the arm's single seeds.
 
     Datasets: `arm`, `baseline`, `seeds`.
     """
@@ -39,7 +39,7 @@ def curve_chart(metric: str) -> Spec:
 
 
 def difference_chart(metric: str) -> Spec:
-    """One arm minus the baseline on the same seed over training: mean and band over seeds. Dataset: `arm`."""
+    """Return the chart of an arm minus the baseline over training, paired by seed. Dataset: `arm`."""
     arm, title = alt.Chart(alt.NamedData("arm")), "arm minus baseline"
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
@@ -54,14 +54,14 @@ def difference_chart(metric: str) -> Spec:
 
 
 def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
-    """A spec with its data, as the page's script fills it."""
+    """Fill a spec with data, as the page's script does."""
     values = {"colour": colour, "low": bounds[0], "high": bounds[1]}
     params = [{"name": name, "value": value} for name, value in values.items()]
     return {**blank, "datasets": {name: as_rows(columns) for name, columns in datasets.items()}, "params": params}
 
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
-    """What the page's script draws of each metric: for every arm the datasets and the ranges of both charts."""
+    """Return the specs, datasets and ranges of each metric for the page's script."""
     return [
         {
             "metric": found.metric,
@@ -92,7 +92,7 @@ def _tooltip() -> list[alt.Tooltip]:
 
 
 def _with_parameters(layered: Any) -> Spec:
-    """The spec with its parameters, which have no values yet."""
+    """Return the spec with parameters for colour and vertical range."""
     colour = alt.param("colour", value=UNDECIDED)
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
     return responsive_spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

@@ -1,4 +1,4 @@
-"""Learning curves as data to draw: each arm's mean over its seeds, every seed, and the difference from the baseline."""
+"""Learning curves as chart data: mean over seeds, single seeds, and differences from the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,30 +11,29 @@ from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.study import StudyFolder
 
 POINTS = 300
-"""At most this many a line: more than a chart has pixels for."""
+"""Most points per line, more than a chart has pixels for."""
 SEED_POINTS = 100
-"""At most this many of a single seed's line, which is thin and one of several."""
+"""Most points per line of a single seed."""
 
 EARLY = 0.2
-"""Share of the training that may run off a chart's edge: the first steps would flatten all that follows."""
+"""Share of training that may be outside the vertical range, since the first steps would flatten the rest."""
 
 Columns = dict[str, list[float]]
-"""A table by columns, a third of the bytes that it takes by rows: `step` with `mean`, `low` and `high`, or with `value`
-and `seed`.
-"""
+"""Table by columns (`step` with `mean`, `low`, `high`, or `value`, `seed`), a third of the size of rows."""
 BySeed = Mapping[int, Series]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One metric over the training, for every arm that has any of it.
+    """Curves of one metric for every arm that has it.
 
     Attributes:
+        metric: the metric's name.
         arms: mean, lowest and highest over seeds.
-        seeds: each seed's own line.
-        differences: arm minus baseline on the same seed, over seeds; of arms that are compared.
-        ranges: the vertical range in which to show each arm beside the baseline.
-        difference_ranges: that of its difference.
+        seeds: lines of single seeds.
+        differences: arm minus baseline paired by seed, for compared arms.
+        ranges: vertical range of each arm's chart.
+        difference_ranges: vertical range of each arm's difference.
     """
 
     metric: str
@@ -46,12 +45,16 @@ class Curves:
 
 
 def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
-    """The primary metric, the validation loss and the training loss of all runs that have ended, as far as recorded.
+    """Read the curves of the primary metric, the validation loss and the training loss of all ended runs.
 
-    Validation metrics over training are those of the sample, where there is one.
+    Validation metrics are those of the sample of the split, if there is one.
+
+    Args:
+        folder: the study's folder.
+        results: the content of `results.json`.
 
     Raises:
-        UserError: a file of metrics is damaged.
+        UserError: If a file of metrics is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
     found: dict[str, dict[str, dict[int, Series]]] = {}
@@ -88,7 +91,7 @@ _NONE: Columns = {"step": [], "mean": []}
 
 
 def summarise_seeds(runs: Sequence[Series]) -> Columns:
-    """Mean, lowest and highest over runs, at each step for which any has a finite value; thinned to `POINTS`."""
+    """Return mean, lowest and highest over runs at steps with a finite value, thinned to `POINTS`."""
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
     steps = steps[thin_indices(len(steps))]
     values = np.full((len(runs), len(steps)), np.nan)
@@ -100,7 +103,7 @@ def summarise_seeds(runs: Sequence[Series]) -> Columns:
 
 
 def seed_lines(runs: BySeed) -> Columns:
-    """The runs one after another, each thinned to `SEED_POINTS`."""
+    """Return the concatenated lines of single seeds, each thinned to `SEED_POINTS`."""
     found: Columns = {"step": [], "value": [], "seed": []}
     for seed, run in runs.items():
         finite = np.flatnonzero(np.isfinite(run.value))
@@ -112,7 +115,7 @@ def seed_lines(runs: BySeed) -> Columns:
 
 
 def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
-    """Each run minus the baseline's of the same seed, at the steps that both have."""
+    """Return each run minus the baseline's run of the same seed, at common steps."""
     found = []
     for seed in runs.keys() & base.keys():
         steps, ours, theirs = np.intersect1d(runs[seed].step, base[seed].step, return_indices=True)
@@ -123,23 +126,24 @@ def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
 
 
 def as_rows(columns: Columns) -> list[dict[str, float]]:
-    """The table by rows, as Vega wants it."""
+    """Return the table as rows for Vega."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def thin_indices(length: int, points: int = POINTS) -> NDArray[np.int64]:
-    """Indices of at most `points` evenly spaced entries out of `length`, first and last among them."""
+    """Return at most `points` evenly spaced indices below `length`, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, points)).round().astype(np.int64))
 
 
 def vertical_range(
     lines: Sequence[Columns], columns: Sequence[str] = ("mean",), also: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """From the lowest to the highest value after the first `EARLY` share of the training, with a little room.
+    """Return the range of the values after the first `EARLY` share of training, with a margin.
 
     Args:
-        columns: whose values must be seen.
-        also: further values that must.
+        lines: the lines of the chart.
+        columns: the columns that must be in range.
+        also: further values that must be in range.
     """
     last = max((line["step"][-1] for line in lines if line["step"]), default=0)
     points = [point for line in lines for name in columns for point in zip(line["step"], line[name], strict=True)]
@@ -150,5 +154,5 @@ def vertical_range(
 
 
 def _round(value: float) -> float:
-    """Six digits: finer than any screen, and a third of the bytes."""
+    """Round to six significant digits, to save two thirds of the bytes."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""What a study's designs tell, as sections of the report: parts together, factors, scales, tuning."""
+"""Report sections for a study's designs: parts one by one, factorial, ladder and tuning."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from taetpu.stats.deviations import tuning_metric
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
 MOST_COLUMNS = 8
-"""Of a table; what was tuned in more combinations is listed by its best alone."""
+"""Most combinations of tuned values that the table of trials shows."""
 
 
 def design_sections(results: Results) -> Iterator[Section]:
-    """A section for each design that the study has."""
+    """Yield a section for each design of the study."""
     designs = results["designs"]
     for kind, done in ONE_BY_ONE.items():
         if kind in designs and any(designs[kind]["scales"].values()):  # a single part has no whole to add up to
@@ -29,7 +29,7 @@ def design_sections(results: Results) -> Iterator[Section]:
 
 
 def describe_designs(results: Results) -> list[str]:
-    """The designs in a sentence each, for the terminal and above the tables."""
+    """Return a sentence for each design, for the terminal."""
     designs = results["designs"]
     found = [
         _describe_excess(results, done, rung, entry)
@@ -41,11 +41,11 @@ def describe_designs(results: Results) -> list[str]:
         clear = [
             factors.term_with_aliases(term) for term in factors.significant_terms(entry["terms"], results["alpha"])
         ]
-        what = summary.join_and(clear) if clear else "no factor and no pair of them"
-        found.append(f"Factorial{_at(rung)}: {what} made a clear difference.")
+        what = summary.join_and(clear) if clear else "no factor and no pair of factors"
+        found.append(f"Factorial{_at(rung)}: {what} had a significant effect.")
     fates = {arm: entry["fate"] for arm, entry in designs.get("ladder", {}).get("arms", {}).items()}
     if fates:
-        found.append("From the smallest scale to the largest: " + ", ".join(f"{a} {f}" for a, f in fates.items()) + ".")
+        found.append("From the smallest to the largest scale: " + ", ".join(f"{a} {f}" for a, f in fates.items()) + ".")
     return found
 
 
@@ -66,21 +66,21 @@ def _parts_section(results: Results, scales: Mapping[str, Any], done: str) -> Se
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
         notes.append(_describe_excess(results, done, rung, entry))
     lead = (
-        f"Each part was {done} alone, and all of them at once. If parts stand in for each other or need each other, "
-        "the effect of all is not the sum of the single ones."
+        f"Each part was {done} alone, and all parts together. The excess, the effect of all parts minus the sum of the "
+        "single effects, differs from 0 if parts substitute or depend on each other."
     )
-    columns = ("all at once", "parts", "effect of all", "sum of the single", "excess", "95 % interval", "p")
+    columns = ("all parts", "parts", "effect of all", "sum of single effects", "excess", "95 % interval", "p")
     return Section(f"Parts {done} one by one", lead, [Table(columns, rows)] if rows else [], notes=notes)
 
 
 def _describe_excess(results: Results, done: str, rung: str, entry: Mapping[str, Any]) -> str:
     size = formatting.effect(abs(entry["excess"]), entry["ci95"], summary.mean_places(results)).lstrip("+")
     more = "more" if entry["excess"] > 0 else "less"
-    text = f"All parts {done} at once{_at(rung)} have an effect {size} {more} than their single effects add up to"
+    text = f"All parts {done} together{_at(rung)} have an effect {size} {more} than the sum of the single effects"
     if entry["ci95"] is None:
-        return f"{text}; there is no noise to judge that by."
-    told = "which is told from 0" if entry["ci95"][0] * entry["ci95"][1] > 0 else "which cannot be told from 0"
-    return f"{text} (95 % interval of the difference {summary.format_interval(entry['ci95'], results)}), {told}."
+        return f"{text}; without noise there is no test of this."
+    excludes = "excludes" if entry["ci95"][0] * entry["ci95"][1] > 0 else "includes"
+    return f"{text} (95 % interval {summary.format_interval(entry['ci95'], results)}, which {excludes} 0)."
 
 
 def _at(rung: str) -> str:
@@ -98,30 +98,30 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
     lead = (
         f"{summary.join_and(levels)} were crossed. The effect of a factor is the mean at its other level minus the "
-        "baseline's, over all levels of the others; the effect of a pair is by how much the one changes the other's: "
-        "below 0, both together come to so much less than the sum of the two. The share is of the variance that is "
-        "not the seeds'."
+        "mean at the baseline's level, averaged over the levels of the other factors. The effect of a pair is how much "
+        "one factor changes the other's effect; below 0, the two together have less than the sum of their effects. The "
+        "share is the share of the variance that is not explained by seeds."
     )
-    notes = [f"Without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
+    notes = [f"Arms without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
     if found["words"]:
         constant = "; ".join(" x ".join(word) for word in found["words"])
         notes.append(
-            f"This is {found['fraction']} of the full design, of resolution {found['resolution']}: the product of "
-            f"{constant} is the same in every cell, which makes the aliases in the table."
+            f"This is a {found['fraction']} fraction of the full design, of resolution {found['resolution']}: the "
+            f"product of {constant} is constant over cells, which causes the aliases in the table."
         )
     drawn = [rung for rung, entry in scales.items() if factors.single_effects(entry["terms"])]
-    charts = [(rung or "Pairs; on the diagonal each factor alone", heatmap_name(rung)) for rung in drawn]
-    return Section("Factors and how they change each other", lead, tables, charts, notes)
+    charts = [(rung or "Pairs of factors, with single factors on the diagonal", heatmap_name(rung)) for rung in drawn]
+    return Section("Factors and interactions", lead, tables, charts, notes)
 
 
 def heatmap_name(rung: str) -> str:
-    """Under which name the heatmap of a scale (`""` without a ladder) is asked for."""
+    """Return the name of the heatmap chart of a scale (`""` without a ladder)."""
     return f"interactions {rung}"
 
 
 def _terms_table(rung: str, entry: Mapping[str, Any], several: bool, places: int) -> Table:
     first = rung if several else ""
-    columns = (f"term{_at(first)}", "effect", "95 % interval", "Holm p", "share", "cannot be told from")
+    columns = (f"term{_at(first)}", "effect", "95 % interval", "Holm p", "share", "aliases")
     rows = []
     for term in entry["terms"]:
         share = "-" if term["share"] is None else f"{term['share']:.1%}"
@@ -150,35 +150,35 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         Table(
             (
                 "arm",
-                "change a doubling",
+                "change per doubling",
                 "95 % interval",
                 "p",
-                "scales differ, p",
+                "p of scales differ",
                 "extrapolated to",
-                "effect there",
+                "extrapolated effect",
                 "95 %",
             ),
             [[arm, *_trend_cells(climbed, summary.mean_places(results))] for arm, climbed in found["arms"].items()],
         ),
     ]
     lead = (
-        "Every verdict at every scale, each against the baseline of its scale. The fate compares the smallest scale "
-        "with the largest; the trend is a straight line over the logarithm of the baseline's parameters."
+        "Each arm is compared with the baseline of its scale. The fate compares the smallest with the largest scale; "
+        "the trend is linear in the logarithm of the baseline's parameter count."
     )
     notes = [
-        "An effect holds where it is clear at both ends in one direction; grows or shrinks where it is clear at the "
-        "largest scale and the trend is, too; vanishes where it is clear at the smallest alone, and shown to be small "
-        "or on its way to zero at the largest; reverses where it is better at one end and worse at the other. Unclear "
-        "means that the runs do not say, not that nothing happens.",
-        "The p of a trend, and that of whether scales differ, is of one arm alone: neither is corrected for the number "
-        "of arms. All scales are trained on the same seeds, so that what a seed does at one it may do at another.",
-        'What stands under "extrapolated to" was not trained: it is the line, carried on to a model four times as '
-        "large as the largest, and its interval says nothing about whether the line goes on.",
-        "About 20 tokens a parameter are compute-optimal (Hoffmann et al. 2022); effects of models that are trained "
-        "far less may be of another kind.",
+        "Holds: significant at both ends in the same direction. Grows, shrinks: significant at the largest scale, with "
+        "a significant trend. Vanishes: significant at the smallest scale only, and equivalent or with a significant "
+        "trend to zero at the largest. Reverses: better at one end and worse at the other. Unclear: these runs do not "
+        "decide, which does not mean that there is no trend.",
+        "The p-values of the trend and of the difference between scales are not corrected for the number of arms. All "
+        "scales use the same seeds, so their noise may be correlated.",
+        "Extrapolated effects were not measured: the trend is extended to a model four times the largest. The interval "
+        "assumes that the trend continues.",
+        "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far "
+        "fewer may not transfer.",
     ]
     charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
-    return Section("Does it hold at scale?", lead, tables, charts, notes)
+    return Section("Effects by scale", lead, tables, charts, notes)
 
 
 def _ratio(value: float | None) -> str:
@@ -220,18 +220,18 @@ def _tuning_section(results: Results, found: Mapping[str, Any]) -> Section:
         ]
         for name, entry in found["arms"].items()
     ]
-    columns = ["arm", "found best", "shared effect", "verdict", "tuned effect", "verdict", "at the edge"]
+    columns = ["arm", "best values", "shared effect", "verdict", "tuned effect", "verdict", "at the grid's edge"]
     if all(row[-1] == "-" for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
     by, seeds = tuning_metric(found, results["primary"]), ", ".join(map(str, found["seeds"]))
     lead = (
-        f"Every arm tried {tried}, on seeds {seeds}, which no verdict uses, and kept what was best by {by}. Shared is "
-        "the effect with the values of the study file, tuned the effect with what each found best."
+        f"Every arm was tuned over {tried}, on seeds {seeds} that no verdict uses, and its best values were selected "
+        f"by {by}. The shared effect uses the values of the study file, the tuned effect the best values of each arm."
     )
     charts = [(name, f"tuning {name}") for name in found["arms"]] if numeric_path(found) else []
     tables = [Table(columns, rows, left=2), *_trials_table(results, found)]
-    return Section("Each at its best", lead, tables, charts, summary.edge_warnings(results))
+    return Section("Tuning", lead, tables, charts, summary.edge_warnings(results))
 
 
 def _shared_and_tuned(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any] | None, results: Results) -> list[str]:
@@ -243,7 +243,7 @@ def _shared_and_tuned(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any]
 
 
 def _trials_table(results: Results, found: Mapping[str, Any]) -> list[Table]:
-    """The mean over tuning seeds of the metric that tuning chose by, for every arm and combination."""
+    """Return the table of trials: the mean over tuning seeds for every arm and combination."""
     cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
     if len(cells) > MOST_COLUMNS:
         return []
@@ -263,7 +263,7 @@ def _trial_cell(entry: Mapping[str, Any], cell: str, places: int) -> str:
 
 
 def numeric_path(found: Mapping[str, Any]) -> str | None:
-    """The one path that was tuned, if it has numbers, so that a curve can be drawn over it."""
+    """Return the tuned path if there is exactly one and its values are numbers, else None."""
     paths = list(found["values"])
     numeric = all(type(value) in (int, float) for value in found["values"][paths[0]])
     return paths[0] if len(paths) == 1 and numeric else None

@@ -1,4 +1,4 @@
-"""Results as Markdown and as plain text."""
+"""Reports as Markdown and as plain text."""
 
 import re
 import textwrap
@@ -15,7 +15,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 
 
 def markdown(results: Results, beside: Background) -> str:
-    """The report as GitHub-flavoured Markdown: headline, table of verdicts, evidence, and all that is known beside."""
+    """Return the report as GitHub-flavoured Markdown."""
     direction = "lower" if results["direction"] == "min" else "higher"
     lines = [f"# {escape(results['study'])}", "", f"**{escape(summary.headline(results))}**", ""]
     lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
@@ -37,7 +37,7 @@ def markdown(results: Results, beside: Background) -> str:
     lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
     wanted = summary.seeds_needed(results)
     if wanted:
-        lines += ["", f"If an observed effect is the true one, seeds still needed: {escape('; '.join(wanted))}."]
+        lines += ["", f"Seeds still needed if the observed effects are the true ones: {escape('; '.join(wanted))}."]
     for section in build_sections(results, beside.costs, beside.priors):
         lines += _section(section)
     trained = [f"Trained {'; '.join(summary.describe_packing(results))}."] if summary.describe_packing(results) else []
@@ -63,20 +63,20 @@ def _table(table: Table) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line, also in a table."""
+    """Escape text for Markdown, on one line, also inside tables."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
 
 
 def escape_prose(text: str) -> str:
-    """A sentence of the report: what it sets between backticks stays code, all else is shown as it is."""
+    """Escape a sentence for Markdown, but keep code between backticks."""
     parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:  # an odd backtick, of a name
+    if len(parts) % 2 == 0:  # an odd number: a backtick inside a name
         return escape(text)
     return "".join(f"`{part}`" if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def table_text(results: Results) -> str:
-    """Headline, notices and the verdict table for a terminal of 80 columns."""
+    """Return headline, notices and verdict table for a terminal of 80 columns."""
     header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
     table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.verdict_rows(results)]
     widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
@@ -100,7 +100,7 @@ def _wrap(text: str) -> str:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Names and verdicts to the left, figures to the right."""
+    """Align names and verdicts left, figures right."""
     name, *figures, verdict = cells
     middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
     return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()

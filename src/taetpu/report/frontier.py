@@ -1,4 +1,4 @@
-"""Quality against cost: which arms no other clearly beats in both."""
+"""Pareto fronts of quality against cost."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,16 @@ from taetpu.report.comparison import Costs, Results
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
 CLEAR_ERRORS = 2.0
-"""Better by so many standard errors of a difference is clearly better."""
+"""Standard errors of a difference above which an arm is clearly better."""
 EQUAL_COST = 1e-3
-"""Costs that differ by a smaller share are equal, and show nothing."""
+"""Relative difference below which costs count as equal."""
 
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
-    """For each cost in which arms differ, by its title: a point for each arm with its `cost`, its `mean`, and whether
-    it lies on the `front` that no other arm is clearly beyond. Times are left out where packs differ in their width.
+    """Return the points of each cost in which arms differ, by the cost's title.
+
+    Each point has the arm's `cost`, `mean`, `verdict`, and whether it is on the Pareto `front`. Times are omitted if
+    packs differ in width.
     """
     widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
     kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
@@ -42,11 +44,15 @@ def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]
 
 
 def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.0) -> list[int]:
-    """Which of `(cost, quality)` are worth their cost, by cost: each is better, by more than `margin`, than all that
-    cost less; of those that cost the same, the first, unless a later one is better by more than that.
+    """Return the indices of the points on the Pareto front, by cost.
+
+    Each point is better than all cheaper ones by more than `margin`; among equal costs the first one is kept unless a
+    later one is better by more than `margin`.
 
     Args:
-        lower: is less quality better?
+        points: pairs of cost and quality.
+        lower: whether lower quality values are better.
+        margin: smallest difference that counts.
     """
     sign, kept = 1 if lower else -1, list[int]()
     for i in sorted(range(len(points)), key=lambda i: points[i][0]):
@@ -60,14 +66,14 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
 
 
 def describe_frontiers(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The same in words."""
+    """Return a sentence for each front."""
     return [_describe(title, _arms_on_front(points)) for title, points in frontier.items()]
 
 
 def _describe(title: str, arms: list[str]) -> str:
     if len(arms) == 1:
-        return f"No arm with as many or fewer {title} is clearly better than {arms[0]}."
-    return f"No arm with as many or fewer {title} is clearly better than any of these: {summary.join_and(arms)}."
+        return f"No arm with the same or fewer {title} is clearly better than {arms[0]}."
+    return f"No arm with the same or fewer {title} is clearly better than any of these: {summary.join_and(arms)}."
 
 
 def _arms_on_front(points: Sequence[dict[str, Any]]) -> list[str]:

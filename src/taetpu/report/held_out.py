@@ -1,4 +1,4 @@
-"""Sentences about evaluation text: how much of it is found in training, and what no token of it expresses."""
+"""Sentences on evaluation text: overlap with the training split, and characters without a token."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from taetpu.report import summary
 
 NOTABLE = 0.01
-"""A larger share is reported."""
+"""Shares above this are reported."""
 FACTS = ("overlap", "bytes", "escape_bits")
-"""What tasks say of their evaluation text (see `data.batches.Source.facts`)."""
+"""Facts that tasks record on their evaluation text; see `data.batches.Source.facts`."""
 
 
 def describe_held_out(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each notable share, with the arms that it holds for where these are not all.
+    """Return a sentence for each notable share, prefixed with the arms if it does not hold for all.
 
     Args:
-        data: by arm what its task says of itself.
+        data: facts of the task by arm.
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():
@@ -38,11 +38,11 @@ def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     for split, bits in _by_split(facts, "escape_bits").items():
         rate = bits / sizes[split] if bits and sizes.get(split) else 0.0
         if bits is None:
-            yield f"{split}/bits_per_byte is not measured: the tokens leave out a part of the text."
+            yield f"{split}/bits_per_byte is not measured: the tokenizer drops part of the text."
         elif rate > NOTABLE * 8:
             yield (
-                f"{split}/bits_per_byte includes {rate:.2g} for characters that the training split lacks; {split}/loss "
-                "does not distinguish them."
+                f"{split}/bits_per_byte includes {rate:.2g} for characters that do not occur in the training split; "
+                f"{split}/loss does not distinguish them."
             )
 
 

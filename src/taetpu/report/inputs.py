@@ -1,4 +1,4 @@
-"""What a report shows beside the results."""
+"""Inputs of a report besides the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from taetpu.report.curves import Curves
 from taetpu.report.priors import Priors
 
 Facts = Sequence[tuple[str, str]]
-"""Names with values, in the order to show them."""
+"""Names and values in display order."""
 
 
 @dataclass(frozen=True)
 class Background:
-    """What a report shows beside the results."""
+    """Inputs of a report besides the results."""
 
     costs: Costs = field(default_factory=dict)
     curves: Sequence[Curves] = ()
@@ -22,6 +22,6 @@ class Background:
     provenance: Facts = ()
     priors: Priors = field(default_factory=dict)
     trained: Sequence[str] = ()
-    """What was trained, in sentences."""
+    """Sentences on the training set-up."""
     cautions: Sequence[str] = ()
-    """What a reader must know besides the results' own notices."""
+    """Caveats besides `summary.notices`."""

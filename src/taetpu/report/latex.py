@@ -1,4 +1,4 @@
-"""The verdict table for a paper: LaTeX, for the package booktabs."""
+"""The verdict table as LaTeX with booktabs."""
 
 from taetpu.report import summary
 from taetpu.report.comparison import Results
@@ -15,7 +15,7 @@ _SPECIAL = {
 
 
 def latex_table(results: Results) -> str:
-    r"""A `table` with caption and label, to be included with `\input`; it needs `\usepackage{booktabs}`."""
+    r"""Return a `table` with caption and label for `\input`; it needs `\usepackage{booktabs}`."""
     columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
     rows = [
         [escape(r.arm), escape(r.change), *map(format_figure, (r.mean, r.effect, r.interval, r.p)), escape(_verdict(r))]
@@ -40,7 +40,7 @@ def latex_table(results: Results) -> str:
 
 
 def caption(results: Results) -> str:
-    """What a reader needs to know of the table, with all that speaks against trusting it."""
+    """Return the caption: headline, metric and caveats."""
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = len(results["seeds"])
     text = (
@@ -55,7 +55,7 @@ def _verdict(row: summary.Row) -> str:
 
 
 def format_figure(text: str) -> str:
-    """A figure, or a range of two, with a minus sign that is one."""
+    """Format a number or an interval in math mode, for a proper minus sign."""
     if text == "-":
         return "--"
     if text.startswith("<"):
@@ -64,5 +64,5 @@ def format_figure(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it is written."""
+    """Escape text for LaTeX."""
     return "".join(_SPECIAL.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")

@@ -1,4 +1,4 @@
-"""What a notebook shows of a study that was run: headline, verdicts and the forest plot, without any script."""
+"""HTML of a study for notebooks: headline, verdicts and forest plot, without scripts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,12 @@ COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm 
 
 
 def notebook_html(results: Results, report: Mapping[str, str], problems: Sequence[str] = ()) -> str:
-    """A study's results.
+    """Return a study's results as HTML.
 
     Args:
-        report: where its files are.
-        problems: what went wrong beside.
+        results: the content of `results.json`.
+        report: locations of the report's files by format.
+        problems: messages shown above the results.
     """
     rows = [
         [r.arm, r.change, _verdict_text(r), r.mean, r.effect, r.interval, r.p] for r in summary.verdict_rows(results)
@@ -33,7 +34,7 @@ def notebook_html(results: Results, report: Mapping[str, str], problems: Sequenc
 
 
 def _plot_html(drawing: str) -> str:
-    """A drawing with room to its left: another font than it was measured with may need it for the arms' names."""
+    """Wrap an SVG with space at the left, since labels may be wider in the reader's font."""
     roomy = drawing.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
 

@@ -1,4 +1,4 @@
-"""What a reader asks first: what was trained and at what cost, how large each effect is, and what is not known."""
+"""Overview of a study: training set-up and cost, effects by size, limitations, and a reading guide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,27 @@ from taetpu.stats.plan import metric_bounds
 from taetpu.store.study import StudyFolder
 
 BATCHES = ("task.", "train.batch_size")
-"""Settings that decide which data a step sees."""
+"""Settings that determine the data of a step."""
 OTHER_SIZE = 0.1
-"""An arm whose parameters differ by a larger share is of another size than its baseline."""
+"""Relative difference in parameters above which an arm counts as another size than its baseline."""
 
 
 def rank_effects(results: Results) -> list[str]:
-    """The arms with their effects, the largest first, in a sentence for each verdict."""
+    """Return a sentence for each verdict that lists its arms by the size of their effects."""
     if not results["final"] or len(results["seeds"]) == 1:
         return []
     arms = [arm for arm in summary.counted_arms(results) if arm["effect"] is not None]
     arms.sort(key=lambda arm: -abs(arm["effect"]))
     found = []
-    for verdict, title in (("worse", "Worse"), ("better", "Better"), ("equivalent", "No difference that matters")):
+    for verdict, title in (("worse", "Worse"), ("better", "Better"), ("equivalent", "Equivalent")):
         if named := [_with_effect(arm, results) for arm in arms if arm["verdict"] == verdict]:
             found.append(f"{title}: {', '.join(named)}.")
     open_ones = [
-        f"{_with_effect(arm, results)}, which may be anything from {summary.format_interval(arm['ci95'], results)}"
+        f"{_with_effect(arm, results)}, 95 % interval {summary.format_interval(arm['ci95'], results)}"
         for arm in arms
         if arm["verdict"] == "inconclusive" and arm["ci95"]
     ]
-    return [*found, *([f"Not told from the baseline: {'; '.join(open_ones)}."] if open_ones else [])]
+    return [*found, *([f"Inconclusive: {'; '.join(open_ones)}."] if open_ones else [])]
 
 
 def _with_effect(arm: Mapping[str, Any], results: Results) -> str:
@@ -39,53 +39,56 @@ def _with_effect(arm: Mapping[str, Any], results: Results) -> str:
 
 
 def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[str, Any]) -> list[str]:
-    """What the baseline is, on what it was trained, and what the whole study cost.
+    """Return sentences on the baseline, its data, and the cost of the study.
 
     Args:
-        baseline: its settings by path.
+        results: the content of `results.json`.
+        folder: the study's folder, for the times of its packs.
+        baseline: the baseline's settings by path.
     """
     base = results["arms"][0]
     data = [baseline.get("task.kind"), baseline.get("task.source")]
     what = [
         ("data", " ".join(str(part) for part in data if part)),
-        ("tokens by", baseline.get("task.tokenizer.kind")),
+        ("tokenizer", baseline.get("task.tokenizer.kind")),
         ("layers", baseline.get("model.num_layers")),
         ("dim", baseline.get("model.dim")),
         ("heads", baseline.get("model.mixer.num_heads")),
         ("parameters", formatting.amount(base["params"]) if base["params"] else None),
         ("context", baseline.get("task.seq_len")),
         ("steps", baseline.get("train.steps")),
-        ("sequences a step", baseline.get("train.batch_size")),
+        ("batch size", baseline.get("train.batch_size")),
         ("tokens", formatting.amount(base["tokens"]) if base["tokens"] else None),
         ("optimizer", baseline.get("train.optimizer.kind")),
         ("learning rate", baseline.get("train.optimizer.lr")),
     ]
     facts = ", ".join(f"{name} {value}" for name, value in what if value not in (None, ""))
-    return [f"The baseline: {facts}.", _describe_cost(results, folder)] if facts else [_describe_cost(results, folder)]
+    return [f"Baseline: {facts}.", _describe_cost(results, folder)] if facts else [_describe_cost(results, folder)]
 
 
 def _describe_cost(results: Results, folder: StudyFolder) -> str:
-    """All runs together, as far as they ended."""
+    """Return the total cost of all runs that ended."""
     ended = [sum(run["outcome"] != "unfinished" for run in arm["runs"]) for arm in results["arms"]]
     flops = sum(count * (arm["flops"] or 0) for arm, count in zip(results["arms"], ended, strict=True))
     packs = folder.read_pack_times().values()
     cost = [f"{sum(ended)} runs"]
     cost += [f"{formatting.amount(flops)} training FLOPs"] if flops else []
     cost += (
-        [f"{formatting.seconds(sum(pack['seconds'] for pack in packs))} with compiling, evaluating and storing"]
+        [f"{formatting.seconds(sum(pack['seconds'] for pack in packs))} including compilation, evaluation and storage"]
         if packs
         else []
     )
     where = summary.join_and([str(kind["device"]) for kind in results["hardware"]])
-    return f"All of it: {', '.join(cost)}{f', on {where}' if where else ''}."
+    return f"Total: {', '.join(cost)}{f', on {where}' if where else ''}."
 
 
 def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
-    """Arms that are no better than a rule that needs no model, by the losses that the task measured itself against.
+    """Return a warning for arms that are no better than a rule without a model.
 
     Args:
-        data: what the task says of itself: the `chance_loss` of a uniform guess, and the `decoy_loss` of a rule that
-            sees the current token alone, with the `decoy` in words.
+        results: the content of `results.json`.
+        data: the task's reference losses: `chance_loss` of a uniform guess, and `decoy_loss` of a rule that sees only
+            the current token, described by `decoy`.
     """
     if results["primary"] != "val/loss":
         return []
@@ -96,55 +99,54 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     found = []
     if nothing:
         found.append(
-            f"{summary.join_and(nothing)}: at or above {chance:.4g}, the loss of a uniform guess. Trained so, "
-            f"{'it' if len(nothing) == 1 else 'they'} learned nothing."
+            f"{summary.join_and(nothing)}: at or above {chance:.4g}, the loss of a uniform guess. "
+            f"{'This arm' if len(nothing) == 1 else 'These arms'} learned nothing."
         )
     if no_more:
         found.append(
-            f"{summary.join_and(no_more)}: at or above {decoy:.4g}, which a rule that sees the current token alone "
-            f"reaches without a model ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows nothing "
-            "learned beyond that rule."
+            f"{summary.join_and(no_more)}: at or above {decoy:.4g}, the loss of a rule that sees only the current "
+            f"token ({data['decoy']}). {'Its' if len(no_more) == 1 else 'Their'} loss shows no learning beyond it."
         )
     return found
 
 
 def study_limits(results: Results) -> list[str]:
-    """What the study cannot tell: of its designs, and of how its arms were trained."""
+    """Return the limitations of the study's designs and training, a sentence each."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     found = list(results["designs"]["limits"])
     if len(arms) > 1:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
-        found.append(f"Arms were compared with {what}, not with each other: their order is not tested.")
+        found.append(f"Arms were compared with {what}, not with each other: the order of arms is not tested.")
     if arms and not results["tuning"]:
         found.append(_tuning_limit(results, arms))
     sized = [(arm, _size_difference(results, arm)) for arm in arms]
     others = [f"{arm['name']} ({share:+.0%})" for arm, share in sized if abs(share) > OTHER_SIZE]
     if others and not any(map(matched_to, arms)):
-        text = "of another size than the baseline, so that size and part cannot be told apart (`match: params`)"
-        found.append(f"Parameters: {', '.join(others)}; {text}.")
+        text = "Their effects mix the change with the change in size; use `match: params` to separate the two"
+        found.append(f"Parameter counts differ from the baseline: {', '.join(others)}. {text}.")
     if arms:
-        found.append("What longer training, other data or other sizes would show: gaps may grow, shrink or turn round.")
+        found.append("Effects may grow, shrink or reverse with longer training, other data or other model sizes.")
     return found
 
 
 def _tuning_limit(results: Results, arms: Sequence[Mapping[str, Any]]) -> str:
-    """Of a study without `tune`, whose training settings its arms have."""
+    """Return the limitation of a study without `tune`: whose training settings its arms use."""
     changed = {arm["name"]: _changes_in(results, arm, "train.") for arm in arms}
     others = [name for name, paths in changed.items() if paths]
     if not others:
-        return "No arm was tuned: all have the baseline's training settings, which may suit it best (`tune`)."
+        return "No arm was tuned: all use the baseline's training settings, which may favour the baseline (see `tune`)."
     paths = formatting.list_names(list(dict.fromkeys(path for paths in changed.values() for path in paths)))
     if len(others) == len(arms):
-        return f"No arm was tuned: each has a {paths} of its own, and tried no other (`tune`)."
+        return f"No arm was tuned: each has its own {paths}, and no other value was tried (see `tune`)."
     own = "has its own" if len(others) == 1 else "have their own"
     return (
-        f"No arm was tuned: {formatting.list_names(others)} {own} {paths}, and all others have the baseline's training "
-        "settings, which may suit it best (`tune`)."
+        f"No arm was tuned: {formatting.list_names(others)} {own} {paths}, and all others use the baseline's training "
+        "settings, which may favour the baseline (see `tune`)."
     )
 
 
 def _changes_in(results: Results, arm: Mapping[str, Any], *sections: str) -> list[str]:
-    """The settings in these sections by which an arm differs from what it is compared with."""
+    """Return the settings in these sections in which an arm differs from its baseline."""
     return [path for path in summary.changed_settings(results, arm) if path.startswith(sections)]
 
 
@@ -154,41 +156,39 @@ def _size_difference(results: Results, arm: Mapping[str, Any]) -> float:
 
 
 def _other_batches(results: Results) -> str:
-    """The arms that are trained on other batches than their baseline, as an exception to that all see the same."""
+    """Return a remark that names arms trained on other batches than their baseline; empty if there are none."""
     others = [arm["name"] for arm in results["arms"] if arm["against"] and _changes_in(results, arm, *BATCHES)]
     return f" ({formatting.list_names(others)} {'sees' if len(others) == 1 else 'see'} other batches)" if others else ""
 
 
 def reading_guide(results: Results) -> Sequence[str]:
-    """How to read the figures, for whoever last had statistics years ago."""
-    alpha, looks = results["alpha"], results["plan"]["looks"]
+    """Return explanations of the figures for readers who do not use statistics daily."""
+    alpha, planned = results["alpha"], results["plan"]["looks"]
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
-    corrected += f" and for {len(looks)} planned looks" if len(looks) > 1 else ""
+    corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
     equal, (low, high) = results["plan"]["equivalence"], metric_bounds(results["primary"])
     cut = (
-        f"{results['primary']} lies between {low:g} and {high:g}. Effects are differences of means in its own unit, "
-        "and their intervals are cut to what such a difference can be, which excludes no true effect. Where the runs "
-        "of an arm come close to a bound, they scatter to one side: then verdicts of better or worse are rarer than "
-        "they could be, and intervals cover less often than they say."
+        f"{results['primary']} lies between {low:g} and {high:g}. Effects are differences of means in the metric's "
+        "unit, and their intervals are clipped to the possible range. Near a bound the values of an arm are skewed: "
+        "tests then have less power, and intervals cover the true effect less often than 95 %."
     )
-    small = "Equivalent is called when the 90 % interval lies within {:g} of no effect: too small to matter."
+    small = "Equivalent: the 90 % interval lies within {:g} of zero, the margin set before the first run."
     return [
         summary.describe_noise(results),
-        f"Arms of one seed see the same data in the same order{_other_batches(results)} and start from the same "
-        "weights wherever the change leaves them alone. What the seeds share is taken out before arms are compared, "
-        "and the noise that is left is "
-        "pooled over arms, which is why most intervals are of one width; an arm that looks noisier is judged by its "
-        "own. It looks noisier when its values scatter about what their seeds have in common so much more than the "
-        "other arms' do that equal noise would do so in 15 of 100 arms; how it lies to the baseline on each seed does "
-        "not enter.",
-        f"Better or worse is called when p, after Holm's correction for {corrected}, is below {alpha:g}. If no change "
-        f"mattered, a study would call any of them with a chance of at most about {100 * alpha:g} %.",
+        f"Arms with the same seed see the same data in the same order{_other_batches(results)} and start from the same "
+        "weights except where the change affects them. The effect of the seed is removed before arms are compared. The "
+        "remaining noise is pooled over arms, so most intervals have the same width; an arm flagged as noisier is "
+        "tested with its own noise. An arm is flagged if its values, without the effects of the seeds, vary so much "
+        "more than those of the other arms that equal noise would produce this in 15 of 100 arms. Its "
+        "differences from the baseline are not used for this.",
+        f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "
+        f"effect, the chance of one or more such verdicts would be at most about {100 * alpha:g} %.",
         *([small.format(equal)] if equal else []),
         *([cut] if math.isfinite(high) else []),
-        "Inconclusive does not mean equal. It means that these seeds cannot tell.",
-        "An interval in the table is for its arm alone. It may exclude zero although the verdict is inconclusive. The "
-        'intervals for all arms at once stand under "Would another analysis say the same?".',
-        "In noise sd: the effect in standard deviations of one run.",
-        "An effect holds for this model size, this data and this many steps.",
+        "Inconclusive does not mean equal: these seeds do not suffice for a verdict.",
+        "An interval in the table is not corrected for the number of arms, so it may exclude zero although the verdict "
+        'is inconclusive. Simultaneous intervals are under "Sensitivity to the analysis".',
+        "In noise sd: the effect divided by the standard deviation of one run.",
+        "Effects are specific to this model size, data and number of steps.",
     ]

@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs no network: text, tables, data, chart specs and the code that draws them.
+"""The report as one offline HTML file: text, tables, data, chart specs and the scripts that draw them.
 
-A content security policy in the page allows its own two scripts, by their hashes, and nothing from elsewhere; Vega's
-expressions are interpreted, never compiled, so that the policy needs no `unsafe-eval`.
+The page's content security policy allows only its own two scripts, by hash. Vega's expressions are interpreted, not
+compiled, so the policy needs no `unsafe-eval`.
 """
 
 import base64
@@ -21,7 +21,7 @@ from taetpu.report.vega import vega_bundle
 
 
 def render_page(results: Results, background: Background) -> str:
-    """The whole page."""
+    """Render the report as HTML."""
     bundle, script = vega_bundle(), _resource("page.js")
     return _template().render(
         results=results,
@@ -40,7 +40,7 @@ def render_page(results: Results, background: Background) -> str:
 
 
 def chart_data(results: Results, background: Background) -> dict[str, Any]:
-    """All that the page's script draws from: specs, curves by metric and arm, colours."""
+    """Return the data of the page's script: specs, curves by metric and arm, colours."""
     return {
         "charts": {
             "forest": charts.forest_plot(results, background.priors),
@@ -55,7 +55,7 @@ def chart_data(results: Results, background: Background) -> dict[str, Any]:
 
 
 def _script_json(data: Any) -> str:
-    """JSON that can stand in a script element: no `<` that could end it."""
+    """Serialise to JSON for a script element, with `<` escaped."""
     return json.dumps(data, allow_nan=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
 
 

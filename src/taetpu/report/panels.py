@@ -1,4 +1,4 @@
-"""Small charts, a panel for each arm: its effect over scales, and its curve over what was tuned."""
+"""Charts of designs and costs: tradeoffs, effects over scales, tuning curves and interactions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,15 +16,15 @@ from taetpu.stats.deviations import tuning_metric
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 FACTOR, POINT = 17, 22
-"""Characters of a factor beside the heatmap, and of an arm at its point."""
+"""Characters of a factor's label in the heatmap, and of an arm's label at its point."""
 CELL = 48
-"""Height of a row of the heatmap."""
+"""Height of a row of the heatmap, in pixels."""
 LOG_RATIO = 10
-"""Values whose largest is so many times the least are drawn over their logarithm."""
+"""Ratio of the largest to the smallest value from which the axis is logarithmic."""
 
 
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
-    """Every panel by the name under which sections ask for it."""
+    """Return every chart by the name that sections use."""
     costs = frontiers(results, measured)
     places = summary.mean_places(results)
     found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
@@ -39,9 +39,7 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
 
 
 def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
-    """A square for each pair of factors, in the colour of how the one changes the other's effect; each factor's own
-    effect lies on the diagonal.
-    """
+    """Return the heatmap of two-factor interactions, with main effects on the diagonal."""
     cells = [
         {
             "one": one,
@@ -70,7 +68,7 @@ def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: i
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
-    """Every arm's mean over what it costs. The arms that no other clearly beats in both are named and joined."""
+    """Return the chart of means over cost; the arms on the Pareto front are labelled and joined."""
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
@@ -90,7 +88,7 @@ def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places
 
 
 def ladder_chart(results: Results, arm: str) -> Spec:
-    """An arm's effect at each scale, with its interval."""
+    """Return the chart of an arm's effects and intervals over scales."""
     design, arms = results["designs"]["ladder"], {found["name"]: found for found in results["arms"]}
     rows = []
     for rung, name in design["arms"][arm]["rungs"].items():
@@ -116,7 +114,7 @@ def ladder_chart(results: Results, arm: str) -> Spec:
 
 
 def tuning_chart(results: Results, arm: str) -> Spec:
-    """An arm's primary metric over the values that it tried: the mean over tuning seeds, and each seed."""
+    """Return the chart of the tuning metric over the tried values: mean over tuning seeds, and each seed."""
     found = results["tuning"]
     path, entry = numeric_path(found), found["arms"][arm]
     tried = [

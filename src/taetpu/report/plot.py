@@ -1,4 +1,4 @@
-"""Any metric of any runs, drawn: over training, or its last value over a setting."""
+"""Charts of any metric of stored runs: over training, or the last value over a setting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +20,22 @@ from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
-"""The x that stands for every setting in which runs differ, a panel each."""
+"""Value of `x` for a panel per setting in which runs differ."""
 MAX_LINES, TEN_COLOURS = 20, 10
 LEGEND = 46
-"""Characters of a line's name in the legend."""
+"""Characters of a line's label in the legend."""
 HEIGHT, PANEL = 320, 320
-"""In pixels; a panel is one of many beside each other."""
+"""Sizes in pixels; a panel is one of several side by side."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, with what it is called and how it was set.
+    """One stored run.
 
     Attributes:
-        named: of an arm of the study, not of one that tuning tried on the way.
+        study: the study's name.
+        folder: the run's folder.
+        named: whether its arm is in the study file, not a trial of tuning.
     """
 
     study: str
@@ -42,29 +44,31 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
+        """The run's settings by path."""
         return read_settings(self.folder)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
+        """The run's logged metrics."""
         return self.folder.metrics()
 
 
 def plot(
     studies: Sequence[StudyFolder], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
 ) -> alt.TopLevelMixin:
-    """A chart of a metric.
+    """Plot a metric.
 
     Args:
-        studies: whose runs are drawn on one axis.
-        metric: over training, `val/...` is drawn from the sample of the validation split where runs have one.
-        x: one of `AXES`, for curves over training; a setting such as `model.dim`, for the last values over it, whatever
-            else differs; or `varied`, for a panel of that kind for each setting in which the runs differ.
-        by: what a line is, `arm`, `study`, `run`, or the value of a setting. Lines are means over runs, with a band
-            from the lowest to the highest.
-        arms: those to draw; all if empty.
+        studies: the studies whose runs are drawn.
+        metric: the metric; over training, `val/...` uses the sample of the validation split if runs have one.
+        x: one of `AXES` for curves over training; a setting such as `model.dim` for last values over that setting; or
+            `varied` for a panel per setting in which the runs differ.
+        by: what a line groups, `arm`, `study`, `run` or a setting. Lines are means with bands from the lowest to the
+            highest run.
+        arms: the arms to draw; all if empty.
 
     Raises:
-        UserError: no run has the metric, or the setting; there would be too many lines.
+        UserError: If no run has the metric, the arm or the setting, or there are too many lines.
     """
     runs = [
         Run(study.name, run, run.arm in named)
@@ -75,38 +79,38 @@ def plot(
     ]
     if unknown := [arm for arm in arms if arm not in {run.folder.arm for run in runs}]:
         known = sorted({run.arm for study in studies for run in study.runs()})
-        raise UserError(f"no run is of arm {unknown[0]!r}", path=("arm",), remedy=suggest(unknown[0], known))
+        raise UserError(f"no run has arm {unknown[0]!r}", path=("arm",), remedy=suggest(unknown[0], known))
     measured = [run for run in runs if (curve_metric(metric, run.series) if x in AXES else metric) in run.series]
     if not measured:
         names = sorted({name for run in runs for name in run.series})
         raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
     names = [study.name for study in studies]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"two of these studies are called {twice!r}", remedy="draw one at a time, or copy one renamed")
+        raise UserError(f"two of these studies are called {twice!r}", remedy="Plot one at a time, or rename a copy.")
     if x not in AXES and by != "arm":
-        problem = f"lines by {by!r} are for curves over training, and over {x!r} each run is a dot"
-        raise UserError(problem, path=("by",), remedy="leave it out")
+        problem = f"`by` {by!r} needs curves over training; over {x!r} each run is a dot"
+        raise UserError(problem, path=("by",), remedy="Leave it out.")
     if x in AXES:
         named = [run for run in measured if run.named] or measured
         return _themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))
     if x == VARIED:
         paths = differing_paths([run.settings for run in measured])
         if not paths:
-            raise UserError("the runs differ in no setting", path=("x",), remedy=f"one of {', '.join(AXES)}")
+            raise UserError("the runs differ in no setting", path=("x",), remedy=f"Use {', '.join(AXES)}.")
         panels = (_setting_chart(measured, metric, path).properties(width=PANEL) for path in paths)
         return _themed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
-    named = [run for run in measured if run.named]  # what tuning tried counts only where nothing else differs
+    named = [run for run in measured if run.named]  # trials of tuning are used only if nothing else differs
     return _themed(
         _setting_chart(named if x in differing_paths([run.settings for run in named]) else measured, metric, x)
     )
 
 
-# --- what is a line ------------------------------------------------------------------------------------------------
+# --- lines --------------------------------------------------------------------------------------------------------
 
 
 def _line_names(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
-    """What the line that a run belongs to is called."""
+    """Return the function that names the line of a run."""
     named: dict[str, Callable[[Run], str]] = {
         "arm": lambda run: f"{run.study}: {run.folder.arm}" if several else run.folder.arm,
         "study": lambda run: run.study,
@@ -116,8 +120,8 @@ def _line_names(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], 
         _check_setting(runs, by, "by", tuple(named))
     name = named.get(by, lambda run: f"{by.rpartition('.')[2]} {run.settings.get(by, '-')}")
     if (lines := len({name(run) for run in runs})) > MAX_LINES:
-        problem = f"{lines} lines are more than can be told apart"
-        raise UserError(problem, path=("by",), remedy=f"at most {MAX_LINES}: --by a setting, or --arm for some of them")
+        problem = f"at most {MAX_LINES} lines can be distinguished, got {lines}"
+        raise UserError(problem, path=("by",), remedy="Group by a setting with --by, or select arms with --arm.")
     return name
 
 
@@ -151,7 +155,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
 
 
 def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
-    """Mean, lowest and highest over runs at each step; where each lies on the axis is the mean over runs, too."""
+    """Return mean, lowest and highest over runs at each step, with the mean position on the axis."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         series = run.series[curve_metric(metric, run.series)]
@@ -169,7 +173,7 @@ def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, 
 
 
 def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
-    """Steps on another axis; between the points at which it was noted, in proportion."""
+    """Convert steps to another axis, with linear interpolation between recorded points."""
     if x == "steps":
         return steps.astype(float)
     if x == "samples":
@@ -182,7 +186,7 @@ def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
 
 
 def _elapsed(seconds: np.ndarray) -> np.ndarray:
-    """Seconds since the start; what is noted begins anew with each process that the run was trained in."""
+    """Return seconds since the start; recorded seconds restart with each process that trained the run."""
     since = np.diff(seconds, prepend=0.0)
     return np.cumsum(np.where(since < 0, seconds, since))
 
@@ -191,7 +195,7 @@ def _elapsed(seconds: np.ndarray) -> np.ndarray:
 
 
 def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
-    """The last value of each run over one of its settings, and their mean at each value, whatever else differs."""
+    """Return the chart of last values over a setting, with the mean at each of its values."""
     rows = [
         {"setting": run.settings.get(path), "value": float(value), "arm": run.folder.arm, "seed": run.folder.seed}
         for run in runs
@@ -200,7 +204,7 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
     numeric = all(type(row["setting"]) in (int, float) for row in rows)
     rows = rows if numeric else [{**row, "setting": format_value(row["setting"])} for row in rows]
     values = list(dict.fromkeys(row["setting"] for row in rows))
-    plain = "format(datum.value, '~g')"  # as it is: a logarithmic axis would round its labels to one digit
+    plain = "format(datum.value, '~g')"  # a logarithmic axis would round its labels to one digit
     axis = (
         alt.Axis(values=sorted(values), labelExpr=plain, grid=False)
         if numeric

@@ -1,4 +1,4 @@
-"""What others found of the changes that a study makes: by the kinds that an arm swaps, from `priors.yaml`."""
+"""Published findings on the changes that arms make, from `priors.yaml`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,20 +14,20 @@ from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
 MORE_THAN_ONE = "more than 1"
-"""In place of a value: any number above one."""
+"""Pattern that matches any integer above one."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What others found of an arm's change, which is `better`, `worse`, `no clear difference` or `mixed`."""
+    """Published finding on a change: `better`, `worse`, `no clear difference` or `mixed`."""
 
     change: str
     found: str
     what: str
     by: str
-    """Who, in short."""
+    """Authors and years."""
     sources: str
-    """The same with titles and places."""
+    """Authors and years with titles and identifiers."""
 
 
 Priors = Mapping[str, Prior]
@@ -37,19 +37,20 @@ NO_PRIORS: Priors = MappingProxyType({})
 
 @functools.cache
 def read_priors() -> Mapping[str, Any]:
-    """The file: when it was `collected`, and its `entries`."""
+    """Return the content of `priors.yaml`: the `collected` date and the `entries`."""
     file = files("taetpu.report").joinpath("priors.yaml")
     return from_yaml(file.read_bytes(), str(file))
 
 
 def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
-    """What is known of each arm that makes one change.
+    """Return the published finding for each arm that makes exactly one change with a known finding.
 
     Args:
-        base: the baseline's config, as the study's folder keeps it.
+        results: the content of `results.json`.
+        base: the baseline's config as frozen in the study's folder.
     """
     if base.get("model", {}).get("layers"):
-        return {}  # its layers differ, so there is no one kind that an arm replaces
+        return {}  # layers differ, so an arm replaces no single kind
     found = {}
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
@@ -81,7 +82,7 @@ def _value_at(base: Mapping[str, Any], path: str) -> Any:
 
 
 def _kind(value: Any, fields: bool = False) -> Any:
-    """A component as its kind, and nothing as `none`. One that sets `fields` as well changes more than its kind."""
+    """Return a component's kind, or the component itself if it sets other fields and `fields` is False."""
     if isinstance(value, Mapping):
         return value.get("kind") if fields or len(value) == 1 else value
     return "none" if value is None else value
@@ -92,7 +93,7 @@ def _matches(value: Any, patterns: Sequence[Any]) -> bool:
 
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
-    """Has the baseline what the statement asks for? What it does not say at all counts as the usual."""
+    """Return whether the baseline meets the conditions of a finding; unset values meet them."""
     return all(_value_at(base, path) in (*values, "none") for path, values in where.items())
 
 
@@ -103,7 +104,7 @@ def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
 
 
 def priors_section(results: Results, found: Priors) -> Section | None:
-    """What others found, beside what this study did."""
+    """Return the section that compares published findings with this study's."""
     arms = [arm for arm in results["arms"] if arm["name"] in found]
     if not arms:
         return None
@@ -112,15 +113,15 @@ def priors_section(results: Results, found: Priors) -> Section | None:
         [arm["name"], (its := known[arm["name"]]).change, its.found, its.by, _own_result(arm, results)] for arm in arms
     ]
     lead = (
-        "The same changes elsewhere, or the nearest to them, by direction alone. Those were other models, other data "
-        "and other budgets, so they neither prove nor refute what was found here, and no verdict counts them. Found in "
-        f"{read_priors()['collected']}, and not complete."
+        "Published findings on the same or the closest changes, by direction only. Models, data and budgets differ, so "
+        "they neither confirm nor refute the results of this study, and verdicts do not use them. Collected in "
+        f"{read_priors()['collected']}; not complete."
     )
     notes = dict.fromkeys(f"{prior.what} {prior.sources}." for prior in known.values())
-    columns = ("arm", "change", "elsewhere", "found by", "in this study")
-    return Section("What others found", lead, [Table(columns, rows, left=5)], notes=list(notes))
+    columns = ("arm", "change", "published", "source", "this study")
+    return Section("Published findings", lead, [Table(columns, rows, left=5)], notes=list(notes))
 
 
 def _own_result(arm: Mapping[str, Any], results: Results) -> str:
-    said = summary.verdict_label(arm)
-    return said if arm["effect"] is None else f"{said}, {summary.format_effect(arm, results)}"
+    verdict = summary.verdict_label(arm)
+    return verdict if arm["effect"] is None else f"{verdict}, {summary.format_effect(arm, results)}"

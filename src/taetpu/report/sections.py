@@ -1,4 +1,4 @@
-"""What a report says beyond verdicts, section by section: plain tables and sentences for every format."""
+"""Sections of the report behind the verdicts, as tables and sentences for every output format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,9 @@ class Table:
     """A table of text.
 
     Attributes:
-        left: how many of the first columns are names, to be set to the left; the others are figures.
+        columns: the header.
+        rows: the cells.
+        left: number of leading columns that are left-aligned; the others are figures.
     """
 
     columns: Sequence[str]
@@ -27,13 +29,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report with a heading.
+    """Section of the report.
 
     Attributes:
-        lead: what the reader needs to know of the tables.
-        charts: captions with names of drawings (see `page.drawings`).
+        title: the heading.
+        lead: introduction to the tables.
+        tables: the tables, in order.
+        charts: captions with the names of charts; see `page.chart_data`.
         notes: sentences below the tables.
-        folded: for who asks: closed at first, where the format can do that.
+        folded: collapsed at first, in formats that support it.
     """
 
     title: str
@@ -45,19 +49,19 @@ class Section:
 
 
 def costs_section(results: Results, measured: Costs) -> Section:
-    """What each arm costs beside what it brings. Times are given where they are `measured`."""
+    """Return the section on effects and costs; times are shown where `measured` has them."""
     rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
-        "Parameters, training FLOPs and memory are counted from the program. Runs are trained several at once, in "
-        "packs; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
+        "Parameters, training FLOPs and memory are computed from the program. Runs are trained in packs, several at "
+        "once; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
     )
     if any(_width(arm, measured) != _width(baseline_of(results, arm), measured) for arm in results["arms"]):
         lead += (
-            " Where an arm's packs held another number of runs than the baseline's, times cannot be compared, and no "
+            " Times are not comparable, and no percentage is shown, where an arm's packs have another width than the "
+            "baseline's."
         )
-        lead += "percentage is given."
     if any(path.rpartition(".")[2].startswith("drop") for arm in results["arms"] for path in arm["diff"]):
-        lead += " What is dropped is masked, not removed from the program, and so saves nothing here."
+        lead += " Dropped parts are masked, not removed from the program, so they save no cost here."
     columns = (
         "arm",
         "effect",
@@ -73,7 +77,7 @@ def costs_section(results: Results, measured: Costs) -> Section:
     table = Table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows])
     costs = frontiers(results, measured)
     charts = [(f"{results['primary']} over {title}", title) for title in costs]
-    return Section("What each arm costs", lead, [table], charts, describe_frontiers(costs))
+    return Section("Costs", lead, [table], charts, describe_frontiers(costs))
 
 
 def _cost_row(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
@@ -93,14 +97,14 @@ def _width(arm: Arm, measured: Costs) -> float | None:
 
 
 def _time(ours: Mapping[str, float | None], theirs: Mapping[str, float | None], what: str) -> str:
-    """A time, and how far it lies from the baseline's where both were measured in packs of one width."""
+    """Format a time, with the difference from the baseline's if both packs have the same width."""
     if ours.get("width") != theirs.get("width"):
         return formatting.seconds(ours.get(what))
     return formatting.with_change(ours.get(what), theirs.get(what), formatting.seconds)
 
 
 def matching_section(results: Results) -> Section | None:
-    """Each arm at equal steps beside the same arm at equal parameters, FLOPs or time."""
+    """Return the section that compares arms at equal steps with arms at equal parameters, FLOPs or time."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
         [
@@ -117,8 +121,8 @@ def matching_section(results: Results) -> Section | None:
     if not rows:
         return None
     lead = (
-        "At equal steps, an arm that computes more per token may win by that alone. So each stands here once more, "
-        "given as much as its baseline has."
+        "At equal steps, an arm that computes more per token may win for that reason alone. Each arm was therefore "
+        "trained again with the budget of its baseline."
     )
     columns = ("arm", "matched to", "by training with", "effect at equal steps", "verdict", "matched effect", "verdict")
     return Section("Matched arms", lead, [Table(columns, rows, left=3)])
@@ -134,7 +138,7 @@ def _effect_and_verdict(arm: Arm, results: Results) -> tuple[str, str]:
 
 
 def divergence_section(results: Results) -> Section | None:
-    """The worst case for runs that diverged, beside what the others say."""
+    """Return the section on diverged runs and their worst case."""
     arms = [arm for arm in results["arms"] if arm["worst_case"]]
     if not arms:
         return None
@@ -149,31 +153,30 @@ def divergence_section(results: Results) -> Section | None:
         test = formatting.p_value(arm["divergence_p"])
         rows.append([arm["name"], *lost, test, summary.format_effect(arm, results), *counted])
     lead = (
-        "Diverging is an outcome. Beside the effect among the runs that finished stands the effect with the worst "
-        "finished value of all in place of each run that diverged. The p is of equal chances to diverge (Boschloo's "
-        "exact test)."
+        "Divergence is an outcome. The worst case replaces the value of each diverged run by the worst value of any "
+        "finished run. The p-value tests equal rates of divergence (Boschloo's exact test)."
     )
-    columns = ("arm", "diverged", "baseline's", "p", "effect of the finished", "worst case", "95 % interval")
+    columns = ("arm", "diverged", "baseline's", "p", "effect of finished runs", "worst case", "95 % interval")
     return Section("Diverged runs", lead, [Table(columns, rows)])
 
 
 def sensitivity_section(results: Results) -> Section | None:
-    """Other analyses than the planned one."""
+    """Return the section on alternative analyses."""
     arms = [arm for arm in results["arms"] if arm["against"] and arm["ci95"]]
     if not arms:
         return None
     lead = (
-        "None of these decides anything: the plan named one analysis beforehand. The interval for all arms holds for "
-        "all of them at once. The paired t-test looks at one arm alone; the sign-flip test is exact and needs six "
-        "seeds; the next column is the least and the most that the effect becomes when a seed is left out. The "
-        "correlation of arm and baseline over seeds says how much sharing them helps."
+        "Verdicts use only the planned analysis; these are for comparison. The simultaneous interval holds for all "
+        "arms jointly. The paired t-test uses one arm and the baseline; the sign-flip test is exact and needs six "
+        "seeds; the next column is the range of the effect when one seed is left out. The correlation of arm and "
+        "baseline over seeds shows how much shared seeds reduce the noise."
     )
     columns = (
-        "arm", "effect", "in noise sd", "95 % for all arms", "paired 95 %", "paired p", "sign-flip p", "without a seed",
-        "correlation",
+        "arm", "effect", "in noise sd", "95 % simultaneous", "paired 95 %", "paired p", "sign-flip p",
+        "one seed left out", "correlation",
     )  # fmt: skip
     return Section(
-        "Would another analysis say the same?",
+        "Sensitivity to the analysis",
         lead,
         [Table(columns, [_sensitivity_row(arm, results) for arm in arms])],
         folded=True,
@@ -198,7 +201,7 @@ def _sensitivity_row(arm: Arm, results: Results) -> list[str]:
 
 
 def evaluation_noise_section(results: Results) -> Section | None:
-    """How much effects owe to the evaluation text."""
+    """Return the section on noise from the choice of evaluation text."""
     arms = [arm for arm in results["arms"] if arm["evaluation_noise"]]
     if not arms:
         return None
@@ -211,16 +214,16 @@ def evaluation_noise_section(results: Results) -> Section | None:
         )
         rows.append([arm["name"], *figures, formatting.spread(noise["sd"]), str(noise["blocks"])])
     lead = (
-        "A verdict is about the evaluation set at hand, which all arms share. This says how far it carries to another "
-        "text of the same size: the effect over resampled blocks of the set, the same for arm and baseline. It is not "
-        "part of the seeds' noise, and no verdict counts it."
+        "Verdicts hold for the evaluation set, which all arms share. The interval over texts shows how much an effect "
+        "would vary with another text of the same size: a bootstrap over blocks of the set, the same blocks for arm "
+        "and baseline. Verdicts do not include this noise."
     )
     columns = ("arm", "effect", "95 % over seeds", "95 % over texts", "sd over texts", "blocks")
-    return Section("Noise of the evaluation", lead, [Table(columns, rows)], folded=True)
+    return Section("Evaluation noise", lead, [Table(columns, rows)], folded=True)
 
 
 def efficiency_section(results: Results) -> Section | None:
-    """How soon arms get where the baseline ends."""
+    """Return the section on the cost of reaching the baseline's final value."""
     arms = [arm for arm in results["arms"] if arm["efficiency"]]
     if not arms:
         return None
@@ -230,12 +233,12 @@ def efficiency_section(results: Results) -> Section | None:
         if (found := arm["efficiency"])
     ]
     lead = (
-        "An arm's cost of reaching the baseline's last value, over the baseline's cost of its whole training; below 1 "
-        "is sooner. Read with care where the learning rate decays: a value in the middle of a schedule says little "
-        "about what a schedule that ended there would have reached."
+        "The cost at which an arm reaches the baseline's final value, divided by the baseline's total cost; below 1 is "
+        "faster. Interpret with care if the learning rate decays: the loss in the middle of a schedule is worse than "
+        "that of a schedule that ends there."
     )
-    columns = ("arm", "seeds that got there", "steps", "95 % interval", "FLOPs", "95 % interval")
-    return Section("How soon", lead, [Table(columns, rows)], folded=True)
+    columns = ("arm", "seeds that reach it", "steps", "95 % interval", "FLOPs", "95 % interval")
+    return Section("Training efficiency", lead, [Table(columns, rows)], folded=True)
 
 
 def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -246,36 +249,37 @@ def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def limits_section(results: Results) -> Section | None:
-    """What the study cannot tell."""
+    """Return the section on limitations."""
     notes = overview.study_limits(results)
-    return Section("What this study cannot tell", notes=notes) if notes else None
+    return Section("Limitations", notes=notes) if notes else None
 
 
 def reading_section(results: Results) -> Section:
-    """How to read the figures."""
-    return Section("How to read this", notes=overview.reading_guide(results))
+    """Return the section that explains the figures."""
+    return Section("How to read this report", notes=overview.reading_guide(results))
 
 
 def plan_section(results: Results) -> Section:
-    """The analysis plan."""
+    """Return the section on the frozen analysis plan."""
     frozen, alpha = results["plan"], results["alpha"]
-    looks = summary.join_and([str(number) for number in frozen["looks"]])
-    better = "less" if results["direction"] == "min" else "more"
-    first = f"{summary.metric_with_unit(results['primary'])} decides, {better} is better, at {looks} seeds an arm."
-    said = [first, f"All arms and planned looks together call a false effect with a chance of at most {alpha:.0%}."]
+    planned = summary.join_and([str(number) for number in frozen["looks"]])
+    better = "lower" if results["direction"] == "min" else "higher"
+    notes = [
+        f"The primary metric is {summary.metric_with_unit(results['primary'])}; {better} is better. Verdicts are given "
+        f"at {planned} seeds per arm.",
+        f"The chance of any false verdict, over all arms and planned analyses, is at most {alpha:.0%}.",
+    ]
     if frozen["error_rate"] > alpha:
-        said.append(f"With the seeds that were added since, it is up to {frozen['error_rate']:.0%}.")
+        notes.append(f"With the seeds added since, it is up to {frozen['error_rate']:.0%}.")
     if frozen["equivalence"] is not None:
-        small = f"{frozen['equivalence']:g}"
-        said.append(
-            f"A difference below {small} does not matter; equivalent means shown to be smaller, at {alpha:.0%}."
-        )
+        margin = f"{frozen['equivalence']:g}"
+        notes.append(f"Differences below {margin} count as equivalent; equivalence is tested at {alpha:.0%}.")
     else:
-        said.append("No difference was named as too small to matter, so nothing can be called equivalent.")
+        notes.append("The plan sets no equivalence margin, so no arm can be called equivalent.")
     late = [arm["name"] for arm in results["arms"] if not arm["planned"]]
     if late:
-        said.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
-    said += [text for text in (summary.test_split_note(results),) if text]
-    said.append(f"The plan's SHA-256 is {frozen['sha256']}; taetpu report DIR --verify computes all of this anew.")
-    written_late = "written_after" in frozen
-    return Section(f"What was decided {'after runs had ended' if written_late else 'before the first run'}", notes=said)
+        notes.append(f"Not in the plan, and added after the first run: {', '.join(late)}.")
+    notes += [text for text in (summary.test_split_note(results),) if text]
+    notes.append(f"The plan's SHA-256 is {frozen['sha256']}; `taetpu report DIR --verify` recomputes this report.")
+    when = "after runs had ended" if "written_after" in frozen else "before the first run"
+    return Section(f"Analysis plan, frozen {when}", notes=notes)

@@ -1,19 +1,20 @@
-"""Names of arms in little room: cut so that no two look alike."""
+"""Shortening of names to a width, such that different names stay different."""
 
 from collections.abc import Sequence
 
 MARK = ".."
-"""Stands for what is cut out of a name."""
+"""Replaces the part that is cut out of a name."""
 
 
 def shorten_names(names: Sequence[str], width: int) -> list[str]:
-    """Cut names to a width, such that names that differ still differ.
+    """Shorten names to a width, such that different names stay different.
 
-    All names are cut at the same place: their middle, or the place nearest to it that keeps them apart. Where no such
-    place exists, the cut names are numbered.
+    All names are cut at the same position: their middle, or the nearest one that keeps them distinct. If there is none,
+    the shortened names are numbered.
 
     Args:
-        width: in characters; at least 8.
+        names: the names.
+        width: in characters, at least 8.
     """
     if all(len(name) <= width for name in names):
         return list(names)

@@ -1,4 +1,4 @@
-"""What a report says in words and figures, the same in HTML, Markdown and the terminal: all from the results."""
+"""Summary of a study for HTML, Markdown and the terminal: headline, notices and the rows of the verdict table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ MARKS = {
     "single seed": "",
     "baseline": "",
 }
-"""A sign for each verdict, for who cannot tell colours apart; the forest plot has the same shapes."""
+"""A symbol for each verdict, so that colour is not needed; the forest plot uses the same shapes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the verdict table, as text."""
+    """One row of the verdict table, as text."""
 
     arm: str
     change: str
@@ -36,37 +36,37 @@ class Row:
     interval: str
     p: str
     noise_sd: str
-    """The effect in standard deviations of a run."""
+    """The effect in units of the noise of one run."""
     verdict: str
-    """A verdict, `interim` before there is one, `single seed` where there will be none, or `baseline`."""
+    """A verdict, `interim`, `single seed` or `baseline`; see `verdict_label`."""
     terms: str
-    """On which terms the arm is compared, where these are not the study's own: `at equal FLOPs`."""
+    """Terms of the comparison where they differ from the study's: `at equal training FLOPs`."""
     evidence: str
     more_seeds: int | None
 
 
 def verdict_rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
-    """The verdict table, in the study's order: the baseline first."""
+    """Return the rows of the verdict table in the study's order, the baseline first."""
     return [_row(arm, results, costs) for arm in results["arms"]]
 
 
 def mean_places(results: Results) -> int:
-    """Decimal places of all means that a table shows, and the fewest of its effects, intervals and differences.
+    """Return the decimal places of a table's means, the minimum for its effects, intervals and differences.
 
-    As many as the noise of the runs supports; with several baselines, those of the one with the least noise.
+    The noise of the runs decides; with several baselines, the one with the least noise.
     """
-    means = {found["name"]: found["mean"] for found in results["arms"]}
+    means = {arm["name"]: arm["mean"] for arm in results["arms"]}
     groups = results["groups"] or [{**results["model"], "baseline": "baseline"}]
     return max(formatting.mean_places(group["residual_sd"], means.get(group["baseline"])) for group in groups)
 
 
-def format_effect(found: Mapping[str, Any], results: Results) -> str:
-    """The `effect` of an arm, or of a term, with the decimals of the means at least."""
-    return formatting.effect(found["effect"], found["ci95"], mean_places(results))
+def format_effect(entry: Mapping[str, Any], results: Results) -> str:
+    """Format the `effect` of an arm or a factorial term with at least the decimals of the means."""
+    return formatting.effect(entry["effect"], entry["ci95"], mean_places(results))
 
 
 def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
-    """The interval of an effect, with the decimals of the means at least."""
+    """Format the interval of an effect with at least the decimals of the means."""
     return formatting.interval(bounds, mean_places(results))
 
 
@@ -88,52 +88,50 @@ def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
 
 
 def verdict_label(arm: Mapping[str, Any]) -> str:
-    """An arm's verdict; `interim` where there is none yet, `single seed` where no more seeds come to give one,
-    `baseline` where there is nothing to compare it with.
-    """
-    waiting = "single seed" if len(arm["runs"]) == 1 else "interim"
-    return arm["verdict"] or ("baseline" if arm["against"] is None else waiting)
+    """Return an arm's verdict, or `interim`, `single seed` or `baseline` if it has none."""
+    pending = "single seed" if len(arm["runs"]) == 1 else "interim"
+    return arm["verdict"] or ("baseline" if arm["against"] is None else pending)
 
 
 def metric_with_unit(name: str) -> str:
-    """A metric with its unit, where that is known: `val/loss (nats per token)`."""
+    """Return a metric's name with its unit if known: `val/loss (nats per token)`."""
     unit = UNITS.get(name.rpartition("/")[2])
     return f"{name} ({unit})" if unit else name
 
 
 def sample_note(name: str) -> str:
-    """What a metric that is no metric of a whole split is of; empty for others."""
+    """Return a note for a metric that is evaluated on a sample of its split; empty for others."""
     return "on a sample of the validation split" if name.startswith(f"{SAMPLED}/") else ""
 
 
 def headline(results: Results) -> str:
-    """What the study found, in one sentence."""
+    """Return the study's main finding in one sentence."""
     baseline, name = results["arms"][0], results["primary"]
     arms = counted_arms(results)
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
         if all(map(_all_diverged, results["arms"])):
             return "Every run diverged: there is nothing to compare."
         why = "diverged on every seed" if _all_diverged(baseline) else "has no finished run yet"
-        return f"The baseline {why}: there is nothing to compare with."
+        return f"The baseline {why}: there is nothing to compare the arms with."
     if not arms:
-        return f"The baseline alone: {name} is {verdict_rows(results)[0].mean}."
+        return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
     if all(map(_all_diverged, arms)):
         return _every_arm_diverged(arms, results)
     if len(results["seeds"]) == 1:
-        return f"{_count_arms(arms, results)} on a single seed: effects without error bars, so no verdicts."
+        return f"{_count_arms(arms, results)} on a single seed: effects have no error bars, so there are no verdicts."
     if not results["final"]:
-        return f"Interim: effects of {_count_arms(arms, results)} on {name} so far, and no verdicts yet."
-    tuned = "Each at its best: " if any("tuned" in arm["role"] for arm in arms) else ""
+        return f"Interim: effects of {_count_arms(arms, results)} on {name} so far; no verdicts yet."
+    tuned = "Each arm tuned: " if any("tuned" in arm["role"] for arm in arms) else ""
     crossed = factors.describe_factorial(results, largest_scale(results) or "")
     if crossed is None:
         return f"{_at_largest_scale(results) or tuned}{_count_verdicts(arms, results)}"
     others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
-    besides = f" Besides: {tuned}{_count_verdicts(others, results)}" if others else ""
+    besides = f" Other arms: {tuned}{_count_verdicts(others, results)}" if others else ""
     return f"{_at_largest_scale(results)}{crossed}{besides}"
 
 
 def _all_diverged(arm: Mapping[str, Any]) -> bool:
-    """Did all runs of an arm diverge?"""
+    """Return whether all runs of an arm diverged."""
     return arm["diverged"] == len(arm["runs"])
 
 
@@ -144,13 +142,13 @@ def _every_arm_diverged(arms: list[Mapping[str, Any]], results: Results) -> str:
         return f"{text}."
     worse = sum(arm["verdict"] == "worse" for arm in arms)
     if not worse:
-        return f"{text}, too few to call that worse than the baseline."
-    of = "" if worse == len(arms) else f" for {worse} of them"
-    return f"{text}, which is clearly worse than the baseline{of}."
+        return f"{text}, but on too few seeds to call that worse than the baseline."
+    part = "" if worse == len(arms) else f" for {worse} of them"
+    return f"{text}, which is significantly worse than the baseline{part}."
 
 
 def _noun(arms: list[Mapping[str, Any]], results: Results) -> str:
-    """What arms are: each a change, unless one changes several settings at once; a named part of a design is one."""
+    """Return `arm` if any arm outside a design changes several settings at once, else `change`."""
     own = [
         set(changed_settings(results, arm)) - set(arm["role"].get("tuned", ()))
         for arm in arms
@@ -160,7 +158,7 @@ def _noun(arms: list[Mapping[str, Any]], results: Results) -> str:
 
 
 def changed_settings(results: Results, arm: Mapping[str, Any]) -> list[str]:
-    """The settings in which an arm differs from what it is compared with."""
+    """Return the paths of the settings in which an arm differs from its baseline."""
     ours, theirs = arm["diff"], baseline_of(results, arm)["diff"]
     return [path for path in {**theirs, **ours} if (path in ours, ours.get(path)) != (path in theirs, theirs.get(path))]
 
@@ -171,26 +169,29 @@ def _count_arms(arms: list[Mapping[str, Any]], results: Results) -> str:
 
 def _count_verdicts(arms: list[Mapping[str, Any]], results: Results) -> str:
     name, all_arms = results["primary"], _count_arms(arms, results)
-    found = Counter(arm["verdict"] for arm in arms)
-    clear = [(verdict, found[verdict]) for verdict in ("worse", "better") if found[verdict]]
-    if not clear and not found["equivalent"]:
-        return f"None of {all_arms} could be told from the baseline in {name}."
+    counts = Counter(arm["verdict"] for arm in arms)
+    clear = [(verdict, counts[verdict]) for verdict in ("worse", "better") if counts[verdict]]
+    if not clear and not counts["equivalent"]:
+        return f"None of {all_arms} differs significantly from the baseline in {name}."
     if clear:
         first, *others = clear
         parts = [f"{first[1]} of {all_arms} made {name} {first[0]}"]
         parts += [f"{number} made it {verdict}" for verdict, number in others]
-        parts += [f"{found['equivalent']} made no difference that matters"] if found["equivalent"] else []
+        parts += [_be(counts["equivalent"], "equivalent to the baseline")] if counts["equivalent"] else []
     else:
-        parts = [f"{found['equivalent']} of {all_arms} made no difference to {name} that matters"]
-    if found["inconclusive"]:
-        parts.append(f"{found['inconclusive']} could not be told from the baseline")
+        be = "is" if counts["equivalent"] == 1 else "are"
+        parts = [f"{counts['equivalent']} of {all_arms} {be} equivalent to the baseline in {name}"]
+    if counts["inconclusive"]:
+        parts.append(_be(counts["inconclusive"], "inconclusive"))
     return join_and(parts) + "."
 
 
+def _be(number: int, what: str) -> str:
+    return f"{number} {'is' if number == 1 else 'are'} {what}"
+
+
 def counted_arms(results: Results) -> list[Mapping[str, Any]]:
-    """The arms that the headline counts: of those that are compared with something, the ones at the largest scale, each
-    at what it found best if it was tuned, and none twice because it was matched as well.
-    """
+    """Return the arms that the headline counts: at the largest scale, tuned if tuned, without matched copies."""
     arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
     top = largest_scale(results)
     arms = [arm for arm in arms if top is None or arm["role"].get("ladder", {}).get("rung") == top]
@@ -199,7 +200,7 @@ def counted_arms(results: Results) -> list[Mapping[str, Any]]:
 
 
 def largest_scale(results: Results) -> str | None:
-    """The largest scale of a ladder; None without one."""
+    """Return the largest scale of a ladder; None without a ladder."""
     scales = results["designs"].get("ladder", {}).get("scales", {})
     return max(scales, key=lambda rung: scales[rung]["params"] or 0, default=None)
 
@@ -210,123 +211,120 @@ def _at_largest_scale(results: Results) -> str:
 
 
 def notices(results: Results) -> list[str]:
-    """What a reader must know before trusting the verdicts."""
+    """Return the caveats that a reader needs before trusting the verdicts, a sentence each."""
     arms = results["arms"]
     outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
     total, seeds = sum(outcomes.values()), len(results["seeds"])
     found = []
     if not results["complete"]:
-        found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not ended.")
+        found.append(f"Not final: {outcomes['unfinished']} of {_count(total, 'run')} have not finished.")
     elif not results["final"]:
-        looks = ", ".join(map(str, results["plan"]["looks"]))
-        found.append(f"Not final: verdicts were planned at {looks} seeds an arm, and there are {seeds}.")
+        planned = ", ".join(map(str, results["plan"]["looks"]))
+        found.append(f"Not final: analyses are planned at {planned} seeds per arm; this study has {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
         found.append(
-            f"Seeds were added beyond those planned: the chance of a false verdict is not "
-            f"{results['alpha']:.0%} but up to {results['plan']['error_rate']:.0%}."
+            f"Seeds were added beyond the plan: the chance of a false verdict is up to "
+            f"{results['plan']['error_rate']:.0%} instead of {results['alpha']:.0%}."
         )
     late = [arm["name"] for arm in arms if not arm["planned"]]
     if late:
-        found.append(f"Added to the study after its first run: {', '.join(late)}.")
+        found.append(f"Arms added after the first run: {', '.join(late)}.")
     compared = any(arm["against"] and not _all_diverged(arm) for arm in arms) and not _all_diverged(arms[0])
     if results["label"] == "screening" and compared:
-        found.append(f"Screening: {_count(seeds, 'seed')} an arm find large effects; confirm what matters with more.")
+        found.append(f"Screening: {seeds} seeds per arm detect only large effects; confirm findings with more seeds.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
-        found.append(f"Diverged runs: {worst}. Means and effects are over the runs that finished.")
+        found.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
     for pack in results.get("packs", ()):
         if "halved_from" in pack:
             runs, first = _count(pack["runs"], "run"), pack["halved_from"]
-            found.append(f"Out of memory: {runs} had to be trained in packs of {pack['width']} instead of {first}.")
+            found.append(f"Out of memory: {runs} were trained in packs of {pack['width']} instead of {first}.")
     if len(results["hardware"]) > 1:
         where = ", ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
         found.append(
-            f"Mixed hardware: {where}. Devices round differently; small effects between them are not the arms'."
+            f"Mixed hardware: {where}. Devices round differently, so small effects may come from the hardware."
         )
     found += edge_warnings(results)
     if len(test_split_analyses(results)) > 1:
         found.append(test_split_note(results))
     if results["tuning"] and split_of(tuning_metric(results["tuning"], results["primary"])) == "test":
         found.append(
-            "Tuning chose by the test split, on which arms are compared: the effects of tuned arms are too good."
+            "Tuning selected by the test split, on which arms are compared: tuned arms look better than they are."
         )
     noisy = sorted({arm for group in results["groups"] for arm in group["noisy"]})
     if any(group["copies"] for group in results["groups"]):
         found.append(
-            "Arms of this study copy each other's noise, as near relatives do: all effects are judged more cautiously."
+            "Noise is correlated between arms, as in nearly identical arms: all effects are tested more cautiously."
         )
     if noisy:
-        found.append(f"Perhaps noisier than the other arms, and so judged more cautiously: {', '.join(noisy)}.")
+        found.append(f"Possibly noisier than the other arms, and tested more cautiously: {', '.join(noisy)}.")
     return found
 
 
 def test_split_analyses(results: Results) -> list[int]:
-    """The numbers of seeds an arm at which verdicts were given on the test split."""
+    """Return the numbers of seeds at which verdicts on the test split were given."""
     if split_of(results["primary"]) != "test":
         return []
     seeds, plan = len(results["seeds"]), results["plan"]
-    looks = [look for look in plan["looks"] if len(plan["seeds"]) <= look < seeds]
-    return [*looks, seeds] if results["final"] else looks
+    earlier = [number for number in plan["looks"] if len(plan["seeds"]) <= number < seeds]
+    return [*earlier, seeds] if results["final"] else earlier
 
 
 def test_split_note(results: Results) -> str:
-    """How often the test split was looked at, in a sentence; empty where it was not measured."""
+    """Return a sentence on how the test split was used; empty if it was not evaluated."""
     if split_of(results["primary"]) != "test":
         measured = any(split_of(name) == "test" for arm in results["arms"] for name in arm["metrics"])
-        return "The test split was measured at the end of every run, and decided nothing." if measured else ""
-    looks = test_split_analyses(results)
-    if not looks:
-        return "No verdict has been given on the test split yet; the interim effects here are measured on it."
-    at = join_and([str(look) for look in looks])
-    times = "once" if len(looks) == 1 else f"{len(looks)} times"
-    return f"Verdicts were given on the test split {times}, at {at} seeds an arm."
+        return "The test split was evaluated at the end of every run and not used for verdicts." if measured else ""
+    analyses = test_split_analyses(results)
+    if not analyses:
+        return "No verdict was given on the test split yet; the interim effects are measured on it."
+    times = "once" if len(analyses) == 1 else f"{len(analyses)} times"
+    return f"Verdicts were given on the test split {times}, at {join_and(list(map(str, analyses)))} seeds per arm."
 
 
 def split_of(metric: str) -> str:
-    """Of which split a metric is."""
+    """Return the split that a metric is evaluated on."""
     return metric.rpartition("/")[0]
 
 
 def edge_warnings(results: Results) -> list[str]:
-    """Arms whose best value is the least or the most that was tried."""
+    """Return a warning for each arm whose best value is the smallest or largest tried."""
     tuned = results["tuning"]["arms"] if results["tuning"] else {}
     return [
-        f"The best {path} of {name} lies at the edge of what was tried: a wider grid may find a better one."
+        f"The best {path} of {name} is at the edge of the grid: a wider grid may contain a better value."
         for name, entry in tuned.items()
         for path in entry["edge"]
     ]
 
 
 def describe_reuse(results: Results) -> str:
-    """How many runs were taken over from elsewhere, and what speaks for them; empty if none was."""
+    """Return how many runs were reused and replicated, in a sentence; empty if none was reused."""
     found = results["reused"]
     if not found["runs"]:
         return ""
-    text = f"{_count(found['runs'], 'run')} of this study {_were(found['runs'])} trained elsewhere and taken over"
+    was = "was" if found["runs"] == 1 else "were"
+    text = f"{_count(found['runs'], 'run')} {was} reused from other studies"
     if not found["audited"]:
-        return f"{text}; none was trained again to prove them."
-    return f"{text}; {found['audited']} of them {_were(found['audited'])} trained again and came out the same."
-
-
-def _were(number: int) -> str:
-    return "was" if number == 1 else "were"
+        return f"{text}; none was trained again as a check."
+    again = "was" if found["audited"] == 1 else "were"
+    return f"{text}; {found['audited']} of them {again} trained again with identical results."
 
 
 def describe_noise(results: Results) -> str:
-    """The noise floor in one sentence."""
+    """Return the noise floor and the smallest detectable effect in one sentence."""
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
-    text = f"Over {_count(floor['seeds'], 'seed')}, the baseline's {results['primary']} has a standard deviation of"
+    text = f"Across {_count(floor['seeds'], 'seed')}, the baseline's {results['primary']} has a standard deviation of"
     text = f"{text} {formatting.spread(floor['sd'])}"
     if not model["residual_sd"]:
         return f"{text}."
-    pooled = f"over all arms it is {formatting.spread(model['residual_sd'])} once each seed's own effect is taken out"
+    pooled = f"pooled over arms and without the effect of the seed it is {formatting.spread(model['residual_sd'])}"
     return f"{text}; {pooled}{_smallest_effect(results)}."
 
 
 def _smallest_effect(results: Results) -> str:
-    """The smallest true effect that the study finds, or that no possible one is large enough."""
+    """Return the smallest effect that the study detects with 80 % power, or that none is large enough."""
     floor, mean = results["noise_floor"], results["arms"][0]["mean"]
     if not floor["resolves"]:
         return ""
@@ -334,20 +332,20 @@ def _smallest_effect(results: Results) -> str:
     most = largest_effect(results["primary"], mean)
     if floor["resolves"] > most:
         return (
-            f"; with {seeds} no effect on {results['primary']} is found four times in five: from the baseline's "
-            f"{formatting.number(mean, mean_places(results))} none can be larger than {formatting.spread(most)}"
+            f"; {seeds} detect no possible effect on {results['primary']} with 80 % power: from the baseline's "
+            f"{formatting.number(mean, mean_places(results))}, no effect can exceed {formatting.spread(most)}"
         )
-    return f"; with {seeds} a true effect of {formatting.spread(floor['resolves'])} is found four times in five"
+    return f"; {seeds} detect a true effect of {formatting.spread(floor['resolves'])} with 80 % power"
 
 
 def largest_effect(metric: str, mean: float | None) -> float:
-    """The largest difference, either way, from a baseline of this mean, which may be unknown."""
+    """Return the largest possible difference from a baseline with this mean; None is an unknown mean."""
     low, high = metric_bounds(metric)
     return high - low if mean is None else max(mean - low, high - mean)
 
 
 def describe_packing(results: Results) -> list[str]:
-    """How runs were packed, an entry for each kind of pack: `24 runs in packs of 8 on 2 devices (measured)`."""
+    """Return how runs were packed, one entry per layout: `24 runs in packs of 8 on 2 devices (measured)`."""
     return [
         f"{_count(pack['runs'], 'run')} {_describe_layout(pack)}{_describe_compute(pack)} ({pack['chosen']})"
         for pack in results.get("packs", ())
@@ -356,21 +354,21 @@ def describe_packing(results: Results) -> list[str]:
 
 
 def _describe_layout(pack: Mapping[str, Any]) -> str:
-    filled = ", filled up with repeats" if pack["width"] > 1 and pack["runs"] % pack["width"] else ""
+    padded = ", padded with copies" if pack["width"] > 1 and pack["runs"] % pack["width"] else ""
     where = f" on {pack['devices']} devices" if pack["devices"] > 1 else ""
-    loop = f", {pack['unroll']} layers at once" if pack["unroll"] > 1 else ""
-    return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop + filled
+    loop = f", {pack['unroll']} layers unrolled" if pack["unroll"] > 1 else ""
+    return (f"in packs of {pack['width']}" if pack["width"] > 1 else "alone") + where + loop + padded
 
 
 def _describe_compute(pack: Mapping[str, Any]) -> str:
-    """How numbers were computed, where that was not the plain way."""
+    """Return the compute options that differ from the defaults."""
     return "".join(
         f", {name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack
     )
 
 
 def seeds_needed(results: Results) -> list[str]:
-    """For inconclusive arms, how many more seeds would decide if the observed effect were the true one."""
+    """Return for each inconclusive arm how many more seeds would detect the observed effect."""
     return [f"{arm['name']}: about {arm['more_seeds']} more" for arm in results["arms"] if arm["more_seeds"]]
 
 
@@ -379,7 +377,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def join_and(parts: list[str]) -> str:
-    """`a, b, and c`."""
+    """Join as in `a, b, and c`."""
     if len(parts) < 3:
         return " and ".join(parts)
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"

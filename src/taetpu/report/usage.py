@@ -1,4 +1,4 @@
-"""How well a device is used, in words: the same on a terminal, in a log and on the live page."""
+"""Device usage as text, for the terminal, logs and the live page."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ GIB = 2**30
 
 
 def describe_usage(times: Mapping[str, float]) -> str:
-    """`41 % of peak, memory 3.1 of 16.0 GiB`: what is known of it; nothing where nothing is.
+    """Format known device usage, as in `41 % of peak, memory 3.1 of 16.0 GiB`.
 
     Args:
-        times: `utilisation`, `memory_bytes` and `memory_limit` as far as they are noted with a run's times.
+        times: `utilisation`, `memory_bytes` and `memory_limit`, each if recorded.
     """
     known = [f"{_percent(times['utilisation'])} of peak"] if "utilisation" in times else []
     if "memory_bytes" in times:

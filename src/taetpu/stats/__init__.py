@@ -1,2 +1,5 @@
-"""From runs to verdicts: `model` (effects with intervals), `verdict` (what they amount to), `analyse` (a study's folder
-in, `results.json` out), `numbers` (figures as text). Importing any of it imports no jax."""
+"""Statistics of a study, without jax.
+
+`model` estimates effects with intervals, `verdict` judges them, `analyse` turns a study's folder into `results.json`,
+`verify` recomputes it from the raw logs, and `formatting` formats numbers.
+"""

@@ -1,4 +1,4 @@
-"""From a study's folder to `results.json`: values, model, verdicts. The same runs give the same bytes."""
+"""Analysis of a study's folder into `results.json`, which is a deterministic function of the stored runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
-"""With so few seeds, a study finds candidates for a larger one."""
+"""Up to this many seeds a study is labelled as screening."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Arms that are compared with one baseline, and share its model of noise."""
+    """Arms with the same baseline, and the model fitted to them."""
 
     baseline: str
     arms: list[str]
@@ -38,43 +38,41 @@ class Group:
     imputed: model.Fit
 
     def places(self, table: Table) -> int:
-        """Decimals of the arms' means, and the fewest of their effects."""
+        """Return the decimal places of the arms' means, the minimum for their effects."""
         return formatting.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
 
 
 def analyse(folder: StudyFolder) -> dict[str, Any]:
-    """Judge every arm of a study against its baseline, and store that as `results.json`.
+    """Compute the results of a study and store them as `results.json`.
 
     Raises:
-        UserError: as `results`.
+        UserError: See `compute_results`.
     """
-    found = compute_results(folder)
-    folder.write_results(found)
-    return found
+    results = compute_results(folder)
+    folder.write_results(results)
+    return results
 
 
-def compute_results(folder: StudyFolder) -> dict[str, Any]:
-    """What the stored runs of a study come to. Stores nothing.
+def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, Any]:
+    """Compute the results of a study from its stored runs, without storing them.
 
-    Before any of their numbers is used, the runs are checked as far as that is cheap: see `RunFolder.find_damage`.
+    Without `checked`, finished runs are first checked for damage as far as this is cheap; see `RunFolder.find_damage`.
+    There are effects but no verdicts while runs are unfinished, or at a number of seeds without a planned analysis.
 
-    While runs have not ended, or at a number of seeds that is no planned look, there are effects but no verdicts.
+    Args:
+        folder: the study's folder.
+        checked: whether the caller has checked the runs for damage.
 
     Returns:
-        `study, primary, direction, plan, departures, alpha, seeds, complete, final, label, noise_floor, model, groups,
-        packs, hardware, tuning, designs, arms`; docs/statistics.md explains each.
+        The content of `results.json`: `study, primary, direction, plan, departures, alpha, seeds, complete, final,
+        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms`; see docs/statistics.md.
 
     Raises:
-        UserError: no study is stored here; its analysis plan was tampered with; a run is damaged, or stored as another
-            run than it is; no run has the primary metric; two runs claim one arm and seed; a run ended early or was
-            evaluated on another set.
+        UserError: If no study is stored here, its plan was changed, a run is damaged or mislabelled, no run has the
+            primary metric, two runs have the same arm and seed, a run ended early, or evaluation sets differ.
     """
-    raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
-    return computed(folder)
-
-
-def computed(folder: StudyFolder) -> dict[str, Any]:
-    """As `results`, of runs that were checked."""
+    if not checked:
+        raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
@@ -126,19 +124,19 @@ def computed(folder: StudyFolder) -> dict[str, Any]:
 
 
 def baselines(study: Mapping[str, Any]) -> dict[str, str]:
-    """What each arm is compared with; the baselines themselves are not among them."""
+    """Return the baseline of each arm, without the baselines themselves."""
     roles = study.get("roles", {})
     against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
     return {arm: base for arm, base in against.items() if arm != base}
 
 
 def has_verdicts(plan: Plan, seeds: int) -> bool:
-    """Are verdicts given at so many seeds? Also beyond the last planned look, with what that does to the error rate."""
+    """Return whether verdicts are given at this number of seeds: at planned analyses, and beyond the last one."""
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
 def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]:
-    """The arms by what they are compared with; the study's own baseline first."""
+    """Return the groups of arms by baseline, the study's own baseline first."""
     found = []
     for baseline in dict.fromkeys([BASELINE, *against.values()]):
         arms = [arm for arm, base in against.items() if base == baseline]
@@ -173,13 +171,18 @@ _NOT_JUDGED = {
 def _arm_effect(
     found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int, places: int
 ) -> dict[str, Any]:
-    """An arm's part of `results.json` that is about its effect.
+    """Return the fields of an arm in `results.json` that describe its effect.
 
     Args:
-        compared: how many arms are corrected for.
-        places: decimals of the arms' means.
+        found: the arm's evidence.
+        plan: the analysis plan.
+        study: the frozen study.
+        group: the arms with the same baseline.
+        final: whether verdicts are given.
+        compared: number of arms in Holm's correction.
+        places: decimal places of the arms' means.
     """
-    if not final:  # a p that nobody planned to look at invites a verdict
+    if not final:  # unplanned p-values would invite a verdict
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
     decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
@@ -209,15 +212,18 @@ def _pair(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def _in_noise_sd(effect: float | None, residual_sd: float | None) -> float | None:
-    """An effect in units of the noise of one run."""
+    """Return an effect in units of the noise of one run."""
     return None if effect is None or not residual_sd else effect / residual_sd
 
 
 def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[str, Any]:
-    """How noisy the baseline is, and the smallest true effect that so many seeds find four times in five.
+    """Return the baseline's standard deviation, and the smallest effect detected with 80 % power.
 
     Args:
-        compared: how many arms the study corrects for.
+        table: the study's runs.
+        group: the arms compared with the study's own baseline.
+        plan: the analysis plan.
+        compared: number of arms in Holm's correction.
     """
     values = table.values(group.baseline)
     known = group.fit.residual_sd
@@ -242,7 +248,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
 
 
 def _packs(table: Table) -> list[dict[str, Any]]:
-    """How runs were packed: the layout of their packs, how it was chosen, and how many `runs` were trained so."""
+    """Return the layouts of packs, how each was chosen, and the number of `runs` trained with it."""
     found: dict[str, dict[str, Any]] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
@@ -252,7 +258,7 @@ def _packs(table: Table) -> list[dict[str, Any]]:
 
 
 def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
-    """How many runs were trained elsewhere, and how many of those were trained again to prove them."""
+    """Return the number of reused runs, and how many of them were replicated."""
     taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.origin()}
     proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
     return {"runs": len(taken), "audited": len(taken & proved)}

@@ -1,4 +1,4 @@
-"""The table of arms and seeds with the fit of the model, empty cells or not; the arms that are noisier than others."""
+"""Two-way analysis of variance of arms and seeds with possibly empty cells, and tests for unequal noise."""
 
 import functools
 import math
@@ -12,20 +12,22 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 Values = Mapping[str, Mapping[int, float]]
-"""The finished runs' values: arm -> seed -> value."""
+"""Values of finished runs: arm -> seed -> value."""
 
 GUARD_ALPHA = 0.15
-"""Level of the test for a noisy arm: lenient, because missing one costs more than a wider interval does. By
-`benchmarks/calibration.py`: at 0.1 intervals miss too often where one of few arms is two or three times as noisy, at
-0.2 a study of few equally noisy arms loses too much power.
+"""Level of the test for a noisy arm: lenient, because a missed one costs more than a wider interval.
+
+From `benchmarks/calibration.py`: at 0.1, intervals cover too rarely if one of few arms is two or three times as noisy;
+at 0.2, a study of few equally noisy arms loses too much power.
 """
 
 COPIES_ALPHA = 0.03
-"""Level of the test for arms that copy each other's noise: strict, because it makes every effect of the study wait for
-the paired test. By `benchmarks/calibration.py`: at 0.05 a study of few independent arms loses too much power.
+"""Level of the test for correlated noise between arms: strict, because rejection adds the paired test to all effects.
+
+From `benchmarks/calibration.py`: at 0.05, a study of few independent arms loses too much power.
 """
 NULL_DRAWS = 20_000
-"""Of the null distribution of that test, which has no closed form."""
+"""Draws from the null distribution of that test, which has no closed form."""
 
 ROUNDING = 1e-12
 """A spread below this share of the values' size is rounding, not noise."""
@@ -33,7 +35,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A difference with a standard error, to be judged by a t distribution."""
+    """Difference with a standard error and the degrees of freedom of its t distribution."""
 
     value: float
     standard_error: float
@@ -41,16 +43,16 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """Two-sided."""
+        """Two-sided p-value."""
         return float(2 * stats.t.sf(abs(self.value) / self.standard_error, self.df))
 
     def interval(self, critical: float) -> tuple[float, float]:
-        """So many standard errors to both sides."""
+        """Return the interval of `critical` standard errors to both sides."""
         half = critical * self.standard_error
         return self.value - half, self.value + half
 
     def p_inside(self, bound: float) -> float:
-        """The larger p of the two one-sided tests that the difference lies within `-bound` and `bound`.
+        """Return the p-value of equivalence: the larger of the two one-sided tests against `-bound` and `bound`.
 
         Source: Schuirmann (1987), A comparison of the two one-sided tests procedure and the power approach.
         """
@@ -59,12 +61,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Noisy:
-    """An arm that is noisier than the rest.
+    """Arm that is noisier than the rest.
 
     Attributes:
-        own: what it adds to the residual sum of squares, on `own_df` degrees of freedom.
-        share: how many of `own_df` are its own variance, on average; the others are the variance of the rest.
-        rest: the residual variance without it, on `rest_df` degrees of freedom.
+        own: its contribution to the residual sum of squares.
+        own_df: degrees of freedom of `own`.
+        share: how many of `own_df` reflect its own variance in expectation; the others reflect that of the rest.
+        rest: residual variance without the arm.
+        rest_df: degrees of freedom of `rest`.
     """
 
     own: float
@@ -74,11 +78,14 @@ class Noisy:
     rest_df: int
 
     def estimate(self, value: float, own_weight: float, weight: float) -> Estimate:
-        """With this arm's own noise beside that of the others, and degrees of freedom after Satterthwaite (1946).
+        """Return an estimate that uses this arm's own noise and the pooled noise of the others.
 
         Args:
-            own_weight: the sum of squared weights of this arm's cells in the effect.
-            weight: that of all other cells.
+            value: the effect.
+            own_weight: sum of the squared weights of this arm's cells in the effect.
+            weight: sum of the squared weights of all other cells.
+
+        Source: Satterthwaite (1946), An approximate distribution of estimates of variance components.
         """
         own = own_weight * self.own / self.share
         others = max(0.0, weight - own_weight * (self.own_df - self.share) / self.share) * self.rest
@@ -88,14 +95,15 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The table of values with the model's fit to it.
+    """Table of values with the least-squares fit of the two-way model.
 
-    The arms' effects are taken out of the normal equations, so that these are as many as there are seeds, however many
-    arms there are.
+    The arms' effects are eliminated from the normal equations, so their size is the number of seeds for any number of
+    arms.
 
     Attributes:
-        y: `(arms, seeds)`, 0 where there is no value.
-        filled: `(arms, seeds)`, 1 where there is one. Every arm has one at least.
+        arms: the arms that have a value.
+        y: `(arms, seeds)`, 0 for empty cells.
+        filled: `(arms, seeds)`, 1 for cells with a value. Every arm has at least one.
     """
 
     arms: tuple[str, ...]
@@ -104,6 +112,7 @@ class Blocked:
 
     @classmethod
     def from_values(cls, values: Values) -> "Blocked":
+        """Build the table from values by arm and seed; arms without values are omitted."""
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
@@ -112,34 +121,34 @@ class Blocked:
 
     @cached_property
     def blocks(self) -> Array:
-        """`(arms, seeds, seeds)`: each arm's part of the normal equations of the seeds' effects."""
+        """Each arm's part of the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
         diagonal = self.filled[:, :, None] * np.eye(self.filled.shape[1])
         return diagonal - np.einsum("as,at->ast", self.filled, self.filled / self.filled.sum(1, keepdims=True))
 
     @cached_property
     def equations(self) -> Array:
-        """`(seeds, seeds)`: the normal equations of the seeds' effects."""
+        """Normal equations for the seeds' effects, `(seeds, seeds)`."""
         return self.blocks.sum(0)
 
     @cached_property
     def inverse(self) -> Array:
-        """The generalised inverse of the normal equations."""
+        """Generalised inverse of the normal equations."""
         return _inverse(self.equations)
 
     @cached_property
     def residuals(self) -> Array:
-        """`(arms, seeds)`, 0 where there is no value."""
+        """Residuals, `(arms, seeds)`, 0 for empty cells."""
         own = self._centred(self.y)
         return self._centred(own - self.inverse @ own.sum(0))
 
     def _centred(self, y: Array) -> Array:
-        """Less each arm's mean over the cells that it has."""
+        """Subtract each arm's mean over its filled cells."""
         means = (y * self.filled).sum(1, keepdims=True) / self.filled.sum(1, keepdims=True)
         return (y - means) * self.filled
 
     @cached_property
     def rss(self) -> float:
-        """The residual sum of squares, with rounding taken for zero."""
+        """Residual sum of squares; 0 if it is only rounding."""
         return self._cleaned(float((self.residuals**2).sum()))
 
     def _cleaned(self, rss: float) -> float:
@@ -151,9 +160,7 @@ class Blocked:
         return int(self.filled.sum()) - len(self.arms) - _rank(self.equations)
 
     def weights(self, contrast: Mapping[str, float]) -> Array | None:
-        """`(arms, seeds)`: the effect is the sum of the values so weighted. None where no chain of shared seeds links
-        the arms.
-        """
+        """Return the weights of the cells in a contrast, `(arms, seeds)`; None if shared seeds do not link the arms."""
         if not set(contrast) <= set(self.arms):
             return None
         means = np.array([contrast.get(arm, 0.0) for arm in self.arms])[:, None] * self.filled
@@ -164,19 +171,18 @@ class Blocked:
         return means - self._centred(np.broadcast_to(through, self.y.shape))
 
     def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
-        """The weighted sum of the arms' values on each seed that all of them have."""
+        """Return the weighted sum of the arms' values on each seed that all of them have."""
         rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
         weights = np.array([contrast[self.arms[i]] for i in rows])
         return weights @ self.y[rows][:, self.filled[rows].all(0)]
 
     @cached_property
     def copies(self) -> bool:
-        """Do arms copy each other's noise, beyond what all of them share on a seed?
+        """Whether the noise of arms is correlated beyond the effect of the seed.
 
-        Arms that differ little from each other are nearly the same runs. Their residuals are then no independent
-        measurements of noise, and the pooled one is too small. John's test that the residuals of arms are uncorrelated
-        and equally noisy: the share of their variance that lies in few directions. Over the seeds that all arms have,
-        and without the arms that are known to be noisier.
+        Nearly identical arms are nearly the same runs: their residuals are not independent, and the pooled noise is too
+        small. John's test rejects uncorrelated, equally noisy residuals if few directions hold most of their variance.
+        It uses the seeds that all arms have, without the arms known to be noisier.
 
         Source: John (1972), The distribution of a statistic used for testing sphericity of normal distributions.
         """
@@ -195,12 +201,14 @@ class Blocked:
 
     @cached_property
     def noisy(self) -> dict[str, Noisy]:
-        """The arms that are noisier than the rest taken together."""
+        """Arms that are noisier than all others pooled."""
         return dict(self._noisy())
 
     def _noisy(self) -> Iterator[tuple[str, Noisy]]:
-        """Taking an arm out of the model takes out its part of the residual sum of squares; under equal noise that part
-        and what remains are independent chi-squares, so that their ratio is exactly F distributed, empty cells or not.
+        """Yield the noisy arms by an F test.
+
+        Without an arm, the residual sum of squares loses the arm's part. Under equal noise, this part and the rest are
+        independent chi-squares, so their ratio is F distributed, also with empty cells.
         """
         for i, arm in enumerate(self.arms):
             left = self.equations - self.blocks[i]
@@ -225,7 +233,7 @@ def _rank(matrix: Array) -> int:
 
 @functools.cache
 def sphericity_threshold(size: int, dims: int) -> float:
-    """What John's statistic exceeds with a chance of `COPIES_ALPHA` where all is independent and equally noisy."""
+    """Return the `1 - COPIES_ALPHA` quantile of John's statistic under independent, equal noise."""
     drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), NULL_DRAWS, random_state=0))
     share = (drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2
     return float(np.quantile(share, 1 - COPIES_ALPHA))

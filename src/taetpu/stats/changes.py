@@ -1,18 +1,18 @@
-"""What an arm changes, in words."""
+"""Changes that arms make to the baseline."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 
 def effective_overrides(overrides: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
-    """The overrides of an arm that change something; `idle` ones have the baseline's value, as cells of a grid may."""
+    """Return the overrides without `idle` ones, which equal the baseline's value, as in some cells of a grid."""
     return {path: value for path, value in overrides.items() if path not in idle}
 
 
 def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    """The overrides of a frozen study's arm that change something.
+    """Return the effective overrides of an arm of a frozen study.
 
-    Studies frozen by earlier versions do not say which are idle; numbers and text that equal the baseline's are.
+    Earlier versions did not record idle overrides; numbers and text that equal the baseline's are idle there.
     """
     overrides: Mapping[str, Any] = study["arms"][arm]
     if "idle" in study:
@@ -32,9 +32,7 @@ def _value_at(base: Mapping[str, Any], path: str) -> Any:
 
 
 def format_changes(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """What an arm changes: `model.position: rope -> none`, or without the old value where the baseline has none, or has
-    the same.
-    """
+    """Format overrides as `model.position: rope -> none`; without the old value if it is unset or equal."""
     return "; ".join(_format_change(path, value, base) for path, value in diff.items())
 
 
@@ -49,7 +47,7 @@ def _format_old(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """A component as its kind with the fields that are given, anything else as YAML would have it."""
+    """Format a component as its kind with its fields, and any other value as in YAML."""
     if isinstance(value, Mapping):
         fields = [f"{key}={_format_value(part)}" for key, part in value.items() if key != "kind"]
         return str(value.get("kind", "")) + (f"({', '.join(fields)})" if fields else "")

@@ -1,4 +1,4 @@
-"""Claims about a study, checked against its results: `nope is worse by at least 0.02`."""
+"""Checking of claims such as `nope is worse by at least 0.02` against a study's results."""
 
 import math
 import re
@@ -14,18 +14,23 @@ CLAIM = re.compile(
     r"(?P<arm>\S+) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
-EXAMPLES = "e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`"
+EXAMPLES = "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent` or `one-head is not better`."
 
 MIN_PLACES = 4
-"""Decimals of an interval's end in a finding."""
+"""Least decimal places of an interval's end in a finding."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of an arm.
+    """Claim about an arm.
 
     Attributes:
-        at_least, at_most: of the size of the effect; the whole 95 % interval must keep to it.
+        text: the claim as written.
+        arm: the arm's name.
+        verdict: the claimed verdict.
+        negated: whether the claim is that the verdict does not hold.
+        at_least: lower bound on the size of the effect, for the whole 95 % interval.
+        at_most: upper bound on the size of the effect, for the whole 95 % interval.
     """
 
     text: str
@@ -38,7 +43,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a claim holds, and what the results say instead or in addition."""
+    """Result of checking a claim, with the evidence."""
 
     claim: Claim
     holds: bool
@@ -46,19 +51,23 @@ class Finding:
 
 
 def parse_claim(text: Any, where: KeyPath) -> Claim:
-    """A claim as it is written.
+    """Parse a claim.
+
+    Args:
+        text: the claim as written.
+        where: its place in the claims file, for messages.
 
     Raises:
-        UserError: it has another form, or its number is none.
+        UserError: If the claim does not have the expected form, or its size is not a number.
     """
     found = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or found is None:
-        raise UserError(f"{text!r} is not a claim that can be checked", path=where, remedy=EXAMPLES)
+        raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
     bounds = {}
     if found["bound"]:
         bounds[found["bound"].replace(" ", "_")] = _parse_size(found["size"], where)
         if found["negated"] or found["verdict"] == "inconclusive":
-            raise UserError(f"{text!r} puts a size on what has none", path=where, remedy=EXAMPLES)
+            raise UserError(f"{text!r} gives a size to a verdict without one", path=where, remedy=EXAMPLES)
     return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), **bounds)
 
 
@@ -68,15 +77,21 @@ def _parse_size(text: str, where: KeyPath) -> float:
     except ValueError:
         size = -1.0
     if size < 0:
-        raise UserError(f"{text!r} is not the size of an effect", path=where, remedy="a number of 0 or more, e.g. 0.02")
+        problem = f"the size of an effect must be a number of at least 0, got {text!r}"
+        raise UserError(problem, path=where, remedy="Use e.g. 0.02.")
     return size
 
 
 def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
-    """Does a claim hold in these results? Not before they are final.
+    """Check a claim; no claim holds before the results are final.
+
+    Args:
+        claim: the claim.
+        results: the content of `results.json`.
+        where: the claim's place in the claims file, for messages.
 
     Raises:
-        UserError: the study has no such arm.
+        UserError: If the study does not have the claim's arm.
     """
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     if claim.arm not in arms:
@@ -87,22 +102,23 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
     if arm["verdict"] is None:
         why = "a single seed gives no verdict" if results.get("label") == "single seed" else "there is no verdict yet"
         return Finding(claim, False, f"{why}. {arm['evidence']}")
-    said = f"{arm['verdict']}. {arm['evidence']}"
+    evidence = f"{arm['verdict']}. {arm['evidence']}"
     if (arm["verdict"] == claim.verdict) == claim.negated:
-        return Finding(claim, False, said)
+        return Finding(claim, False, evidence)
     least, most = _effect_sizes(arm["ci95"])
     places = max(formatting.decimals(formatting.half_width(arm["ci95"])), MIN_PLACES)
     if claim.at_least is not None and least < claim.at_least:
         return Finding(
-            claim, False, f"the interval reaches down to a size of {formatting.number(least, places)}. {said}"
+            claim, False, f"the 95 % interval starts at a size of {formatting.number(least, places)}. {evidence}"
         )
     if claim.at_most is not None and most > claim.at_most:
-        return Finding(claim, False, f"the interval reaches up to a size of {formatting.number(most, places)}. {said}")
-    return Finding(claim, True, said)
+        size = formatting.number(most, places)
+        return Finding(claim, False, f"the 95 % interval extends to a size of {size}. {evidence}")
+    return Finding(claim, True, evidence)
 
 
 def _effect_sizes(interval: list[float] | None) -> tuple[float, float]:
-    """The smallest and the largest size of an effect within its interval."""
+    """Return the smallest and the largest size of an effect within its interval."""
     if interval is None:
         return 0.0, math.inf
     low, high = interval

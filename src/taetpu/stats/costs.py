@@ -1,4 +1,4 @@
-"""What each arm costs, measured: apart from the results, because wall times differ from one execution to the next."""
+"""Measured times of arms, which are not in `results.json` because they differ between executions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,9 +9,16 @@ from taetpu.store.study import StudyFolder
 
 
 def read_costs(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """By arm, medians over its runs: the `train_seconds` of all steps of a run, as its pack trained it (compiling left
-    out), and the `inference_seconds` of one token in an evaluation batch. None where nothing was timed. Both are a
-    run's share of a pack; its `width`, how many runs it held, says with what they can be compared.
+    """Return the median times of each arm over its runs.
+
+    Args:
+        folder: the study's folder.
+        results: the content of `results.json`.
+
+    Returns:
+        By arm, `train_seconds` of all steps of a run without compilation, `inference_seconds` of one token in an
+        evaluation batch, and the `width` of the pack. Times are a run's share of its pack, so they are comparable only
+        at equal width. Untimed values are None.
     """
     found = {}
     for arm in results["arms"]:

@@ -1,4 +1,4 @@
-"""What a study's designs tell beyond its single arms, and what they cannot tell."""
+"""Analyses and limitations of a study's designs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,14 +28,16 @@ LIMITS = {
 def analyse_designs(
     study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The analyses of a study's designs, for `results.json`.
+    """Analyse a study's designs for `results.json`.
 
     Args:
-        judged: by arm, what was found of it against its baseline.
+        study: the frozen study.
+        table: its runs.
+        plan: its analysis plan.
+        judged: the effect and verdict of each arm.
 
     Returns:
-        for each of `leave_one_out, add_one_in, factorial, ladder` that the study has, an entry, and under `limits` what
-        none of its designs can tell.
+        An entry for each of `leave_one_out, add_one_in, factorial, ladder` that the study has, and `limits`.
     """
     roles = _original_roles(study)
     found: dict[str, Any] = {}
@@ -50,7 +52,7 @@ def analyse_designs(
 
 
 def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The roles of arms as they are, without those that follow from them by matching or tuning."""
+    """Return the roles of arms, without the copies that matching or tuning adds."""
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
 
@@ -59,7 +61,7 @@ def _scale(role: Mapping[str, Any]) -> str:
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
-    """`{rung: {part: (arm, its baseline)}}`; the part None is all of them."""
+    """Return `{rung: {part: (arm, baseline)}}`; the part None stands for all parts."""
     found: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:
@@ -68,7 +70,7 @@ def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tu
 
 
 def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
-    """By how much the effect of all parts together is more than the sum of the single ones; None with a single part."""
+    """Return the effect of all parts minus the sum of the single effects; None with a single part."""
     if None not in parts:
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
@@ -138,7 +140,7 @@ def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str
 
 
 def design_limits(study: Mapping[str, Any]) -> list[str]:
-    """What none of a study's designs can tell, in words."""
+    """Return the limitations of a study's designs, a sentence each."""
     design = study.get("design", {})
     roles = _original_roles(study)
     kinds = ("leave_one_out", "add_one_in")
@@ -150,7 +152,7 @@ def design_limits(study: Mapping[str, Any]) -> list[str]:
 
 
 def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
-    """What arms that belong to no design cannot tell, by how many settings each of them changes."""
+    """Return the limitations of arms outside designs, which depend on how many settings each changes."""
     roles = study.get("roles", {})
     own = study.get("design", {}).get("ladder", {}).get("own", "")
     written = {arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), own)}
@@ -165,6 +167,6 @@ def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
 
 
 def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:
-    """Is an arm written in the study file, or a cell of its grid, at the ladder's `own` scale?"""
+    """Return whether an arm is from the study file or its grid, at the ladder's `own` scale."""
     derived = {"design", "match", "tuned"} & set(role)
     return arm != BASELINE and not derived and _scale(role) == own

@@ -1,4 +1,4 @@
-"""Was the study carried out as it was planned? The frozen plan against the study and the runs that are there now."""
+"""Departures of a study and its stored runs from the frozen analysis plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,15 +7,18 @@ from taetpu.stats.plan import Plan
 from taetpu.store.runs import RunFolder
 
 JUDGED_BY = ("primary", "direction", "equivalence", "alpha")
-TUNED_SUFFIX = "@tuned"  # how the arms are called that tuning adds; cut off where a name was too long
-TRIAL_MARK = "~"  # stands in the names of the arms that tuning tries
+TUNED_SUFFIX = "@tuned"  # ends the names of arms that tuning adds
+TRIAL_MARK = "~"  # in the names of the arms that tuning tries
 
 
 def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
-    """What of a frozen study is not what its plan says, a sentence each; empty while all is.
+    """Return the departures of a frozen study from its plan, a sentence each.
 
-    More arms and more seeds than were planned are no departure: the one is told of each arm (`planned`), and the other
-    is counted in the plan's `error_rate`.
+    Additional arms and seeds are not departures: arms are marked by `planned`, and seeds raise the `error_rate`.
+
+    Args:
+        study: the frozen study.
+        plan: its analysis plan.
     """
     found = []
     if ended := study.get("planned_after", 0):
@@ -45,12 +48,12 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
 
 
 def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:
-    """The metric that tuning chose by. Earlier versions chose by the primary metric, and did not record it."""
+    """Return the metric that tuning selected by; earlier versions used the primary metric without recording it."""
     return tuning.get("metric", primary)
 
 
 def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
-    """An arm at what tuning found best is not there before tuning has ended, nor where all that was tried diverged."""
+    """Return whether an arm is added by tuning that has not ended or whose trials all diverged."""
     if not arm.endswith(TUNED_SUFFIX):
         return False
     tuning = study.get("tuning")
@@ -58,14 +61,14 @@ def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
 
 
 def find_unplanned_runs(study: Mapping[str, Any], plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Runs that the study does not name: their results are in nothing that is reported."""
+    """Yield runs of arms or seeds that are not in the study, and so not in any result."""
     tuning = study.get("tuning") or {"seeds": (), "arms": {}}
     tried = {trial["arm"] for entry in tuning["arms"].values() for trial in entry["trials"].values()}
-    tuning_goes_on = not tuning["arms"] and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
+    tuning_unfinished = not tuning["arms"] and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
     for run in runs:
         if run.arm in study["arms"] or run.arm in tried:
             seeds = study["seeds"] if run.arm in study["arms"] else tuning["seeds"]
             if run.seed not in seeds:
-                yield f"{run.where}: a run of seed {run.seed}, and the study's seeds are {list(seeds)}"
-        elif not (tuning_goes_on and TRIAL_MARK in run.arm):
-            yield f"{run.where}: a run of arm {run.arm!r}, and study.yaml does not have it"
+                yield f"{run.where}: the run's seed {run.seed} is not among the study's seeds {list(seeds)}"
+        elif not (tuning_unfinished and TRIAL_MARK in run.arm):
+            yield f"{run.where}: the run's arm {run.arm!r} is not in study.yaml"

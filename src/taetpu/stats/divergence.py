@@ -1,4 +1,4 @@
-"""Divergence is an outcome: counted, tested, and never a reason for an arm to look better than it is."""
+"""Divergence as an outcome: counts, a test of equal rates, and worst-case values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,24 +10,25 @@ from taetpu.stats.model import Values
 from taetpu.stats.plan import Direction
 
 DivergedSeeds = Mapping[str, frozenset[int]]
-"""The seeds on which an arm diverged, by arm."""
+"""Diverged seeds by arm."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How an arm's runs ended."""
+    """Numbers of an arm's runs by outcome."""
 
     finished: int
     diverged: int
 
     @property
     def ended(self) -> int:
+        """Number of runs that finished or diverged."""
         return self.finished + self.diverged
 
 
-@lru_cache(maxsize=4096)  # a search over the nuisance parameter each time
+@lru_cache(maxsize=4096)  # each call searches over the nuisance parameter
 def boschloo_p(arm: Count, baseline: Count) -> float | None:
-    """The p of equal chances to diverge, two-sided; None where nothing can be compared.
+    """Return the two-sided p-value of equal rates of divergence; None if there is nothing to compare.
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
     """
@@ -40,7 +41,7 @@ def boschloo_p(arm: Count, baseline: Count) -> float | None:
 
 
 def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:
-    """The values with the worst of any finished run in place of each that diverged: those were at least as bad."""
+    """Return the values with diverged runs replaced by the worst value of any finished run."""
     known = [value for row in values.values() for value in row.values()]
     if not known:
         return {arm: dict(row) for arm, row in values.items()}

@@ -1,10 +1,10 @@
-"""How soon an arm gets where the baseline ends: in steps, and in training FLOPs.
+"""Steps and training FLOPs at which an arm reaches the baseline's final value.
 
-Both are read from curves on the sample of the validation split that is evaluated during training: the arm's curve is
-compared with the last point of the baseline's, never with a value from the whole split.
+The curves are evaluated during training on a sample of the validation split. The arm's curve is compared with the last
+point of the baseline's curve on the same sample, never with a value from the whole split.
 
-Read with care where the learning rate decays: a loss in the middle of a schedule says little about what a schedule that
-ended there would have reached.
+Interpret with care if the learning rate decays: the loss in the middle of a schedule is worse than that of a schedule
+that ends there.
 """
 
 import math
@@ -21,15 +21,17 @@ from taetpu.store.metrics import curve_metric
 
 
 def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
-    """The ratio of the arm's cost to the baseline's, at the baseline's final value of the primary metric, seed by seed.
+    """Return the ratio of the arm's cost at the baseline's final value to the baseline's total cost.
 
     Args:
-        arm, baseline: cells of finished runs.
+        arm: cells of the arm's finished runs.
+        baseline: cells of the baseline's finished runs.
+        plan: the analysis plan.
 
     Returns:
-        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, interval by Student's t of the
-        logarithm), and on how many of the `seeds` the value was `reached`. The ratios are None unless it was on all.
-        None where the metric was not measured during training, or not on the same sample.
+        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, t interval of the logarithm), and the
+        number of `seeds` and of those that `reached` the value. Ratios are None unless all seeds reach it. None if the
+        metric was not measured during training, or on different samples.
     """
     theirs = {cell.seed: cell for cell in baseline}
     pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
@@ -46,7 +48,7 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
 
 
 def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
-    """The arm's step at the baseline's final value, over the baseline's steps; infinite where it never got there."""
+    """Return the step at which the arm reaches the baseline's final value, divided by the baseline's steps, or inf."""
     assert arm.result is not None  # both finished
     assert baseline.result is not None
     name = curve_metric(plan.primary, arm.curves)
@@ -62,7 +64,7 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
 
 def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
-    """The first step at which a curve is at or below the target, in between by a straight line; infinite if never."""
+    """Return the linearly interpolated first step at which a curve is at or below the target, or inf."""
     below = np.flatnonzero(values <= target)
     if not len(below):
         return math.inf

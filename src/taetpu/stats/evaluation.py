@@ -1,7 +1,7 @@
-"""Evaluation noise: how much an effect would vary had arms been evaluated on another text of the same size.
+"""Evaluation noise: how much an effect would vary with another evaluation text of the same size.
 
-This is not the noise between seeds, and no verdict counts it: all arms see the same evaluation set, and a verdict is
-about that set. It says how far the verdict may be carried beyond it.
+Verdicts do not include it: all arms share one evaluation set, and verdicts hold for that set. It shows how far a
+verdict generalises to other texts.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,22 @@ import numpy as np
 from taetpu.stats.results_table import Cell
 
 RESAMPLES = 2000
-SUMS = {"loss": "nll", "accuracy": "correct"}  # bits per byte may be of other tokens, so that blocks do not match
+SUMS = {"loss": "nll", "accuracy": "correct"}  # blocks of bits per byte may differ in their tokens
 
 
 def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
-    """The effect over resampled blocks of the evaluation set, the same blocks for arm and baseline (a paired cluster
-    bootstrap; Efron and Tibshirani 1993, chapter 8).
+    """Return the paired cluster bootstrap of an effect over blocks of the evaluation set.
 
     Args:
-        arm, baseline: cells of finished runs.
-        metric: the one that is compared, `split/what`.
+        arm: cells of the arm's finished runs.
+        baseline: cells of the baseline's finished runs.
+        metric: the compared metric, `split/name`.
 
     Returns:
-        `sd` and percentile `ci95` of the effect, and the number of `blocks`. None for a metric that is no mean over
-        positions, and where a run's blocks were not kept.
+        `sd` and percentile `ci95` of the effect, and the number of `blocks`. None if the metric is not a mean over
+        positions, or a run's blocks were not stored.
+
+    Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 8.
     """
     split, _, what = metric.partition("/")
     theirs = {cell.seed: cell for cell in baseline}

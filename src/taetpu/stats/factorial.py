@@ -1,8 +1,7 @@
-"""Factorial designs: what each factor does on average over the others, and which of them change each other's effect.
+"""Factorial designs: main effects and two-factor interactions.
 
-Each factor and each pair of factors has an effect, coded as deviations from the mean, so that terms of a balanced
-design do not mix. In a fraction of a two-level design some terms cannot be told apart: they are aliases of each other,
-and are estimated as one under the name of the first.
+Effects are coded as deviations from the mean, so that the terms of a balanced design are orthogonal. In a fraction of a
+two-level design some terms are aliases of each other: they are estimated as one term, named after the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,37 +16,37 @@ from taetpu.stats.model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, clip
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]
-"""One factor, or two that interact."""
+"""A factor, or a pair of factors."""
 
 
 @dataclass(frozen=True)
 class Factorial:
-    """A design.
+    """Factorial design.
 
     Attributes:
-        levels: how many each factor has; level 0 is the baseline's.
-        cells: each arm's level of each factor.
+        levels: number of levels of each factor; level 0 is the baseline's.
+        cells: level of each factor by arm.
     """
 
     levels: Mapping[str, int]
     cells: Mapping[str, Mapping[str, int]]
 
     def columns(self, term: Term) -> np.ndarray:
-        """`(arms, columns)`: the term's indicators, coded so that each sums to 0 over a factor's levels."""
+        """Return the term's columns of the design matrix, `(arms, columns)`, with sum-to-zero coding."""
         columns = np.ones((len(self.cells), 1))
         for factor in term:
             levels = self.levels[factor]
-            code = np.vstack([-np.ones(levels - 1), np.eye(levels - 1)])  # the baseline's level is minus all others
+            code = np.vstack([-np.ones(levels - 1), np.eye(levels - 1)])  # sums to zero over levels
             own = code[[cell[factor] for cell in self.cells.values()]]
             columns = np.einsum("ij,ik->ijk", columns, own).reshape(len(self.cells), -1)
         return columns
 
     def terms(self) -> list[Term]:
-        """Every factor, and every pair of them."""
+        """Return every factor and every pair of factors."""
         return [*((factor,) for factor in self.levels), *combinations(self.levels, 2)]
 
     def aliases(self) -> dict[Term, list[Term]]:
-        """The terms that can be told apart, each with those that cannot be told from it: none in a full design."""
+        """Return the estimable terms, each with its aliases: none in a full design."""
         found: dict[Term, list[Term]] = {}
         for term in self.terms():
             own = self.columns(term)
@@ -64,24 +63,24 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
-    """The analysis of variance (marginal tests, "type III"), with Holm's correction over its terms.
+    """Return the analysis of variance (marginal tests, "type III") with Holm's correction over terms.
 
-    Each term is measured once on every seed and judged by how that varies over seeds, as in an analysis of repeated
-    measures. Noise pooled over cells would not do: cells that share a level start from the same weights and read the
-    same data, so that they copy each other's noise and are no independent measurements of it.
+    Each term is estimated on every seed and tested by its variation over seeds, as in repeated measures. Noise pooled
+    over cells would be too small: cells that share a level share initial weights and data, so their noise is
+    correlated.
 
     Args:
-        values: of the design's arms. Seeds on which one is missing are left out; where an arm has none, or the arms
-            that are there leave terms that cannot be told apart, nothing is estimated.
-        bounds: the least and the most that a value can be; intervals are cut to what an effect then can be.
+        design: the factorial design.
+        values: values by arm and seed. Only seeds that all arms have are used; nothing is estimated if an arm has no
+            value, or the arms with values do not identify all terms.
+        bounds: smallest and largest possible value; intervals are clipped accordingly.
 
     Returns:
-        `terms`: for each its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance that is not the seeds',
-        and, where all its factors have two levels, the `effect` with its `ci95`: of a factor, the mean at its other
-        level less that at the baseline's; of a pair, by how much the effect of the one changes when the other is
-        changed too.
-        `seeds`, the number of those that all arms have; and `missing`, the arms without a value. Tests are None with
-        fewer than two seeds, or without noise.
+        `terms`: each with its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance not explained by
+        seeds, and, if all factors have two levels, the `effect` with its `ci95`: for a factor, the mean at its other
+        level minus that at the baseline's level; for a pair, the change in one effect caused by the other factor.
+        `seeds`: the number of seeds that all arms have; `missing`: arms without a value. Tests are None with fewer
+        than two seeds or without noise.
     """
     aliases = design.aliases()
     missing = [arm for arm in design.cells if not values.get(arm)]
@@ -108,7 +107,7 @@ def _term(
     y: np.ndarray | None,
     bounds: tuple[float, float],
 ) -> dict[str, Any]:
-    """One term. `y` is `(arms, seeds)`, or None where nothing can be estimated."""
+    """Return the analysis of one term; `y` is `(arms, seeds)`, or None if nothing can be estimated."""
     own = columns[term].shape[1]
     found: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": own}
     found |= {"effect": None, "ci95": None, "p": None, "share": None}

@@ -1,20 +1,20 @@
-"""Figures as text: no more digits than the uncertainty supports."""
+"""Formatting of numbers with no more digits than their uncertainty supports."""
 
 import math
 from collections.abc import Callable, Sequence
 
 SIGNIFICANT = 2
-"""Digits kept of an uncertainty; values are cut at the same decimal place."""
+"""Significant digits of an uncertainty; values are rounded to the same decimal place."""
 MAX_PLACES = 12
-"""Of decimals; what is less than these can show is zero but for rounding."""
+"""Most decimal places; smaller values count as zero."""
 
 
 MAX_NAMES = 6
-"""In a sentence."""
+"""Most names listed in a sentence."""
 
 
 def decimals(uncertainty: float | None, value: float = 1.0) -> int:
-    """Decimal places for a value known to within `uncertainty`; without one, four significant digits of `value`.
+    """Return the decimal places for a value with this uncertainty; without one, four significant digits of `value`.
 
     `decimals(0.0123)` is 3: the uncertainty reads 0.012.
     """
@@ -26,21 +26,22 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
 
 
 def mean_places(residual_sd: float | None, baseline: float | None) -> int:
-    """Decimal places of a study's means, and the fewest of its effects.
+    """Return the decimal places of a study's means, the minimum for its effects.
 
     Args:
-        residual_sd: the noise of one run; without it, as many places as `baseline`, a mean, takes.
+        residual_sd: noise of one run, or None.
+        baseline: the baseline's mean, which decides without `residual_sd`.
     """
     return decimals(residual_sd, baseline or 0)
 
 
 def is_zero(value: float) -> bool:
-    """Is a value zero, but for the rounding of what it was computed from?"""
+    """Return whether a value is zero up to rounding."""
     return abs(value) < 10**-MAX_PLACES
 
 
 def number(value: float | None, places: int, sign: bool = False) -> str:
-    """A value with `places` decimals, `-` where there is none. With `sign`, `+` before what is above zero."""
+    """Format a value with `places` decimals, `-` for None; with `sign`, `+` before positive values."""
     if value is None or not math.isfinite(value):
         return "-"
     text = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
@@ -48,31 +49,34 @@ def number(value: float | None, places: int, sign: bool = False) -> str:
 
 
 def half_width(interval: Sequence[float] | None) -> float | None:
-    """Half the width of `[low, high]`, which is the uncertainty of its middle."""
+    """Return half the width of an interval, the uncertainty of its centre."""
     return None if interval is None else (interval[1] - interval[0]) / 2
 
 
 def effect(value: float | None, interval: Sequence[float] | None, places: int = 0) -> str:
-    """A signed effect, cut where its interval becomes uncertain, but with no fewer than `places` decimals.
+    """Format a signed effect, rounded by the width of its interval, with at least `places` decimals.
 
     Args:
-        places: those of the means that the effect is a difference of.
+        value: the effect.
+        interval: its interval.
+        places: decimal places of the means that it is a difference of.
     """
     return number(value, effect_places(value, interval, places), sign=True)
 
 
 def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
-    """Decimal places of an effect; see `effect`. At least one where the effect would read `0` without being zero."""
+    """Return the decimal places of an effect; at least one if a nonzero effect would read `0`."""
     if value is None or is_zero(value):
         return max(places, 0 if interval is None else decimals(half_width(interval)))
     return max(decimals(half_width(interval), value), places, 0 if round(value) else 1)
 
 
 def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
-    """`+0.012 to +0.034`, with no fewer than `places` decimals; `-` where there is none.
+    """Format an interval as `+0.012 to +0.034` with at least `places` decimals; `-` for None.
 
     Args:
-        places: those of the effect beside it, or of the means.
+        bounds: the ends of the interval.
+        places: decimal places of the effect or of the means.
     """
     if bounds is None:
         return "-"
@@ -81,19 +85,19 @@ def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
 
 
 def spread(sd: float | None) -> str:
-    """A standard deviation, or another uncertainty, to two significant digits: `0.012`."""
+    """Format a standard deviation or another uncertainty with two significant digits: `0.012`."""
     return number(sd, decimals(sd))
 
 
 def p_value(p: float | None) -> str:
-    """Three decimals, `<0.001` below that; `-` where there is none."""
+    """Format a p-value with three decimals, `<0.001` below that, `-` for None."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def amount(value: float | None) -> str:
-    """A count in three significant digits with an SI prefix: `1.06M`, `32.1T`."""
+    """Format a count with three significant digits and an SI prefix: `1.06M`, `32.1T`."""
     if value is None:
         return "-"
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
@@ -103,7 +107,7 @@ def amount(value: float | None) -> str:
 
 
 def with_change(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
-    """An amount, and how far it lies from the baseline's: `103k (-3.0%)`."""
+    """Format an amount with its relative difference from the baseline's: `103k (-3.0%)`."""
     if value is None or not base or value == base:
         return text(value)
     share = 100 * (value / base - 1)
@@ -111,21 +115,21 @@ def with_change(value: float | None, base: float | None, text: Callable[[float |
 
 
 def size(value: float | None) -> str:
-    """Bytes, with an SI prefix: `1.5 MB`."""
+    """Format bytes with an SI prefix: `1.5 MB`."""
     text = amount(value)
     digits = text.rstrip("kMGTPE")
     return text if value is None else f"{digits} {text[len(digits) :]}B"
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Names as far as a sentence can take them: `a, b, c and 4 more`."""
+    """Join names, shortened to `a, b, c and 4 more`."""
     shown = names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1]
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return ", ".join(shown) + more
 
 
 def seconds(value: float | None) -> str:
-    """A time in the unit that suits it: `3.2 ms`, `1.5 min`."""
+    """Format a time in a suitable unit: `3.2 ms`, `1.5 min`."""
     if value is None:
         return "-"
     units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))

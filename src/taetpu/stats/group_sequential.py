@@ -1,13 +1,13 @@
-"""Looks: verdicts at several numbers of seeds, planned beforehand, which together keep to one error rate.
+"""Group-sequential tests: planned interim analyses at several numbers of seeds with one overall error rate.
 
-Who tests again after every added seed finds something sooner or later. With planned looks each may spend a part of the
-error rate: by the `k`-th, when a share `t` of the seeds is there, as much as `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`.
-That is little early on, so that the last look tests at nearly the whole rate (Lan and DeMets 1983, Discrete sequential
-boundaries for clinical trials, with the boundary of O'Brien and Fleming 1979).
+Repeated unplanned tests inflate the error rate. With planned analyses, the alpha spent up to an analysis at a share `t`
+of the seeds is `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`. This is small early on, so the last analysis tests at nearly the
+full rate (Lan and DeMets 1983, Discrete sequential boundaries for clinical trials, with the boundary of O'Brien and
+Fleming 1979).
 
-A p of a look is turned into that of a study with this look alone (`overall`), by asking for which error rate the look's
-bound would be just that p. So corrected, it goes into Holm's procedure as any other (Ye et al. 2013, A group sequential
-Holm procedure with multiple primary endpoints).
+`overall_p` converts the p-value of an interim analysis into the overall error rate at which the analysis would just
+reject. Holm's procedure then applies to it as usual (Ye et al. 2013, A group sequential Holm procedure with multiple
+primary endpoints).
 """
 
 import math
@@ -18,29 +18,30 @@ from scipy.optimize import root_scalar
 from scipy.special import ndtr, ndtri
 
 MAX_ANALYSES = 3
-"""Looks that a study may plan."""
+"""Largest number of planned analyses."""
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # of an integral over what is still undecided
-MIN_P = 1e-12  # overall p that is told apart from less
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # quadrature over the continuation region
+MIN_P = 1e-12  # smaller overall p-values are reported as this
 
 
-def overall_p(p: float, shares: Sequence[float], look: int) -> float:
-    """The error rate at which the look (0 is the first) would just reject: the p of the study as a whole.
+def overall_p(p: float, shares: Sequence[float], index: int) -> float:
+    """Return the overall p-value of an interim analysis: the error rate at which it would just reject.
 
     Args:
-        p: two-sided, as of a study without other looks.
-        shares: of the last look's seeds, at each look; the last is 1.
+        p: two-sided p-value of the analysis alone.
+        shares: seeds at each analysis as a share of those at the last one; the last is 1.
+        index: index of the analysis, from 0.
     """
     if len(shares) == 1:
         return p
-    if look == 0:
+    if index == 0:
         return min(1.0, float(4 * ndtr(ndtri(p / 4) * math.sqrt(shares[0]))))
-    bound, share, before = -float(ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[look]), shares[look], shares[look - 1]
+    bound, share, before = -float(ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[index]), shares[index], shares[index - 1]
 
     def excess(log_alpha: float) -> float:
-        """How much more the look would spend than it may, if it rejected at `p`."""
+        """Return the alpha spent by rejecting at `p` beyond the alpha available at this analysis."""
         alpha = math.exp(log_alpha)
-        points, mass = _continuing(alpha, shares[:look])
+        points, mass = _continuing(alpha, shares[:index])
         return _mass_beyond(bound, points, mass, math.sqrt(share - before)) - (
             alpha_spent(alpha, share) - alpha_spent(alpha, before)
         )
@@ -51,16 +52,16 @@ def overall_p(p: float, shares: Sequence[float], look: int) -> float:
     return MIN_P if excess(low) <= 0 else math.exp(root_scalar(excess, bracket=(low, high), xtol=1e-8).root)
 
 
-def nominal_level(alpha: float, shares: Sequence[float], look: int) -> float:
-    """The level at which the look may test, when all looks together are to err at rate `alpha`."""
-    before = shares[look - 1] if look else 0.0
-    rate = alpha_spent(alpha, shares[look]) - (alpha_spent(alpha, before) if look else 0.0)
-    bound = _find_bound(*_continuing(alpha, shares[:look]), math.sqrt(shares[look] - before), rate)
-    return float(2 * ndtr(-bound / math.sqrt(shares[look])))
+def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
+    """Return the nominal level of an analysis for an overall error rate `alpha`."""
+    before = shares[index - 1] if index else 0.0
+    rate = alpha_spent(alpha, shares[index]) - (alpha_spent(alpha, before) if index else 0.0)
+    bound = _find_bound(*_continuing(alpha, shares[:index]), math.sqrt(shares[index] - before), rate)
+    return float(2 * ndtr(-bound / math.sqrt(shares[index])))
 
 
 def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Where studies stand that no look has decided so far, and how many: a Brownian motion at time `share`."""
+    """Return points and mass of the Brownian motion at the last share that no analysis has stopped."""
     points, mass, before, spent = np.zeros(1), np.ones(1), 0.0, 0.0
     for share in shares:
         sd, total = math.sqrt(share - before), alpha_spent(alpha, share)
@@ -70,23 +71,23 @@ def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.n
 
 
 def _step_within(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """Those within the bound after a step."""
+    """Return points and mass within the bound after a step."""
     z = (NODES[:, None] * bound - points) / sd
     return NODES * bound, (np.exp(-(z**2) / 2) @ mass) * WEIGHTS * bound / (sd * math.sqrt(2 * math.pi))
 
 
 def alpha_spent(alpha: float, share: float) -> float:
-    """How much of the error rate may be spent when a share of the seeds is there."""
+    """Return the alpha spent up to a share of the seeds."""
     return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share)))
 
 
 def _mass_beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
-    """How many are further from 0 than the bound, after a step."""
+    """Return the mass beyond the bound, on both sides, after a step."""
     return float(mass @ (ndtr((points - bound) / sd) + ndtr((-bound - points) / sd)))
 
 
 def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
-    """The bound that so many are beyond, after a step."""
+    """Return the bound with mass `rate` beyond it after a step."""
     if len(points) == 1:
         return -float(ndtri(rate / 2)) * sd
     high = 1.0
@@ -96,7 +97,7 @@ def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) ->
 
 
 def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:
-    """The chance of a false verdict by the last of several looks that each test at level `alpha`, planned or not.
+    """Return the error rate of several analyses that each test at level `alpha`.
 
     Source: Armitage, McPherson and Rowe (1969), Repeated significance tests on accumulating data.
     """

@@ -15,7 +15,7 @@ from taetpu.store.documents import RETRAIN
 from taetpu.store.runs import RunFolder
 
 BASELINE = "baseline"
-NOT_COMPARED = ("layers", "num_layers")  # of a model: the resolved one has its layers spelled out
+NOT_COMPARED = ("layers", "num_layers")  # of a model: resolved configs list each layer
 MISSING = object()
 MAX_LISTED = 5  # problems in one error message
 
@@ -51,15 +51,19 @@ def _record_problems(run: RunFolder) -> list[str]:
 
 
 def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
-    """What is wrong with runs' records, a sentence each.
+    """Yield contradictions between runs' records, their folders and the frozen study.
+
+    Args:
+        study: the frozen study.
+        runs: its runs.
 
     Raises:
-        UserError: a `config.json` is damaged.
+        UserError: If a `config.json` is damaged.
     """
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_check_own_record(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
-    # Without defaults: runs of one arm may have been recorded by versions of which one has more fields.
+    # Without defaults: runs of one arm may be recorded by versions with different fields.
     own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
     usual = _most_common_configs(own)
     written = {**study["arms"], **_tuning_overrides(study)}
@@ -68,16 +72,17 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
         if run.arm in written and run.arm != BASELINE:
             problems[run] += _check_unchanged_sections(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
         if not problems[run] and own[run] != usual[run.arm]:
-            problems[run].append(f"its config is not that of the other runs of arm {run.arm!r}")
+            problems[run].append(f"its config differs from the other runs of arm {run.arm!r}")
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
 
 
 def check_record(run: RunFolder) -> Iterator[str]:
-    """What is wrong with the record of a run by itself: it is of another arm, seed or identity than its folder, or of
-    another config, data or plug-ins than its identity. What an earlier version did not record is not missed.
+    """Yield contradictions between a run's record and its folder (arm, seed, id) or identity (config, data, plug-ins).
+
+    Fields that earlier versions did not record are not required.
 
     Raises:
-        UserError: its `config.json` is damaged.
+        UserError: If its `config.json` is damaged.
     """
     recorded = read_config(run)
     known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
@@ -85,7 +90,7 @@ def check_record(run: RunFolder) -> Iterator[str]:
 
 
 def _most_common_configs(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The config that most runs of an arm have."""
+    """Return the most common config of each arm."""
     found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for run, config in configs.items():
         found.setdefault(run.arm, {}).setdefault(canonical_json(config), []).append(config)
@@ -93,7 +98,7 @@ def _most_common_configs(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict
 
 
 def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
-    """Its folder, its record and its identity against each other."""
+    """Yield contradictions between a run's folder, record and identity."""
     wrong = list(_check_folder(run, recorded))
     if wrong:
         yield from wrong
@@ -107,37 +112,38 @@ def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mappin
     if data is None and same_task:  # recorded by an earlier version
         data = study.get("data")
     elif task == base and data != study.get("data", data):
-        yield "it was trained on other data than the study's"
+        yield "its data differs from the study's"
     if data is None:
-        yield "config.json does not say on which data it was trained"
+        yield "config.json does not record its data"
     else:
         yield from _check_identity(run, {**recorded, "data": data})
 
 
 def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """The first thing in which a record differs from what the folder is called."""
+    """Yield the first contradiction between a record and the name of its folder."""
     for part, own in (("arm", run.arm), ("seed", run.seed)):
         if recorded.get(part) != own:
-            yield f"config.json is of {part} {recorded.get(part)!r}, and stands in the folder of {own!r}"
+            yield f"config.json is of {part} {recorded.get(part)!r}, but its folder is that of {own!r}"
             return
     given = str(recorded.get("id"))
     if not given.startswith(run.id):
-        yield f"this run is recorded as {given[:8]!r}, and its folder is called {run.id!r}"
+        yield f"this run is recorded as {given[:8]!r}, but its folder is named {run.id!r}"
 
 
 def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """Does a record of config, data and plug-ins come to its identity? One without data, or whose identity is not
-    whole, is of an earlier version.
+    """Yield a problem if the identity differs from that of the recorded config, data and plug-ins.
+
+    Records without data or with a shortened identity are from an earlier version and not checked.
     """
     data, given = recorded.get("data"), str(recorded["id"])
     if not recorded.get("config") or data is None or len(given) != ID_LENGTH:
         return
     if recorded_identity({"seed": run.seed, **recorded}, data) != given:
-        yield f"its config, seed and data are not what its identity {run.id} stands for: they were changed afterwards"
+        yield f"its config, seed or data do not match its identity {run.id}: they were changed after it started"
 
 
 def _tuning_overrides(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What tuning tried: the overrides of its arms."""
+    """Return the overrides of the arms that tuning tried."""
     entries = (study.get("tuning") or {"arms": {}})["arms"]
     return {
         trial["arm"]: {**study["arms"].get(name, {}), **trial["values"]}
@@ -152,7 +158,7 @@ def _check_arm(
     written: Mapping[str, Mapping[str, Any]],
     study: Mapping[str, Any],
 ) -> Iterator[str]:
-    """The config of a run against what the study says of its arm."""
+    """Yield contradictions between a run's config and the overrides of its arm."""
     if arm not in written:
         return
     overrides = written[arm]
@@ -161,34 +167,36 @@ def _check_arm(
     for path, value in (_baseline_overrides(study["base"]) if arm == BASELINE else overrides).items():
         found = _values_at(config, path, layered)
         if found and not any(_could_resolve_to(one, value) for one in found):
-            yield f"{path} is {_shortened(found[-1], value)!r}, and arm {arm!r} has {value!r} in study.yaml"
+            yield f"{path} is {_shortened(found[-1], value)!r}, but arm {arm!r} has {value!r} in study.yaml"
 
 
 def _check_unchanged_sections(
     arm: str, config: Mapping[str, Any], overrides: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> Iterator[str]:
-    """The sections of a run's config that its arm does not change, against the baseline's; defaults left out."""
+    """Yield sections of a config that differ from the baseline's although the arm does not change them."""
     changed = {path.partition(".")[0] for path in overrides}
     for section, fields in baseline.items():
         if section not in changed and config.get(section) != fields:
-            yield f"its {section} is not the baseline's, and arm {arm!r} does not change it"
+            yield f"its {section} differs from the baseline's, but arm {arm!r} does not change it"
 
 
 def _baseline_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
-    """A baseline's data as far as its resolved config has it in the same places."""
+    """Return the baseline's settings that its resolved config has at the same paths."""
     sections = computation_fields({name: fields for name, fields in base.items() if isinstance(fields, Mapping)})
     model = sections.pop("model", {})
-    if model.get("layers"):  # layers that differ are resolved one by one
+    if model.get("layers"):  # different layers are resolved one by one
         model = {name: value for name, value in model.items() if not isinstance(value, Mapping)}
     found = {f"{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}
     return found | {f"model.{field}": value for field, value in model.items() if field not in NOT_COMPARED}
 
 
 def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]:
-    """What stands at a path, in each layer where it is of layers; nothing where that cannot be said.
+    """Return the values at a path, one per layer for settings of layers; empty if they cannot be determined.
 
     Args:
-        layered: single layers are overridden too, perhaps all of them.
+        config: a resolved config.
+        path: the path of an override.
+        layered: whether single layers are overridden.
     """
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])
@@ -214,7 +222,7 @@ def _get(data: Any, parts: Sequence[str]) -> Any:
 
 
 def _could_resolve_to(found: Any, written: Any) -> bool:
-    """Could what is written have come to this? Not to another number, another kind or another name."""
+    """Return whether a written value may resolve to this one: numbers, kinds and names must agree."""
     if isinstance(found, Mapping):
         if isinstance(written, str):
             return found.get("kind", written) == written
@@ -229,5 +237,5 @@ def _could_resolve_to(found: Any, written: Any) -> bool:
 
 
 def _shortened(found: Any, written: Any) -> Any:
-    """Of what fills a slot its kind, where that is all that is written of it."""
+    """Return a component's kind if only the kind is written, else the value."""
     return found.get("kind", found) if isinstance(found, Mapping) and isinstance(written, str) else found

@@ -1,4 +1,4 @@
-"""What becomes of an effect as the model grows: every arm's effect at every rung, and whether it changes with scale."""
+"""Effects over scales: the trend of an arm's effect over the rungs of a ladder."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,19 @@ from taetpu.stats.plan import Plan
 
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 EXTRAPOLATION = 4
-"""The extrapolation is to a model this many times as large as the largest."""
+"""Size of the extrapolated model relative to the largest one."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """An arm at one scale.
+    """Arm at one scale.
 
     Attributes:
-        params: of the rung's baseline.
+        name: the scale's name.
+        params: parameters of the rung's baseline.
         differences: arm minus baseline on each seed that both finished.
-        effect, verdict: as judged at this rung.
+        effect: the effect at this rung.
+        verdict: the verdict at this rung.
     """
 
     name: str
@@ -34,15 +36,18 @@ class Rung:
 
 
 def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
-    """One arm over all scales, the smallest first.
+    """Analyse one arm over all scales.
 
-    The trend is a straight line of the differences over the logarithm of the baseline's parameters. Whether effects
-    differ between rungs at all, along a line or not, is tested by Welch's analysis of variance.
+    The trend is a linear regression of the differences on the logarithm of the baseline's parameters. Welch's analysis
+    of variance tests whether effects differ between rungs, linearly or not.
+
+    Args:
+        rungs: the arm at each scale.
+        plan: the analysis plan.
 
     Returns:
         `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect",
-        "ci95"}`, the interval that of the line, which says nothing about whether it stays one). None where there is no
-        noise to judge by, or a single rung.
+        "ci95"}`; the interval assumes that the trend stays linear). Values are None without noise or with one rung.
     """
     usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
     scales = sorted({rung.params for rung in usable})
@@ -51,7 +56,7 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
         return {**empty, "fate": classify_trend(usable, None, None)}
-    from statsmodels.regression.linear_model import OLS  # here: it takes half a second, and most studies have no ladder
+    from statsmodels.regression.linear_model import OLS  # imported here: takes 0.5 s, and most studies have no ladder
 
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
     most = plan.bounds[1] - plan.bounds[0]  # that an effect can be
@@ -76,13 +81,13 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
 
 
 def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
-    """What becomes of the effect between the smallest and the largest rung, in a word.
+    """Classify the change of the effect from the smallest to the largest rung.
 
-    - reverses: it is better at one end and worse at the other.
-    - vanishes: clear at the smallest; at the largest equivalent, or inconclusive with a clear trend to zero.
-    - shrinks, grows: clear at the largest, with a clear trend to or from zero.
-    - holds: clear at both ends in the same direction, without a clear trend.
-    - unclear: the runs do not say.
+    - reverses: better at one end and worse at the other.
+    - vanishes: significant at the smallest; at the largest equivalent, or inconclusive with a significant trend to 0.
+    - shrinks, grows: significant at the largest, with a significant trend to or from zero.
+    - holds: significant at both ends in the same direction, without a significant trend.
+    - unclear: none of these.
     """
     if len(rungs) < 2:
         return "unclear"
@@ -101,12 +106,12 @@ def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool
 
 
 def _welch_p(groups: Sequence[np.ndarray]) -> float | None:
-    """Welch's test that all rungs have one effect, whatever their noise."""
+    """Return the p-value of Welch's test of equal effects on all rungs; None without noise on a rung."""
     if any(np.std(group) == 0 for group in groups):
         return None
     return float(stats.f_oneway(*groups, equal_var=False).pvalue)
 
 
 def tokens_per_parameter(result: Mapping[str, Any]) -> float | None:
-    """How far a run is trained; compute-optimal training has 20 or so (Hoffmann et al. 2022)."""
+    """Return the training tokens per parameter; compute-optimal is about 20 (Hoffmann et al. 2022)."""
     return result["tokens"] / result["params"] if result.get("params") else None

@@ -1,4 +1,4 @@
-"""What is stored of a study and its runs, refused where it has lost the shape that everything else relies on."""
+"""Loading of a stored study, run configs and results, with checks of their structure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +12,10 @@ OUTCOMES = ("finished", "diverged")
 
 
 def read_study(folder: StudyFolder) -> dict[str, Any]:
-    """The frozen study.
+    """Return the frozen study.
 
     Raises:
-        UserError: none is stored here, or it has no baseline, no arms, no seeds or no plan.
+        UserError: If no study is stored here, or it lacks a valid baseline, arms, seeds or plan.
     """
     study, file = folder.read_study(), f"{folder.where}/study.yaml"
     arms, seeds = study.get("arms"), study.get("seeds")
@@ -29,24 +29,24 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
         wrong.append("idle")
     if wrong or not isinstance(study.get("study"), str):
         part = (wrong or ["study"])[0]
-        problem = f"the study has no {part}" if part not in study else f"{study[part]!r} cannot be the study's {part}"
-        raise UserError(problem, path=(part,), file=file, remedy="put study.yaml back as it was frozen")
+        problem = f"{part!r} of the study is invalid: {study[part]!r}" if part in study else f"the study has no {part}"
+        raise UserError(problem, path=(part,), file=file, remedy="Restore study.yaml as it was frozen.")
     return study
 
 
 def read_config(run: RunFolder) -> dict[str, Any]:
-    """What a run was begun as. Raises `UserError` where that is no mapping, or the config in it is none."""
+    """Return a run's `config.json`; raise `UserError` if it or its `config` is not a mapping."""
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config", {}), dict):
-        raise UserError("this is not the config of a run", file=f"{run.where}/config.json", remedy=DAMAGED)
+        raise UserError("this is not a run's config", file=f"{run.where}/config.json", remedy=DAMAGED)
     return about
 
 
 def read_result(run: RunFolder) -> dict[str, Any] | None:
-    """What a run came to; None while it has not ended.
+    """Return a run's `result.json`; None if the run has not ended.
 
     Raises:
-        UserError: it has no outcome, no number of steps or no metrics, or one of those is no number.
+        UserError: If the outcome, the steps or a metric is missing or invalid.
     """
     result = run.result()
     if result is None:
@@ -58,17 +58,17 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _wrong(result: Any) -> str | None:
-    """What keeps this from being a run's result."""
+    """Return why this is not a valid result, or None."""
     if not isinstance(result, Mapping):
-        return f"a run's result is a mapping, and this is a {type(result).__name__}"
+        return f"a run's result must be a mapping, got {type(result).__name__}"
     if result.get("outcome") not in OUTCOMES:
-        return f"outcome {result.get('outcome')!r} is none of {', '.join(OUTCOMES)}"
+        return f"outcome must be one of {', '.join(OUTCOMES)}, got {result.get('outcome')!r}"
     if not _is_number(result.get("steps")):
-        return f"steps {result.get('steps')!r} is not a number"
+        return f"steps must be a number, got {result.get('steps')!r}"
     if not isinstance(result.get("metrics"), Mapping):
         return "the result has no metrics"
     odd = [name for name, value in result["metrics"].items() if value is not None and not _is_number(value)]
-    return f"metric {odd[0]!r} is {result['metrics'][odd[0]]!r}, which is not a number" if odd else None
+    return f"metric {odd[0]!r} must be a number, got {result['metrics'][odd[0]]!r}" if odd else None
 
 
 def _is_number(value: Any) -> bool:

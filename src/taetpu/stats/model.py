@@ -1,17 +1,17 @@
-"""The seed-blocked linear model: one effect for each arm and each seed, and one noise level for all of them.
+"""The seed-blocked linear model: additive effects of arms and seeds, with one noise level.
 
-`y[arm, seed] = arm + seed + noise`. The seed's effect is shared by all arms (same data order, same initial weights), so
-taking it out leaves less noise; pooling what is left over all arms gives many degrees of freedom from few seeds. With
-every cell filled, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
+`y[arm, seed] = arm + seed + noise`. All arms share the effect of the seed (same data order, same initial weights), so
+removing it reduces the noise; pooling the rest over arms gives many degrees of freedom from few seeds. Without empty
+cells, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
 
-A mean of an accuracy lies between 0 and 1, so a difference of two lies between -1 and 1. Effects are estimated in the
-metric's unit, whatever its bounds; intervals are cut to what the true difference can be. That never excludes the truth,
-so a cut interval covers it as often as the uncut one.
+The mean of a bounded metric is bounded: accuracies lie between 0 and 1, so their differences lie between -1 and 1.
+Effects are estimated in the metric's unit, and intervals are clipped to the possible range, which does not change their
+coverage.
 
-Pooling assumes that all arms are equally noisy. The guard tests this for each arm, the baseline included. Where one
-that takes part in an effect is noisier than the rest, the effect is judged also with that arm's own noise beside the
-pooled noise of the others; where several are, also by the paired t-test, which assumes nothing about other arms. Its p
-is then the largest, and its interval covers those of all. A noisy baseline therefore guards every effect.
+Pooling assumes equal noise in all arms. The guard tests this for each arm, including the baseline. If one arm of an
+effect is noisier than the rest, a second estimate uses that arm's own noise and the pooled noise of the others; if
+several are, the paired t-test is added, which assumes nothing about other arms. The p-value is the largest of these
+estimates, and the interval covers all of theirs. A noisy baseline therefore guards every effect.
 """
 
 import math
@@ -29,15 +29,14 @@ UNBOUNDED = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class Effect:
-    """An arm against the baseline. What cannot be estimated is None.
+    """Effect of an arm relative to its baseline. Values that cannot be estimated are None.
 
     Attributes:
         effect: arm minus baseline, in the metric's unit.
-        estimates: what it is judged by: that of the pooled model, and those that the guard asks for. An interval covers
-            those of all, a p is the largest.
-        guarded: the arm or the baseline is noisier than the other arms.
-        copies: arms of the study copy each other's noise.
-        room: the least and the most that the true effect can be.
+        estimates: the pooled estimate and those added by the guard; intervals cover all of theirs, p is the largest.
+        guarded: whether the arm or the baseline is noisier than the other arms.
+        copies: whether the noise of arms is correlated.
+        room: smallest and largest possible true effect.
     """
 
     effect: float | None = None
@@ -48,20 +47,20 @@ class Effect:
 
     @property
     def p(self) -> float | None:
-        """Two-sided, for this effect alone."""
+        """Two-sided p-value of this effect alone."""
         return max((estimate.p for estimate in self.estimates), default=None)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """At `CONFIDENCE`, for this effect alone."""
+        """Interval of this effect alone at `CONFIDENCE`."""
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """The interval of this effect alone."""
+        """Return the interval of this effect alone at a confidence level."""
         return self.interval_with(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
 
     def interval_with(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
-        """The interval with so many standard errors, by degrees of freedom, to both sides, cut to `room`."""
+        """Return the interval from a critical value by degrees of freedom, clipped to `room`."""
         if not self.estimates:
             return None
         lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
@@ -69,38 +68,38 @@ class Effect:
 
     @property
     def is_clipped(self) -> bool:
-        """Whether the interval at `CONFIDENCE` is cut to `room`."""
+        """Whether the interval at `CONFIDENCE` is clipped to `room`."""
         return self.interval is not None and any(a == b for a, b in zip(self.interval, self.room, strict=True))
 
     def p_inside(self, bound: float) -> float | None:
-        """The p of the claim that the true effect is smaller than `bound`, either way."""
+        """Return the p-value of the claim that the true effect is within `-bound` and `bound`."""
         return max((estimate.p_inside(bound) for estimate in self.estimates), default=None)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The model over all arms."""
+    """Model fitted to all arms."""
 
     effects: dict[str, Effect]
-    """Every arm but the baseline."""
+    """Effects of all arms except the baseline."""
     residual_sd: float | None
-    """The noise of one run after its seed's effect is taken out. None where nothing is left to measure it by."""
+    """Noise of one run without the effect of its seed; None without residual degrees of freedom."""
     df: int
     levene_p: float | None
-    """Brown-Forsythe test of equal noise in all arms, on the residuals. Small means unequal."""
+    """p-value of the Brown-Forsythe test of equal noise in all arms, on the residuals."""
     noisy: frozenset[str] = field(default_factory=frozenset)
-    """Arms that the guard found noisier than the rest."""
+    """Arms that the guard flags as noisier than the rest."""
     copies: bool = False
-    """Whether arms copy each other's noise."""
+    """Whether the noise of arms is correlated."""
 
 
 def clip(value: float, room: tuple[float, float]) -> float:
-    """The value in `room` that is nearest to this one."""
+    """Return the value clipped to `room`."""
     return min(max(value, room[0]), room[1])
 
 
 def contrast_bounds(weights: Mapping[str, float], bounds: tuple[float, float]) -> tuple[float, float]:
-    """The least and the most that a weighted sum of means can be, when each mean lies within `bounds`."""
+    """Return the bounds of a weighted sum of means that each lie within `bounds`."""
     ends = [sorted(weight * bound for bound in bounds) for weight in weights.values() if weight]
     return sum(low for low, _ in ends), sum(high for _, high in ends)
 
@@ -109,9 +108,9 @@ def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, f
     """Estimate every arm's effect.
 
     Args:
-        values: one value for each finished run; a missing one is simply not there.
+        values: value of each finished run; cells may be missing.
         baseline: the arm that the others are compared with.
-        bounds: the least and the most that a value can be.
+        bounds: smallest and largest possible value.
     """
     cells = Blocked.from_values(values)
     noisy = cells.noisy
@@ -121,12 +120,12 @@ def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, f
 
 
 def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
-    """The weighted sum of several arms' means, as `fit` estimates the difference of two; the weights sum to 0."""
+    """Estimate a weighted sum of arms' means whose weights sum to 0, by the model of `fit_model`."""
     return _effect(Blocked.from_values(values), weights, bounds)
 
 
 def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
-    """One contrast under the model: with estimates where there is noise to build them from."""
+    """Return one contrast under the model, with estimates if there is noise."""
     weights = cells.weights(contrast)
     if weights is None:
         return Effect()
@@ -142,14 +141,14 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
     ]
     if len(guards) > 1 or cells.copies:
         differences = cells.contrast_by_seed(contrast)
-        if len(differences) < 2:  # the others' noise is not that of these arms
+        if len(differences) < 2:  # the pooled noise does not apply to these arms
             return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
     return Effect(value, (pooled, *more), bool(guards), cells.copies, contrast_bounds(contrast, bounds))
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:
-    """The paired t-test's; none where the differences show no noise."""
+    """Return the estimate of the paired t-test; empty if the differences show no noise."""
     if np.std(differences) <= rounding:
         return []
     return [Estimate(float(differences.mean()), float(stats.sem(differences)), len(differences) - 1)]

@@ -1,6 +1,6 @@
-"""The analysis plan: what was decided before the first run, and which look at the data this is.
+"""The analysis plan, fixed before the first run, with the planned interim analyses.
 
-It is frozen with the study and hashed, so that a report can show that nothing was chosen after the results were seen.
+It is frozen with the study and hashed, so a report can show that no choice was made after seeing results.
 """
 
 import hashlib
@@ -17,26 +17,26 @@ from taetpu.stats.power import ALPHA
 Direction = Literal["min", "max"]
 
 MIN_SEEDS = 2
-"""A verdict needs as many: a single seed shows no noise."""
+"""Fewest seeds for a verdict: a single seed shows no noise."""
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
-    """The least and the most that a metric can be: an accuracy is a share of tokens, all others have no upper bound."""
+    """Return the smallest and largest possible value of a metric: 0 and 1 for accuracies, else 0 and infinity."""
     return (0.0, 1.0) if metric.endswith("accuracy") else (0.0, math.inf)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study's verdicts are about.
+    """Analysis plan of a study.
 
     Attributes:
-        primary: the metric by which arms are compared, at the end of training.
-        direction: whether less or more of it is better.
-        equivalence: a smaller difference than this does not matter; None where that was not said.
-        alpha: chance of any false verdict of better or worse, over all arms and planned looks.
-        arms: what is compared, the baseline first.
-        seeds: those of the first verdicts.
-        looks: numbers of seeds an arm at which verdicts are given; the last is the most.
+        primary: the metric by which arms are compared at the end of training.
+        direction: whether lower (`min`) or higher (`max`) is better.
+        arms: the compared arms, the baseline first.
+        seeds: the seeds of the first analysis.
+        looks: numbers of seeds per arm at the planned analyses, ascending.
+        equivalence: the equivalence margin; None without one.
+        alpha: chance of any false verdict of better or worse, over all arms and planned analyses.
     """
 
     primary: str
@@ -48,27 +48,28 @@ class Plan:
     alpha: float = ALPHA
 
     def frozen(self) -> dict[str, Any]:
-        """As the study's folder keeps it: the plan and its hash."""
+        """Return the plan with its hash, as stored with the study."""
         return {**json.loads(self._text()), "sha256": self.sha256}
 
     @property
     def sha256(self) -> str:
+        """Hash of the plan."""
         return hashlib.sha256(self._text().encode()).hexdigest()
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the most that the primary metric can be."""
+        """Smallest and largest possible value of the primary metric."""
         return metric_bounds(self.primary)
 
     def _text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
     def analysis_index(self, seeds: int) -> int | None:
-        """The number of the planned look at so many seeds, from 0; None where none was planned."""
+        """Return the index of the planned analysis at this number of seeds, or None."""
         return self.looks.index(seeds) if seeds in self.looks else None
 
     def overall_p(self, p: float, seeds: int) -> float:
-        """The p of the study as a whole, from that of the look at so many seeds."""
+        """Return the overall p-value for a p-value of the analysis at this number of seeds."""
         index = self.analysis_index(seeds)
         return (
             p
@@ -77,24 +78,24 @@ class Plan:
         )
 
     def overall_one_sided_p(self, p: float, seeds: int) -> float:
-        """The same of a p that counts one side only, as that of a claim of equivalence does."""
+        """Return the overall p-value for a one-sided p-value, as of an equivalence test."""
         return self.overall_p(min(1.0, 2 * p), seeds) / 2
 
     def strictest_level(self, arms: int, seeds: int) -> float:
-        """What Holm's strictest test at so many seeds leaves of `alpha`, with the planned looks counted.
+        """Return the error rate of Holm's strictest test at this number of seeds, after the planned analyses.
 
-        As the error rate over `arms` arms of a study with this look alone that tests each arm at the same level.
+        It is that of a study with a single analysis that tests each of `arms` arms at the same level.
         """
         index = self.analysis_index(seeds)
         shares = [number / self.looks[-1] for number in self.looks]
         return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
-        """Return the chance of a false verdict by an analysis at so many seeds: `alpha` unless it is an unplanned one.
+        """Return the chance of a false verdict at this number of seeds: `alpha` unless it exceeds the plan.
 
         Args:
-            judged_at: numbers of seeds at which there were verdicts before seeds were added. None where that was not
-                recorded: as if there had been verdicts after every seed, which gives the highest chance.
+            seeds: number of seeds per arm.
+            judged_at: numbers of seeds of earlier verdicts; None, if unrecorded, assumes verdicts after every seed.
         """
         last = self.looks[-1]
         if seeds <= last:
@@ -106,16 +107,17 @@ class Plan:
 
 
 def read_plan(study: Mapping[str, Any], where: str) -> Plan:
-    """The plan that a frozen study holds.
+    """Return the plan of a frozen study.
 
     Args:
-        where: the study's folder, for the message.
+        study: the frozen study.
+        where: the study's folder, for messages.
 
     Raises:
-        UserError: there is none, or it is not what was frozen.
+        UserError: If there is no plan, or it was changed.
     """
     if not isinstance(study.get("plan"), Mapping):
-        remedy = "it was frozen by an earlier version: run the study anew under another name"
+        remedy = "An earlier version froze it. Run the study again under another name."
         raise UserError("the study has no analysis plan", path=("plan",), file=where, remedy=remedy)
     data: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
@@ -127,6 +129,6 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
             "the analysis plan is not the one that was frozen before the first run",
             path=("plan",),
             file=where,
-            remedy="put study.yaml back as it was, or run the study anew under another name",
+            remedy="Restore study.yaml, or run the study again under another name.",
         )
     return plan

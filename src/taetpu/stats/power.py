@@ -1,7 +1,7 @@
-"""What a study can resolve: from a noise level to the smallest effect that it will find, and to the seeds it takes.
+"""Power analysis: the smallest detectable effect, and the seeds needed to detect an effect.
 
-An arm is compared with the baseline by the seed-blocked model, whose noise is pooled over `arms` arms and the baseline,
-at the strictest_level level that Holm's correction may ask for: `alpha / arms`.
+An arm is compared with the baseline by the seed-blocked model, with noise pooled over `arms` arms and the baseline, at
+the strictest level of Holm's correction: `alpha / arms`.
 """
 
 import math
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import nctdtr, nctdtrinc, stdtrit  # `taetpu plan` has no second for scipy.stats
+from scipy.special import nctdtr, nctdtrinc, stdtrit  # importing scipy.stats takes a second
 
 ALPHA = 0.05
 POWER = 0.8
 MAX_SEEDS = 200
-"""More than this is not worth counting."""
+"""Largest number of seeds considered."""
 
 
 @dataclass(frozen=True)
 class PowerAnalysis:
-    """How many are compared, and at which error rates.
+    """Number of comparisons and error rates.
 
     Attributes:
-        arms: how many are compared with the baseline.
+        arms: number of arms compared with the baseline.
         alpha: chance of any false verdict.
-        power: chance to find a true effect.
-        df_a_seed: degrees of freedom that each seed but the first adds: one an arm, unless the noise is not pooled.
+        power: chance to detect a true effect.
+        df_a_seed: degrees of freedom per seed after the first; None is one per arm, as for pooled noise.
     """
 
     arms: int
@@ -34,11 +34,12 @@ class PowerAnalysis:
     df_a_seed: float | None = None
 
     def power_at(self, effect: float, sd: float, seeds: int) -> float:
-        """The power against one true effect: the noncentral t distribution with `arms (seeds - 1)` degrees of freedom.
+        """Return the power against one true effect, from the noncentral t distribution.
 
         Args:
             effect: arm minus baseline, in the metric's unit.
-            sd: of one run, after its seed's own effect is taken out.
+            sd: noise of one run without the effect of its seed.
+            seeds: number of seeds per arm.
         """
         return float(self._chances(effect, sd, np.array(float(seeds))))
 
@@ -47,19 +48,19 @@ class PowerAnalysis:
         return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * np.sqrt(2 / seeds)), bound), np.float64)
 
     def _bound(self, seeds: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Degrees of freedom, and the t beyond which an effect is found."""
+        """Return the degrees of freedom and the critical t value."""
         df = (self.df_a_seed or self.arms) * (seeds - 1)
         return df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
     def smallest_effect(self, sd: float, seeds: int) -> float | None:
-        """The smallest true effect that so many seeds find; None from one seed, which shows no noise."""
+        """Return the smallest true effect detected with `power`; None for a single seed, which shows no noise."""
         if seeds < 2:
             return None
         df, bound = self._bound(np.array(float(seeds)))
         return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
 
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
-        """The least number of seeds, from `start` on, that finds a true effect of this size; None over `MOST_SEEDS`."""
+        """Return the least number of seeds from `start` that detects this effect; None above `MAX_SEEDS`."""
         tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
         enough = tried[self._chances(effect, sd, tried) >= self.power] if len(tried) else tried
         return int(enough[0]) if len(enough) else None

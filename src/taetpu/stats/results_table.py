@@ -1,4 +1,4 @@
-"""A study's runs as the table that is analysed: for each arm and seed how the run ended, and with which value."""
+"""The table of a study's runs: outcome and value for each arm and seed."""
 
 import math
 from collections.abc import Mapping
@@ -22,8 +22,11 @@ class Cell:
     """One arm on one seed.
 
     Attributes:
-        run: where it is stored, and what it came to; None while it has not ended.
-        value: of the metric that arms are compared by; None unless the run finished.
+        seed: the seed.
+        outcome: how the run ended.
+        value: the primary metric; None unless the run finished.
+        run: the run's folder; None if it has not ended.
+        result: its `result.json`; None if it has not ended.
     """
 
     seed: int
@@ -34,55 +37,63 @@ class Cell:
 
     @cached_property
     def curves(self) -> Mapping[str, Series]:
-        """Its metrics over training. Raises `UserError` where they are damaged."""
+        """Metrics over training; reading raises `UserError` if they are damaged."""
         return self.run.metrics() if self.run else {}
 
     @cached_property
     def evaluation(self) -> Mapping[str, Array]:
-        """Its sums over blocks of the evaluation sets. Raises `UserError` where they are damaged."""
+        """Sums over blocks of the evaluation sets; reading raises `UserError` if they are damaged."""
         return self.run.evaluation() if self.run else {}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As `results.json` has it."""
+        """The run's entry in `results.json`."""
         run_id = self.run.id if self.run else None
         return {"seed": self.seed, "id": run_id, "outcome": self.outcome, "value": self.value}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Every arm's runs, one for each seed, in the study's order."""
+    """Runs of every arm, one cell per seed, in the study's order."""
 
     cells: Mapping[str, list[Cell]]
 
     @property
     def complete(self) -> bool:
+        """Whether all runs have ended."""
         return all(cell.outcome != "unfinished" for row in self.cells.values() for cell in row)
 
     def values(self, arm: str) -> dict[int, float]:
-        """Those of the runs that finished."""
+        """Return the values of an arm's finished runs by seed."""
         return {cell.seed: cell.value for cell in self.cells[arm] if cell.value is not None}
 
     def diverged_seeds(self, arm: str) -> frozenset[int]:
-        """The seeds on which it diverged."""
+        """Return the seeds on which an arm diverged."""
         return frozenset(cell.seed for cell in self.cells[arm] if cell.outcome == "diverged")
 
     def count(self, arm: str) -> Count:
+        """Count an arm's finished and diverged runs."""
         return Count(len(self.values(arm)), len(self.diverged_seeds(arm)))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:
-        """What its ended runs came to."""
+        """Return the results of an arm's ended runs."""
         return [cell.result for cell in self.cells[arm] if cell.result is not None]
 
     def finished(self, arm: str) -> list[Cell]:
+        """Return the cells of an arm's finished runs."""
         return [cell for cell in self.cells[arm] if cell.outcome == "finished"]
 
 
 def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Table:
-    """The runs of a study.
+    """Read the table of a study's runs.
+
+    Args:
+        folder: the study's folder.
+        study: the frozen study.
+        metric: the primary metric.
 
     Raises:
-        UserError: two runs claim one arm and seed; a finished run lacks the metric, or ended before its schedule did.
+        UserError: If two runs have the same arm and seed, or a finished run lacks the metric or ended early.
     """
     done: dict[tuple[str, int], tuple[RunFolder, dict[str, Any]]] = {}
     for run in folder.runs():
@@ -92,7 +103,7 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
             other = done[run.arm, run.seed][0]
             problem = f"two finished runs are of arm {run.arm!r} and seed {run.seed}: {other.id} and {run.id}"
             raise UserError(
-                problem, file=run.where, remedy="move the one that does not belong out of the study's folder"
+                problem, file=run.where, remedy="Move the run that does not belong out of the study's folder."
             )
         done[run.arm, run.seed] = run, read_result(run) or {}
     return Table({arm: [_cell(done.get((arm, s)), s, metric) for s in study["seeds"]] for arm in study["arms"]})
@@ -113,21 +124,25 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
 
 
 def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
-    """A run that ended early is at another learning rate than the end of its schedule, and cannot be compared."""
+    """Raise `UserError` if a run ended early: its learning rate is not that of the end of the schedule."""
     asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
-        problem = f"this run ended after {result['steps']} of its {asked} steps, so that it cannot be compared"
-        raise UserError(problem, file=run.where, remedy="delete its folder and run the study again")
+        problem = f"this run ended after {result['steps']} of its {asked} steps and cannot be compared"
+        raise UserError(problem, file=run.where, remedy="Delete its folder and run the study again.")
 
 
 def check_same_evaluation_set(table: Table, metric: str) -> None:
-    """Refuse to compare runs that were evaluated on different numbers of positions.
+    """Raise an error if finished runs were evaluated on different numbers of positions.
+
+    Args:
+        table: the study's runs.
+        metric: the primary metric.
 
     Raises:
-        UserError: two of them were.
+        UserError: If two runs differ.
     """
     split, _, what = metric.partition("/")
-    if what == "bits_per_byte":  # the same text may be of more tokens for one arm than for another
+    if what == "bits_per_byte":  # the number of tokens of a text may differ between arms
         return
     first: tuple[str, float] | None = None
     for cell in (cell for row in table.cells.values() for cell in row if cell.outcome == "finished"):
@@ -136,13 +151,13 @@ def check_same_evaluation_set(table: Table, metric: str) -> None:
             continue
         first = first or (cell.run.where, float(weight.sum()))
         if weight.sum() != first[1]:
-            problem = f"this run was evaluated on {weight.sum():g} positions of {split}, and {first[0]} on {first[1]:g}"
-            remedy = "the two cannot be compared: delete the folder of the wrong one and run the study again"
+            problem = f"this run was evaluated on {weight.sum():g} positions of {split}, but {first[0]} on {first[1]:g}"
+            remedy = "Delete the folder of the wrong run and run the study again."
             raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 
 def count_devices(table: Table) -> list[dict[str, Any]]:
-    """The kinds of device that runs were trained on, each with how many."""
+    """Return the kinds of device with the number of runs trained on each."""
     found: dict[tuple[str, str], int] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         about = result.get("environment", {})
@@ -153,12 +168,12 @@ def count_devices(table: Table) -> list[dict[str, Any]]:
 
 
 def sd(values: Mapping[int, float]) -> float | None:
-    """The standard deviation; None of fewer than two."""
+    """Return the standard deviation; None for fewer than two values."""
     return float(np.std(list(values.values()), ddof=1)) if len(values) > 1 else None
 
 
 def mean_metrics(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
-    """Each metric's mean over runs; NaN where one of them has no number for it."""
+    """Return the mean of each metric over runs; NaN if a run has no number for it."""
     columns: dict[str, list[float]] = {}
     for row in metrics:
         for name, value in row.items():

@@ -1,6 +1,6 @@
-"""Would another analysis say the same? The paired t-test, the exact sign-flip test, the effect without each seed.
+"""Alternative analyses: paired t-test, exact sign-flip test, and leave-one-seed-out effects.
 
-None of these decides anything: the plan named one analysis beforehand. They stand beside it for who doubts it.
+Verdicts do not use them: the plan fixes one analysis. They show how sensitive its result is to that choice.
 """
 
 from collections.abc import Mapping
@@ -13,23 +13,25 @@ from taetpu.stats.blocked_anova import ROUNDING, Estimate
 from taetpu.stats.model import CONFIDENCE, UNBOUNDED, clip, contrast_bounds
 
 MIN_FLIPPED = 6
-"""Below this the sign-flip test cannot get under 5 %: its smallest p is 2 / 2^seeds."""
+"""Fewest seeds for the sign-flip test: its smallest p-value is 2 / 2^seeds."""
 MAX_FLIPPED = 16
-"""Beyond this the flips are too many to be tried all, and the t-test is as good."""
+"""Most seeds for the sign-flip test: beyond, the flips are too many to enumerate, and the t-test is as good."""
 
 
 def alternative_analyses(
     arm: Mapping[int, float], baseline: Mapping[int, float], bounds: tuple[float, float] = UNBOUNDED
 ) -> dict[str, Any]:
-    """The effect by other analyses, from the seeds on which both finished.
+    """Return alternative analyses of an effect, from the seeds on which both arms finished.
 
     Args:
-        bounds: the least and the most that a value can be.
+        arm: the arm's values by seed.
+        baseline: the baseline's values by seed.
+        bounds: smallest and largest possible value.
 
     Returns:
-        `paired` (effect, ci95, p of the paired t-test), `sign_flip_p` (exact; from 6 seeds on), `correlation` of arm
-        and baseline over seeds, `without_a_seed` (least and largest effect when one seed is left out). None where the
-        seeds are too few, or differ in nothing.
+        `paired` (effect, ci95 and p of the paired t-test), `sign_flip_p` (exact, from 6 seeds), `correlation` of arm
+        and baseline over seeds, `without_a_seed` (range of the effect when one seed is left out). None with too few
+        seeds or without variation.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])
@@ -52,7 +54,7 @@ def _paired(ours: np.ndarray, theirs: np.ndarray, possible: tuple[float, float])
 
 
 def _sign_flip_p(difference: np.ndarray) -> float:
-    """All flips are tried: there are fewer than the resamples asked for."""
+    """Return the exact sign-flip p-value: `n_resamples` covers all flips, so scipy enumerates them."""
     flips = 2 ** len(difference)
     test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
     return float(test.pvalue)

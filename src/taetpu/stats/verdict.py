@@ -1,7 +1,6 @@
-"""What an effect amounts to: better, worse, equivalent or inconclusive, with its evidence in one sentence.
+"""Verdicts on effects: better, worse, equivalent or inconclusive, with the evidence in one sentence.
 
-Absence of evidence is never called absence of an effect: what is not shown to be better or worse, and not shown to be
-too small to matter, is inconclusive.
+Absence of evidence is not evidence of absence: an effect that is neither significant nor equivalent is inconclusive.
 """
 
 import math
@@ -20,17 +19,19 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a verdict on one arm stands on.
+    """Evidence for the verdict on one arm.
 
     Attributes:
-        effect: among the runs that finished.
-        imputed: the same with the worst value in place of each run that diverged; None where none did.
-        p: of this arm alone, or of the exact test on divergence where no run of the arm finished.
-        p_holm: of the study as a whole: corrected for the number of arms, and for planned looks.
-        p_equivalent: of the claim that the effect, and that of the worst case, is smaller than what matters: corrected
-            for planned looks. None where the plan names no such bound, or nothing can be estimated.
-        divergence_p: of equal chances to diverge; None where nothing diverged.
-        all_diverged: no run of the arm finished.
+        effect: the effect among finished runs.
+        imputed: the effect with the worst value for diverged runs; None if no run diverged.
+        count: outcomes of the arm's runs.
+        baseline: outcomes of the baseline's runs.
+        p: p-value of this arm alone, or of the test on divergence if no run of the arm finished.
+        p_holm: p-value corrected for planned analyses and the number of arms.
+        p_equivalent: p-value of equivalence for the effect and its worst case, corrected for planned analyses; None
+            without an equivalence margin or an estimate.
+        divergence_p: p-value of equal rates of divergence; None if no run diverged.
+        all_diverged: whether all runs of the arm diverged.
     """
 
     effect: Effect
@@ -52,14 +53,15 @@ def collect_evidence(
     plan: Plan,
     seeds: int,
 ) -> dict[str, Evidence]:
-    """Put each arm's effect, its divergences and the corrected p together.
+    """Collect each arm's effect, outcomes and corrected p-values.
 
     Args:
-        effects: by arm, the baselines not among them.
-        imputed: as `effects`, with the worst value for runs that diverged.
-        counts: by arm, the baselines among them.
-        against: what each arm is compared with.
-        seeds: how many each arm was to have at this look.
+        effects: effects by arm, without the baselines.
+        imputed: as `effects`, with the worst value for diverged runs.
+        counts: outcomes by arm, including the baselines.
+        against: the baseline of each arm.
+        plan: the analysis plan.
+        seeds: number of seeds per arm at this analysis.
     """
     tests = {arm: divergence.boschloo_p(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
@@ -84,7 +86,7 @@ def collect_evidence(
 
 
 def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float | None:
-    """The p of the claim that all of these are smaller than what matters."""
+    """Return the p-value of the claim that all of these effects are within the equivalence margin."""
     if plan.equivalence is None:
         return None
     inside = [effect.p_inside(plan.equivalence) for effect in effects]
@@ -93,23 +95,26 @@ def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float |
 
 
 def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Holm's step-down correction over the arms that have a p; the others stay without one.
+    """Apply Holm's step-down correction to the p-values; None stays None.
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
     tested = sorted((value, arm) for arm, value in p.items() if value is not None)
     corrected, largest = dict(p), 0.0
-    for i, (value, arm) in enumerate(tested):  # statsmodels' collects garbage at every call, which takes half a second
+    for i, (value, arm) in enumerate(tested):  # statsmodels' version runs the garbage collector, 0.5 s per call
         corrected[arm] = largest = max(largest, min(1.0, value * (len(tested) - i)))
     return corrected
 
 
 def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
-    """Equivalent where the effect is shown to lie within the plan's bounds, at its alpha; else better or worse where
-    the corrected p is below alpha; else inconclusive.
+    """Decide the verdict: equivalent, else better or worse if the corrected p is below alpha, else inconclusive.
 
-    An effect among the runs that finished is no verdict where the worst case for those that diverged points the other
-    way: the runs that finished are then not a fair sample.
+    It is inconclusive if the worst case for diverged runs points the other way, since the finished runs are then a
+    biased sample.
+
+    Args:
+        evidence: the arm's evidence.
+        plan: the analysis plan.
     """
     if evidence.all_diverged:
         return "worse" if _is_significant(evidence, plan) else "inconclusive"
@@ -121,11 +126,13 @@ def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
 
 
 def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str:
-    """The evidence in words.
+    """Format the evidence as a sentence.
 
     Args:
-        seeds: how many runs each arm was to have.
-        places: decimals of the arms' means; an effect has as many at least.
+        evidence: the arm's evidence.
+        plan: the analysis plan.
+        seeds: number of seeds per arm.
+        places: decimal places of the arms' means, the minimum for the effect.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
     if evidence.all_diverged:
@@ -155,13 +162,15 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
 
 
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
-    """How many more seeds an inconclusive effect would need if it were truly as large as observed.
+    """Return how many more seeds would detect an inconclusive effect if the observed effect is the true one.
 
-    The observed effect is itself uncertain, so this is an order of magnitude. None: there is no noise to go by, or more
-    than `power.MOST_SEEDS` would be needed.
+    The observed effect is uncertain, so this is an order of magnitude. None without noise, or above
+    `power.MAX_SEEDS`.
 
     Args:
-        arms: how many are compared with the baseline.
+        evidence: the arm's evidence.
+        arms: number of arms compared with the baseline.
+        plan: the analysis plan.
     """
     effect, seeds = evidence.effect, min(evidence.count.finished, evidence.baseline.finished)
     if not effect.effect or not effect.estimates or seeds < 2:
@@ -177,7 +186,7 @@ def _is_significant(evidence: Evidence, plan: Plan) -> bool:
 
 
 def _is_equivalent(evidence: Evidence, plan: Plan) -> bool:
-    """Is the effect, and that of the worst case, within the bounds?"""
+    """Return whether the effect and its worst case are equivalent to zero."""
     return evidence.p_equivalent is not None and evidence.p_equivalent < plan.alpha
 
 
@@ -186,7 +195,7 @@ def _is_better(effect: Effect, direction: Direction) -> bool:
 
 
 def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
-    """Does the arm that the effect favours owe it to runs that diverged?"""
+    """Return whether the direction of the effect may be due to diverged runs."""
     if evidence.imputed is None:
         return False
     better = _is_better(evidence.effect, plan.direction)

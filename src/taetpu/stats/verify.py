@@ -1,4 +1,4 @@
-"""Everything once more from the raw logs: does `results.json` say what the runs say?"""
+"""Verification of `results.json` by recomputing it from the raw logs."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats.analyse import computed
+from taetpu.stats.analyse import compute_results
 from taetpu.stats.blocked_anova import Array
 from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
 from taetpu.stats.evaluation import SUMS
@@ -20,31 +20,30 @@ from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-EVALUATED = "test/"  # metrics that are measured once, at the end, and have no curve
+EVALUATED = "test/"  # metrics without a curve, evaluated once at the end
 SPENT = ("tokens", "flops")  # logged at evaluations
 COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative: means are logged in single precision
 FIGURE = re.compile(r"[+-]?\d+\.\d+")  # a decimal number in a sentence
-CLOSE = 1e-9  # relative: sums over an evaluation set are added up in another order
+CLOSE = 1e-9  # relative: summation order differs
 
 
 def verify(folder: StudyFolder) -> list[str]:
-    """Every difference between what is stored of a study and what its raw metrics come to; empty if there is none.
+    """Return the differences between a study's stored results and its raw metrics.
 
-    What explains the others comes first: another plan, then runs that are not what they are taken for.
+    Possible causes of other differences come first: departures from the plan, then runs with wrong records.
 
     Raises:
-        UserError: as `stats.analyse.results`; among others, the analysis plan is not the one that was frozen, or a file
-            of a run is not what was written.
+        UserError: See `compute_results`; for example, if the plan was changed or a file of a run is damaged.
     """
     return recompute(folder)[0]
 
 
 def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
-    """What `verify` finds, and the results that the stored runs come to.
+    """Return the differences as in `verify`, and the recomputed results.
 
     Raises:
-        UserError: as `verify`.
+        UserError: See `verify`.
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
@@ -53,17 +52,17 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     found += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
     found += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run)]
     found += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
-    stored, came_to = folder.read_results(), json.loads(json.dumps(computed(folder)))
+    stored, came_to = folder.read_results(), json.loads(json.dumps(compute_results(folder, checked=True)))
     if stored is None:
         return [*found, "results.json is missing"], came_to
     return [*found, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
 
 
 def find_contradictions(run: RunFolder) -> Iterator[str]:
-    """A run's result against its own metrics: their last points, its costs, its outcome, its steps.
+    """Yield contradictions between a run's result and its logs: last values, costs, outcome and steps.
 
     Raises:
-        UserError: the result has lost its shape, or the metrics are damaged.
+        UserError: If the result is invalid or the metrics are damaged.
     """
     result = read_result(run)
     if result is None:
@@ -72,47 +71,46 @@ def find_contradictions(run: RunFolder) -> Iterator[str]:
     for name, value in result["metrics"].items():
         mean = _mean_from_sums(sums, name)
         if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
-            yield f"{name} is {value} in the result, and {mean} over the evaluation set"
+            yield f"{name} is {value} in the result, but {mean} over the evaluation set"
         if name.startswith(EVALUATED):
             continue
         if name not in series:
-            yield f"{name} is in the result and was never logged"
+            yield f"{name} is in the result but was never logged"
         elif not _matches_log(value, float(series[name].value[-1])):
-            yield f"{name} is {value} in the result, and {float(series[name].value[-1])} in the log"
+            yield f"{name} is {value} in the result, but {float(series[name].value[-1])} in the log"
     for name in SPENT:
         if name in series and result.get(name) != series[name].value[-1]:
-            yield f"{name} is {result.get(name)} in the result, and {float(series[name].value[-1])} in the log"
+            yield f"{name} is {result.get(name)} in the result, but {float(series[name].value[-1])} in the log"
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
-        yield f"the result is of step {result['steps']}, and the log ends at step {reached}"
+        yield f"the result is of step {result['steps']}, but the log ends at step {reached}"
     yield from _check_outcome(run, result, series)
 
 
 def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
-    """Did the run end as it says? A loss that is no number, or too large, shows in the mean that it is logged in."""
+    """Yield contradictions between the outcome and the logs, which show a non-finite or too large loss."""
     logged = [name for name in result["metrics"] if name in series]
     at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
     if result["outcome"] == "finished":
         if at is not None:
-            yield f"the outcome is 'finished', and the result says that it diverged at step {at}"
+            yield f"the outcome is 'finished', but `diverged_at` is {at}"
         elif lost:
-            yield f"the outcome is 'finished', and {lost[0]} is no number at the end of the log"
+            yield f"the outcome is 'finished', but {lost[0]} is not finite at the end of the log"
     elif at is None:
         if logged and not lost:
-            yield "the outcome is 'diverged', and every metric is a number to the end of the log"
+            yield "the outcome is 'diverged', but every metric is finite to the end of the log"
     elif "train/loss" in series:
         steps, values = series["train/loss"]
         point = int(np.searchsorted(steps, at, side="right"))
         bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
         if point < len(steps) and bound is not None:
             length = steps[point] - (steps[point - 1] if point else 0)
-            if values[point] * length < bound * (1 - ROUNDING):  # no loss is negative, so none of these was above
-                yield f"the outcome is 'diverged' at step {at}, and train/loss is {values[point]} in the log there"
+            if values[point] * length < bound * (1 - ROUNDING):  # losses are not negative, so none exceeded the bound
+                yield f"the outcome is 'diverged' at step {at}, but train/loss is {values[point]} in the log"
 
 
 def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Runs of one arm that cost different things. Memory depends on the versions that it was counted with, and on how
-    numbers were computed."""
+    """Yield runs of one arm with different costs; memory may differ with versions and compute options."""
     first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
     for run in runs:
         result = read_result(run) or {}
@@ -123,11 +121,11 @@ def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
             key = run.arm, name, counted if name == "memory" else ""
             other, value = first.setdefault(key, (run, result[name]))
             if value != result[name]:
-                yield f"{run.where}: {name} is {result[name]} in the result, and {value} in that of {other.where}"
+                yield f"{run.where}: {name} is {result[name]} in the result, but {value} in that of {other.where}"
 
 
 def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
-    """What tuning found, against the runs that it tried."""
+    """Yield contradictions between the recorded tuning and the runs of its trials."""
     tuning = study.get("tuning")
     if not tuning:
         return
@@ -137,13 +135,13 @@ def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
         for cell, trial in entry["trials"].items():
             came_to = [_finished_value(ended.get((trial["arm"], seed)), metric) for seed in tuning["seeds"]]
             if came_to != trial["by_seed"]:
-                yield f"study.yaml: tuning {name} with {cell} came to {came_to}, and {trial['by_seed']} is recorded"
+                yield f"study.yaml: tuning {name} with {cell} gave {came_to}, but {trial['by_seed']} is recorded"
         means = {cell: _mean_over_seeds(trial["by_seed"]) for cell, trial in entry["trials"].items()}
         known = {cell: mean for cell, mean in means.items() if mean is not None}
         pick = min if study["plan"]["direction"] == "min" else max
         best = pick(known, key=lambda cell: known[cell], default=None)
         if best != entry["best"]:
-            yield f"study.yaml: tuning {name} found {best} best, and {entry['best']} is recorded"
+            yield f"study.yaml: the best trial of {name} is {best}, but {entry['best']} is recorded"
 
 
 def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | None:
@@ -151,13 +149,13 @@ def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | No
 
 
 def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a run is lost."""
+    """Return the mean; None if a value is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
-    """The metric from sums over the evaluation set; None where these are not kept, or are no finite numbers."""
+    """Return the metric from sums over the evaluation set; None if they are not stored or not finite."""
     split, _, what = metric.partition("/")
     total, weight = (sums.get(f"{split}/{name}") for name in (SUMS.get(what), "weight"))
     mean = None if total is None or weight is None else float(total.sum() / max(weight.sum(), 1.0))
@@ -165,7 +163,7 @@ def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
 
 
 def _matches_log(stored: float | None, logged: float) -> bool:
-    """A result has null for what is no finite number."""
+    """Return whether a result agrees with the log; results store null for non-finite numbers."""
     return stored == logged or (stored is None and logged - logged != 0)
 
 
@@ -182,20 +180,18 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
             name = a.get("name", i) if isinstance(a, Mapping) else i
             yield from _differences(a, b, f"{path}[{name}]")
     elif stored != computed and not _close(stored, computed):
-        yield f"{path} is {stored!r}, and {computed!r} from the runs"
+        yield f"{path} is {stored!r}, but {computed!r} from the runs"
 
 
 def _close(stored: Any, computed: Any) -> bool:
-    """Return whether numbers agree but for the last digits, in which machines differ, and sentences but for the digits
-    that their numbers are shown with, in which versions differ.
-    """
+    """Return whether numbers agree up to rounding, and sentences up to the digits of their numbers."""
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)
     return isinstance(stored, str) and isinstance(computed, str) and _same_sentence(stored, computed)
 
 
 def _same_sentence(one: str, other: str) -> bool:
-    """Return whether sentences have the same words, and numbers that agree as far as the coarser of each is shown."""
+    """Return whether sentences have the same words, and numbers that agree at the coarser precision."""
     if FIGURE.split(one) != FIGURE.split(other):
         return False
     pairs = zip(FIGURE.findall(one), FIGURE.findall(other), strict=True)
@@ -203,6 +199,6 @@ def _same_sentence(one: str, other: str) -> bool:
 
 
 def _same_rounded(one: Decimal, other: Decimal) -> bool:
-    """Return whether one is the other, rounded to fewer decimals."""
+    """Return whether two numbers agree when rounded to the fewer decimals of the two."""
     decimals = min(str(figure)[::-1].index(".") for figure in (one, other))
     return abs(one - other) <= Decimal(10) ** -decimals / 2

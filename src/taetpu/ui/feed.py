@@ -1,8 +1,8 @@
-"""What happens in a study, as numbered messages, told apart from what a page already has.
+"""Numbered messages on the progress of a study.
 
-A page is a fold over messages. One that connects anew gets a single `state`; one that was cut off says which message it
-had last, and gets those since. Numbers begin with a name for this server's life: a page that outlived its server gets
-a `state`, which replaces all it has, so that no point is lost or there twice.
+A page is a fold over messages. A new page gets a single `state`; a reconnecting page sends the cursor of its last
+message and gets those since. Cursors contain a random name of the server process: a page from before a restart gets a
+`state`, which replaces all its data, so points are neither lost nor duplicated.
 """
 
 import secrets
@@ -24,15 +24,14 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 MAX_MESSAGES = 2000
-"""Messages that are kept for pages that come back."""
+"""Messages kept for pages that reconnect."""
 MAX_POINTS = 1000
-"""Of a series in a `state`; longer ones are thinned to the least and the most of each stretch."""
+"""Most points of a series in a `state`; longer series are thinned to the minimum and maximum of each interval."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Something that happened. `kind` is one of `state, study, run, points, cut, usage, effects,
-    problem`."""
+    """Message of one of the kinds `state, study, run, points, cut, usage, effects, problem`."""
 
     number: int
     kind: str
@@ -41,7 +40,7 @@ class Message:
 
 @dataclass
 class RunState:
-    """A run as far as it was told: where it stands, its series as (steps, values), and how its device is used."""
+    """State of a run as sent: status, series as (steps, values), and device usage."""
 
     arm: str
     seed: int
@@ -51,14 +50,14 @@ class RunState:
     use: str = ""
 
     def cut(self, step: int) -> None:
-        """Forget what lies behind a step."""
+        """Drop points after a step."""
         for steps, values in self.series.values():
             keep = int(np.searchsorted(steps, step, side="right"))
             del steps[keep:], values[keep:]
 
 
 class Feed:
-    """The messages of one study."""
+    """Messages of one study."""
 
     def __init__(self, folder: StudyFolder):
         self.folder, self.life = folder, secrets.token_hex(4)
@@ -73,10 +72,10 @@ class Feed:
         self._problems: list[str] = []
         self._unjudged = ""
 
-    # What is told.
+    # Sending.
 
     def since(self, cursor: str | None) -> list[Message]:
-        """What a page with this cursor lacks: nothing, some messages, or a `state`."""
+        """Return the messages after a cursor, or one `state` if the cursor is unknown or too old."""
         life, _, number = (cursor or "").partition("-")
         oldest = self.messages[0].number - 1 if self.messages else self.number
         if life == self.life and number.isdecimal() and oldest <= int(number) <= self.number:
@@ -84,11 +83,11 @@ class Feed:
         return [Message(self.number, "state", self.state())]
 
     def cursor(self, message: Message) -> str:
-        """What a page says that has this message, to go on from it."""
+        """Return the cursor that a page sends to continue after a message."""
         return f"{self.life}-{message.number}"
 
     def state(self) -> dict[str, Any]:
-        """All that is known, in one piece."""
+        """Return the complete state."""
         runs = {
             key: {
                 "arm": run.arm,
@@ -99,18 +98,18 @@ class Feed:
             }
             for key, run in self.runs.items()
         }
-        told = {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
-        return {**told, "using": self.using}
+        state = {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
+        return {**state, "using": self.using}
 
-    # What is read.
+    # Reading.
 
     def poll(self) -> int:
-        """Read what is new in the store; how many messages that came to."""
+        """Read new data from the store and return the number of new messages."""
         before = self.number
         self._problems = []
-        with self._tried():
+        with self._collect_errors():
             self._read()
-        self._tell_problem("\n".join(self._problems))
+        self._send_problem("\n".join(self._problems))
         del self.messages[:-MAX_MESSAGES]
         return self.number - before
 
@@ -120,67 +119,67 @@ class Feed:
             study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
             study["primary"] = frozen["measure"]["primary"]
             self.study, self._frozen_at = {**self.study, **study}, frozen_at
-            self._tell("study", self.study)
+            self._send("study", self.study)
         for run in self.folder.runs():
-            with self._tried():
+            with self._collect_errors():
                 self._read_run(run)
         self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
-            self._ended, self._unjudged = ended, ""  # judged once, also where that fails: it takes a second
+            self._ended, self._unjudged = ended, ""  # analysed once, even if that fails: it takes a second
             try:
                 self.effects = _effects_so_far(self.folder)
-                self._tell("effects", self.effects)
+                self._send("effects", self.effects)
             except UserError as error:
                 self._unjudged = str(error)
         self._problems += [self._unjudged] if self._unjudged else []
 
     def _choose_series(self) -> None:
-        """Tell which series shows the primary metric (`shown`), and which is drawn of it (`curve`)."""
+        """Send which series is shown for the primary metric (`shown`), and which is plotted (`curve`)."""
         recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
         primary = self.study["primary"]
         chosen = {"shown": progress_metric(primary, recorded), "curve": progress_metric(primary, recorded, curve=True)}
         if not chosen.items() <= self.study.items():
             self.study = {**self.study, **chosen}
-            self._tell("study", self.study)
+            self._send("study", self.study)
 
     def _read_run(self, run: RunFolder) -> None:
         key = run.key.partition("/")[2]
         known = self.runs.get(key)
         if known is None:
             known = self.runs[key] = RunState(run.arm, run.seed)
-            self._tell("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
+            self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
         elif known.status == "done":
             return
-        status = run.status()  # before the metrics: what is done has them all
+        status = run.status()  # read before the metrics, which are complete once the run is done
         for message in _read_segments(run, known):
             self.using = key if message[0] == "usage" else self.using
-            self._tell(message[0], {"run": key, **message[1]})
+            self._send(message[0], {"run": key, **message[1]})
         if status != known.status:
             known.status = status
-            self._tell("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": status})
+            self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": status})
 
     @contextmanager
-    def _tried(self) -> Iterator[None]:
-        """What cannot be read, because it is being written or is damaged, is said, and tried again at the next look."""
+    def _collect_errors(self) -> Iterator[None]:
+        """Collect a `UserError` on unreadable data, which is read again at the next poll."""
         try:
             yield
         except UserError as error:
             if (text := str(error)) not in self._problems:
                 self._problems.append(text)
 
-    def _tell_problem(self, text: str) -> None:
+    def _send_problem(self, text: str) -> None:
         if text != self._problem:
             self._problem = text
-            self._tell("problem", {"text": text})
+            self._send("problem", {"text": text})
 
-    def _tell(self, kind: str, data: Mapping[str, Any]) -> None:
+    def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         self.number += 1
         self.messages.append(Message(self.number, kind, data))
 
 
 def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the segments of a run that are new. A run that went on from a checkpoint has lost some."""
+    """Yield messages on new segments of a run; a run resumed from a checkpoint may have lost some."""
     keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     if known.segments - set(keys):
         known.segments &= set(keys)
@@ -203,7 +202,7 @@ def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[
 
 
 def _usage_at(run: RunFolder, segment: str) -> str:
-    """How the run's device was used when a segment of its metrics was stored, in words."""
+    """Return the device usage at a segment of a run's metrics, as text."""
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""
@@ -212,14 +211,14 @@ def _usage_at(run: RunFolder, segment: str) -> str:
 
 
 def _effects_so_far(folder: StudyFolder) -> dict[str, Any]:
-    """The effects so far, in the report's words."""
+    """Return headline, notices and verdict table of the results so far."""
     found = compute_results(folder)
     rows = [
         {**vars(row), "done": _progress(arm)}
         for row, arm in zip(summary.verdict_rows(found), found["arms"], strict=True)
     ]
-    told = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
-    return finite({**told, "places": summary.mean_places(found)})
+    effects = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
+    return finite({**effects, "places": summary.mean_places(found)})
 
 
 def _progress(arm: Mapping[str, Any]) -> str:

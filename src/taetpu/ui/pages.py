@@ -1,4 +1,4 @@
-"""What the pages show besides the stream: the studies under a root, their runs side by side, and one run."""
+"""Data of the pages besides the stream: studies under a root, all runs, and one run."""
 
 from typing import Any
 
@@ -11,24 +11,24 @@ from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import thin_series
 
 MAX_SAMPLES = 20
-"""Of a run, at most so many are shown: the last."""
+"""Most samples shown of a run, the last ones."""
 
 
 class Root:
-    """A study's folder, or a root of many."""
+    """A study's folder, or a root folder of several studies."""
 
     def __init__(self, place: str):
         self.place = place
 
     def study(self, name: str) -> StudyFolder:
-        """The study of this name. Raises `UserError` where there is none."""
+        """Return the study with a name; raise `UserError` if there is none."""
         found = {study.name: study for study in find_studies(self.place)}
         if name not in found:
-            raise UserError(f"no study {name!r} is stored here", file=self.place, remedy=suggest(name, found))
+            raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, found))
         return found[name]
 
     def studies(self) -> list[dict[str, Any]]:
-        """A row for each study: how far it has come, and what it found."""
+        """Return a row for each study with its progress."""
         rows = []
         for entry in list_studies(self.place):
             row = {"study": entry.name, "arms": entry.arms, "seeds": entry.seeds, "done": entry.done}
@@ -36,9 +36,7 @@ class Root:
         return rows
 
     def runs(self) -> dict[str, Any]:
-        """All runs of all studies: the settings in which any differ, and a row for each. Of what is damaged, what to do
-        about it.
-        """
+        """Return all runs of all studies, the settings in which they differ, and problems of damaged runs."""
         tables, rows, problems = [], [], []
         for run in [run for study in find_studies(self.place) for run in study.runs()]:
             try:
@@ -54,13 +52,11 @@ class Root:
         return {"columns": columns, "rows": rows, "problems": problems}
 
     def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
-        """One run: its settings, samples, result and series. Raises `UserError` where there is none."""
+        """Return settings, samples, result and series of a run; raise `UserError` if there is none."""
         own = self.study(study).runs()
         found = next((one for one in own if one.arm == arm and f"{one.seed}-{one.id}" == run), None)
         if found is None:
-            raise UserError(
-                f"study {study!r} has no run {arm}/{run}", remedy="the study's page lists those that it has"
-            )
+            raise UserError(f"study {study!r} has no run {arm}/{run}", remedy="See the study's page for its runs.")
         samples = found.samples()
         return {
             **_run_facts(study, found),

@@ -1,8 +1,8 @@
-"""The server of the live page: pages, their data, and one stream of messages for each page that is open.
+"""Server of the live page: pages, their data, and a stream of messages for each open page.
 
-It reads the store alone, so it may be started, killed and started again while a study trains. Requests without the
-token of the printed link are rejected: other users of the machine can reach 127.0.0.1, too. So are requests that name
-another host, as a page does whose domain was rebound to 127.0.0.1, and requests of pages from other origins.
+It only reads the store, so it can be restarted while a study trains. Requests without the token of the printed link are
+rejected, since other users of the machine can reach 127.0.0.1. So are requests that name another host (DNS rebinding)
+and requests from other origins.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from taetpu.ui.feed import Feed, Message
 COOKIE = "taetpu"
 MAX_PORT = 65535
 HEARTBEAT = 15.0
-"""Seconds after which an idle stream says that it is still there."""
+"""Seconds between heartbeats of an idle stream."""
 PERIOD = 2.0
-"""Seconds between two looks at the store, while anybody watches."""
+"""Seconds between two polls of the store while pages are open."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
-"""What a Host header may be: this machine, at any port, since `ssh -L` may forward another one."""
+"""Accepted Host headers: this machine at any port, since `ssh -L` may forward another port."""
 STATIC = {"live.js": "text/javascript", "live.css": "text/css"}
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 
 
 class WatchedFeed:
-    """A feed that is read while somebody listens, and wakes who does."""
+    """Feed that is polled while there are listeners, and wakes them on news."""
 
     def __init__(self, feed: Feed, period: float = PERIOD):
         self.feed, self.period = feed, period
@@ -56,7 +56,7 @@ class WatchedFeed:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Read the store in the background for as long as the block lasts."""
+        """Poll the store in the background inside the block."""
         self.listeners += 1
         if self.task is None:
             await self.poll()
@@ -70,7 +70,7 @@ class WatchedFeed:
                 self.task = None
 
     async def poll(self) -> None:
-        """Read what is new, once."""
+        """Poll the store once."""
         if await asyncio.to_thread(self.feed.poll):
             async with self.changed:
                 self.changed.notify_all()
@@ -81,7 +81,7 @@ class WatchedFeed:
             await self.poll()
 
     async def since(self, cursor: str | None, timeout: float) -> list[Message]:
-        """The messages since a cursor; waits for one, but no longer than that."""
+        """Return the messages after a cursor, waiting up to `timeout` seconds for one."""
         found = self.feed.since(cursor)
         if not found:
             with suppress(TimeoutError):
@@ -92,14 +92,14 @@ class WatchedFeed:
 
 
 class Server:
-    """What the pages are made of."""
+    """Application of the live page."""
 
     def __init__(self, root: pages.Root, token: str, period: float = PERIOD):
         self.root, self.token, self.period = root, token, period
         self.watched: dict[str, WatchedFeed] = {}
 
     def app(self) -> Starlette:
-        """The application, to be served by uvicorn."""
+        """Return the ASGI application."""
         routes = [
             *(Route(path, self.shell) for path in PAGES),
             Route("/vega.js", lambda request: _script(vega_bundle())),
@@ -136,11 +136,11 @@ class Server:
         return PlainTextResponse("Open the link that `taetpu ui` printed: it holds a token.\n", 403)
 
     async def shell(self, request: Request) -> Response:
-        """Every page is the same few lines; what it shows follows from its address."""
+        """Return the HTML shared by all pages; the script shows content by address."""
         return Response(_resource("shell.html"), media_type="text/html")
 
     def data(self, make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """An answer in JSON; a mistake in the address, or a damaged file, as its message."""
+        """Return an endpoint that answers in JSON, and with 404 and the message for a `UserError`."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -151,13 +151,13 @@ class Server:
         return answer
 
     def watch(self, name: str) -> WatchedFeed:
-        """The feed of a study. Raises `UserError` where there is none of that name."""
+        """Return the feed of a study; raise `UserError` if there is no such study."""
         if name not in self.watched:
             self.watched[name] = WatchedFeed(Feed(self.root.study(name)), self.period)
         return self.watched[name]
 
     async def messages(self, request: Request) -> Response:
-        """The messages since `?since=`, for pages that cannot hold a stream open."""
+        """Return the messages after `?since=`, for pages that cannot keep a stream open."""
         try:
             watched = self.watch(request.path_params["name"])
         except UserError as error:
@@ -167,7 +167,7 @@ class Server:
         return JSONResponse([{"id": watched.feed.cursor(m), "kind": m.kind, "data": finite(m.data)} for m in found])
 
     async def events(self, request: Request) -> Response:
-        """The same as server-sent events, for as long as the page is open."""
+        """Stream the messages as server-sent events while the page is open."""
         try:
             watched = self.watch(request.path_params["name"])
         except UserError as error:
@@ -183,17 +183,17 @@ class Server:
                         at = watched.feed.cursor(message)
                         yield format_event(at, message)
                     if not found:
-                        yield ": still here\n\n"
+                        yield ": heartbeat\n\n"
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
 
 
 def _reject_origin(request: Request) -> Response | None:
-    """Return the rejection of a request that names another host, or that a page of another origin makes; else None."""
+    """Return the rejection of a request for another host or from another origin, else None."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if HOST.fullmatch(host) is None or int(host.rpartition("]")[2].partition(":")[2] or 80) > MAX_PORT:
-        problem = f"The live page is at 127.0.0.1 or localhost, and the request names {host!r}."
+        problem = f"The live page is at 127.0.0.1 or localhost; the request names {host!r}."
         return PlainTextResponse(f"{problem}\nFrom another machine, use the `ssh -L` line of `taetpu ui`.\n", 403)
     if origin is not None and origin.lower() != f"{request.url.scheme}://{host.lower()}":
         return PlainTextResponse(f"A page of {origin!r} may not read the live page.\n", 403)
@@ -201,7 +201,7 @@ def _reject_origin(request: Request) -> Response | None:
 
 
 def format_event(cursor: str, message: Message) -> str:
-    """One server-sent event."""
+    """Format a message as a server-sent event."""
     body: Mapping[str, Any] = finite(message.data)
     return f"id: {cursor}\nevent: {message.kind}\ndata: {json.dumps(body, separators=(',', ':'), allow_nan=False)}\n\n"
 

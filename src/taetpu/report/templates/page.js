@@ -1,5 +1,5 @@
-// Draws the charts from the data in the page, in the colours of the reader's light or dark setting: each when it comes
-// near the part that is seen, and all of them before the page is printed.
+// Draws the charts from the data in the page, in the colours of the light or dark theme: each chart when it comes near
+// the viewport, all of them before printing.
 const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Map();
@@ -28,9 +28,9 @@ async function draw(place, theme = dark.matches ? "dark" : "light") {
   if (drawn.get(place) === theme) return;
   drawn.set(place, theme);
   const config = data.themes[theme];
-  // `ast` has Vega interpret expressions, which the page's security policy asks for.
+  // `ast` makes Vega interpret expressions, as the content security policy requires.
   await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
-  place.querySelector("svg").setAttribute("aria-hidden", "true"); // its place says what it is, the tables say the rest
+  place.querySelector("svg").setAttribute("aria-hidden", "true"); // the container has the label, the tables have the data
 }
 
 const places = [...document.querySelectorAll("[data-chart]")];
@@ -38,12 +38,12 @@ const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, 
 places.forEach((place) => near.observe(place));
 dark.addEventListener("change", () => [...drawn.keys()].forEach((place) => draw(place)));
 
-// Paper is light, and has no folds.
+// Print in the light theme, and only what is expanded.
 const shown = () => places.filter((place) => place.checkVisibility());
 addEventListener("beforeprint", () => shown().forEach((place) => draw(place, "light")));
 addEventListener("afterprint", () => shown().forEach((place) => draw(place)));
 
-// A link to an arm opens its part.
+// A link to an arm expands its section.
 function unfold() {
   const part = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (part?.tagName === "DETAILS") part.open = true;
