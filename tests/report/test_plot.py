@@ -124,7 +124,7 @@ def test_mistakes(made: Made, settings: dict, says: str) -> None:
 
 def test_too_many_lines_and_a_name_without_a_format(made: Made, tmp_path: Path) -> None:
     study = made({f"arm{i}": [1.0] for i in range(21)})
-    with pytest.raises(UserError, match="at most 20 lines .* got 21"):
+    with pytest.raises(UserError, match=r"at most 20 lines .* got 21"):
         plot([study], "val/loss")
     with pytest.raises(UserError, match=r"unknown chart format .*\.doc"):
         save_chart(plot([study], "val/loss", by="study"), tmp_path / "loss.doc")

@@ -60,7 +60,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growi
         wait_until_shown(page, growing)
     growing.train("baseline", 0, 100, 200)
     growing.train("other", 0, 0, 60)
-    until(page, "document.getElementById('link').textContent.includes('the server is gone')")
+    until(page, "document.getElementById('link').textContent.includes('not reachable')")
     with serving(tmp_path, port):
         wait_until_shown(page, growing)
         growing.train("other", 0, 60, 90, utilisation=0.25, memory_bytes=2.0**30)
@@ -94,7 +94,7 @@ def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width
 def test_a_root_without_studies_says_so_until_one_comes(tmp_path, opened) -> None:
     with serving(tmp_path) as port:
         page = opened(address(port, ""), offline=False)
-        page.get_by_text("No study is stored here yet.").wait_for()
+        page.get_by_text("There is no study here yet.").wait_for()
         Growing(tmp_path).train("baseline", 0, 0, 10)
         page.get_by_role("link", name="toy").wait_for()
         page.context.close()
@@ -126,5 +126,5 @@ def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, ope
         differ.wait_for()
         rows.filter(has_text="other, seed 0").get_by_role("checkbox").uncheck()
         rows.filter(has_text="baseline, seed 1").get_by_role("checkbox").check()
-        page.get_by_text("They differ in the seed alone.").wait_for()
+        page.get_by_text("These runs differ only in the seed.").wait_for()
         page.context.close()

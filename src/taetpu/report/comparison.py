@@ -33,7 +33,7 @@ def comparison_terms(arm: Mapping[str, Any], results: Results, costs: Costs = NO
     elif arm["against"] and not LENGTH & set(arm["diff"]) and any(map(matched_to, results["arms"])):
         found.append("at equal steps")
     if "tuned" in role:
-        found.append("both tuned")
+        found.append("both tuned" if arm["against"] else "tuned")
     if arm["against"] not in (None, results["arms"][0]["name"]) and "tuned" not in role:
         found.append(f"against {arm['against']}")
     return ", ".join(found)

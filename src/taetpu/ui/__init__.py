@@ -1,1 +1,1 @@
-"""The live page: a server that reads the store, and never touches what trains."""
+"""The live page: a server that streams the progress of studies to browsers."""

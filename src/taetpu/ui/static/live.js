@@ -1,11 +1,11 @@
-// The live page. What it shows is a fold over the server's messages; what page it is follows from its address.
+// The live page: a fold over the server's messages; the address selects the page.
 
 const main = document.getElementById("main");
 const link = document.getElementById("link");
-const MOST_POINTS = 400; // of a drawn line
-const REDRAW = 2000; // milliseconds between two drawings of a chart
+const MOST_POINTS = 400; // per line
+const REDRAW = 2000; // milliseconds between two redraws of a chart
 const POLL = 2000;
-const PAGE = 200; // rows of a table that are shown at first
+const PAGE = 200; // rows of a table shown at first
 
 // --- small parts ---
 
@@ -104,9 +104,9 @@ function chart(label) {
     if (!latest.length) return;
     const lines = new Set(latest.map((row) => row.line)).size;
     const wanted = `${metric} ${dark.matches} ${lines > 10}`;
-    if (drawn !== wanted) { // another metric or other colours: another chart; new points alone keep the zoom
+    if (drawn !== wanted) { // rebuild for another metric or theme; new points alone keep the zoom
       drawn = wanted;
-      // `ast` has Vega interpret expressions, which the page's security policy asks for.
+      // `ast` makes Vega interpret expressions, as the content security policy requires.
       view = (await vegaEmbed(place, { ...spec(metric, lines), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
     } else if (view) {
       await view.data("points", latest).runAsync();
@@ -117,7 +117,7 @@ function chart(label) {
   return { node: place, update(rows, name) { latest = rows; if (name !== metric) { metric = name; clearTimeout(timer); timer = null; draw(); } else soon(); } };
 }
 
-// Means over runs at every step that any of them has, thinned to what a chart has pixels for.
+// Means over runs at every step that any of them has, thinned to the chart's resolution.
 function line(name, runs) {
   const at = new Map();
   for (const [steps, values] of runs) steps.forEach((step, i) => {
@@ -132,9 +132,9 @@ function line(name, runs) {
 
 // --- the stream ---
 
-const GONE = "the server is gone; this page goes on when it is back";
+const GONE = "The server is not reachable; this page reconnects automatically.";
 
-// Calls `hear(kind, data)` for each message; goes on by itself after a cut, by polling where streams do not come through.
+// Calls `hear(kind, data)` for each message; reconnects by itself, and polls if streams are blocked.
 function listen(study, hear) {
   let cursor = null, failures = 0, polling = false;
   const take = (id, kind, data) => { cursor = id; hear(kind, data); };
@@ -150,12 +150,12 @@ function listen(study, hear) {
     try {
       for (const { id, kind, data } of await fetched(`/data/study/${url(study)}?since=${encodeURIComponent(cursor ?? "")}`)) take(id, kind, data);
       link.textContent = "";
-    } catch (error) { link.textContent = error instanceof TypeError ? GONE : error.message; } // of the network, or the server's
+    } catch (error) { link.textContent = error instanceof TypeError ? GONE : error.message; } // network errors are TypeErrors; others are from the server
     setTimeout(poll, POLL);
   }
 }
 
-// The state of a study after one more message.
+// Returns the state of a study after one more message.
 export function fold(state, kind, data) {
   if (kind === "state") return structuredClone(data);
   if (kind === "study") state.study = data;
@@ -187,7 +187,7 @@ async function studies() {
     { name: "changed", value: (r) => r.changed, cell: (r) => new Date(r.changed).toLocaleString() },
     { name: "problem", value: (r) => r.problem, cell: (r) => r.problem ?? "" },
   ]);
-  const none = h("p", { class: "soft", hidden: true }, "No study is stored here yet. This page shows the first one soon after `taetpu run` begins it.");
+  const none = h("p", { class: "soft", hidden: true }, "There is no study here yet. A study appears shortly after `taetpu run` starts it.");
   show("Studies", none, rows.node);
   const refresh = async () => {
     try {
@@ -210,8 +210,8 @@ const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) 
 function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
   let timer = null, metric = null;
-  const series = () => state.study.shown ?? "val/loss"; // which shows the primary metric
-  const fixed = (value) => (value == null ? "-" : value.toFixed(state.effects.places ?? 4)); // as many decimals as effects have at least
+  const series = () => state.study.shown ?? "val/loss"; // the series for the primary metric
+  const fixed = (value) => (value == null ? "-" : value.toFixed(state.effects.places ?? 4)); // at least as many decimals as effects
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
@@ -234,7 +234,7 @@ function study(name) {
     { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
   show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
-    h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Wheel zooms, dragging moves, a double click resets; the legend picks lines.")),
+    h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, double-click to reset; click the legend to highlight lines.")),
     curves.node, h("h2", {}, "Runs"), runs.node);
 
   function draw() {
@@ -252,13 +252,13 @@ function study(name) {
     head.replaceChildren(...[h("p", {}, state.effects.headline ?? ""), h("p", { class: "soft" }, h("progress", { max: total || 1, value: ended, "aria-label": "runs that have ended" }), ` ${ended} of ${total} runs have ended`),
       ...(state.effects.notices ?? []).map((text) => h("p", { class: "notice" }, text)), state.problem ? h("p", { class: "notice" }, state.problem) : null].filter(Boolean));
     const at = all.filter((run) => run.status !== "done" && run.use);
-    const using = at.find((run) => run.key === state.using) ?? at.at(-1); // the pack that is trained: the one told of last
+    const using = at.find((run) => run.key === state.using) ?? at.at(-1); // the pack in training: the last one to report
     if (using) head.append(h("p", { class: "soft" }, `Device: ${using.use}`));
-    const told = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
+    const rowsByArm = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
     arms.fill(state.study.arms.map((arm) => {
       const own = all.filter((run) => run.arm === arm);
       const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", done: `0/${state.study.seeds.length}` };
-      return { ...none, ...told[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), shown: last(own, series()) };
+      return { ...none, ...rowsByArm[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), shown: last(own, series()) };
     }));
     runs.fill(all);
     const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
@@ -301,11 +301,11 @@ async function allRuns() {
   const details = new Map();
   async function compare() {
     const own = rows.filter((row) => chosen.has(key(row)));
-    history.replaceState(null, "", `?${new URLSearchParams(own.map((row) => ["run", key(row)]))}`); // to be kept or sent
+    history.replaceState(null, "", `?${new URLSearchParams(own.map((row) => ["run", key(row)]))}`); // for bookmarks and links
     curves.node.hidden = !own.length;
     for (const row of own) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
     const differ = columns.filter((path) => own.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(own[0].settings[path])));
-    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : !differ.length ? h("p", { class: "soft" }, "They differ in the seed alone.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
+    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : !differ.length ? h("p", { class: "soft" }, "These runs differ only in the seed.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), own.map((row) => h("th", { scope: "col" }, `${row.study}: ${row.arm} ${row.seed}`)))),
       h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), own.map((row) => h("td", {}, short(row.settings[path])))))))));
     curves.update(own.flatMap((row) => line(`${row.study}: ${row.arm} ${row.seed}`, [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
@@ -324,4 +324,4 @@ async function allRuns() {
 
 const [, page, ...rest] = location.pathname.split("/").map(decodeURIComponent);
 const open = { "": studies, study, run: oneRun, runs: allRuns }[page];
-Promise.resolve().then(() => open(...rest)).catch((error) => show("Not there", h("p", { class: "notice" }, error.message)));
+Promise.resolve().then(() => open(...rest)).catch((error) => show("Not found", h("p", { class: "notice" }, error.message)));
