@@ -58,11 +58,11 @@ def result_of(study, arm):
 TAMPERED = {
     "an effect": (
         lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(effect=-1.0)),
-        "results.json: arms[low-lr].effect is -1.0, and ",
+        "results.json: arms[low-lr].effect is -1.0, but ",
     ),
     "a verdict": (
         lambda study: edited(study / "results.json", lambda data: data["arms"][1].update(verdict="equivalent")),
-        "results.json: arms[low-lr].verdict is 'equivalent', and ",
+        "results.json: arms[low-lr].verdict is 'equivalent', but ",
     ),
     "an arm left out": (
         lambda study: edited(study / "results.json", lambda data: data["arms"].pop()),
@@ -70,7 +70,7 @@ TAMPERED = {
     ),
     "a result": (
         lambda study: edited(result_of(study, "low-lr"), lambda data: data["metrics"].update({"val/loss": 0.5})),
-        "val/loss is 0.5 in the result, and ",
+        "val/loss is 0.5 in the result, but ",
     ),
 }
 
@@ -133,7 +133,7 @@ def test_a_study_that_lost_a_part_is_refused(taetpu, study, what, command):
         ("{}", "this is not the result of a run"),
         (
             '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
-            "metric 'val/loss' is 'low', which is not a number",
+            "metric 'val/loss' must be a number, got 'low'",
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_schedule_cut_short_is_refused(taetpu, study):
     edited(result_of(study, "low-lr"), lambda data: data.update(steps=10))
     done = taetpu("report", study, "--verify")
     assert done.code == 2
-    assert "this run ended after 10 of its 20 steps, so that it cannot be compared" in done.err
+    assert "this run ended after 10 of its 20 steps and cannot be compared" in done.err
 
 
 def test_damaged_metrics_are_refused(taetpu, study):
@@ -199,9 +199,9 @@ def test_claims_that_hold_exit_with_0_and_others_with_3(taetpu, here, study):
 @pytest.mark.parametrize(
     ("said", "problem", "remedy"),
     [
-        ("low-lr is bad", "'low-lr is bad' is not a claim that can be checked", "e.g. `nope is worse by"),
+        ("low-lr is bad", "'low-lr is bad' is not a valid claim", "`nope is worse by"),
         ("lowlr is worse", "study 'small' has no arm 'lowlr'", "low-lr"),
-        ("low-lr is worse by at least much", "'much' is not the size of an effect", "e.g. 0.02"),
+        ("low-lr is worse by at least much", "the size of an effect must be a number", "e.g. 0.02"),
     ],
 )
 def test_what_is_no_claim_is_refused_at_its_line(taetpu, here, study, said, problem, remedy):
