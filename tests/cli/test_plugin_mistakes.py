@@ -1,8 +1,5 @@
 """Ordinary mistakes in a plug-in: `plan` and `run` name each with its place and remedy, exit with 2, store nothing."""
 
-import io
-import sys
-
 import pytest
 from tests.cli.mistakes import EXITS, FFN, MISTAKES, STUDY, ffn
 
@@ -88,7 +85,6 @@ def test_a_plug_in_that_is_long_in_loading_is_named(taetpu, written, here, monke
     waits = "import sys, time\nend = time.monotonic() + 60\nwhile 'own.py' not in sys.stderr.getvalue():\n"
     waits += f"    assert time.monotonic() < end\n{ffn()}"
     written(waits, FFN)
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert taetpu("plan", "own.yaml").code == 0
 
 

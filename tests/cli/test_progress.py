@@ -1,16 +1,10 @@
-"""What a person sees of a run: plain lines in a log, a live display on a terminal, and a time left to believe."""
+"""The progress of a run: plain lines in a log, a live display on a terminal, and the time left."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 
 import numpy as np
 import pytest
+from tests.cli.terminal import on_terminal
 
 from taetpu.study import progress
 
@@ -59,35 +53,12 @@ def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
     assert len({line.split()[0] for line in table if line.startswith("an-arm")}) == 2
 
 
-@pytest.fixture
-def screen(here):
-    """`screen(*arguments) -> str`: everything the command writes to a terminal of 80 x 24."""
-
-    def show(*args: str) -> str:
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        command = [sys.executable, "-m", "taetpu", *args]
-        env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm-256color"}
-        with subprocess.Popen(command, cwd=here, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-            os.close(theirs)
-            written = b""
-            try:
-                while part := os.read(ours, 4096):
-                    written += part
-            except OSError:  # how a terminal says that nobody is left at the other end
-                pass
-        os.close(ours)
-        assert process.returncode == 0, written.decode()
-        return written.decode()
-
-    return show
-
-
 @pytest.mark.slow
-def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text, screen):
+def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text):
     longer = text.replace("steps: 20,", "steps: 1500,").replace("eval_every: 10", "eval_every: 300")
     (here / "s.yaml").write_text(longer)
-    written = screen("run", "s.yaml")
+    code, written = on_terminal(here, ["run", "s.yaml"], answer="", seconds=240)
+    assert code == 0, written
     plain = re.sub(ESCAPES, "", written)
     lines = re.split(r"[\r\n]+", plain)
     assert max(map(len, lines)) <= 80

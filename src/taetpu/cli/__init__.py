@@ -1,1 +1,1 @@
-"""The command line: parses, calls, prints. Each command imports what it needs when it runs, so that --help is quick."""
+"""The command line: a file per command or group. Commands import their packages when they run, so --help is fast."""

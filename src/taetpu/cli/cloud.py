@@ -133,7 +133,6 @@ def confirm(
     Raises:
         UserError: standard input is not a terminal.
     """
-
     log(wrap_lines(plan))
     if dry_run:
         log("dry run: nothing was changed")
@@ -204,7 +203,6 @@ def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
 
     Ctrl-C, SIGTERM and SIGHUP exit with 128 + the signal. A `UserError` gets the remaining machines called `name`.
     """
-
     received = signal.SIGINT
 
     def stop(number: int, frame: object) -> None:
@@ -278,7 +276,6 @@ def select_hosts(name: str | None, worker: str) -> "tuple[Settings, Hosts, list[
         UserError: `worker` is neither a host's number nor "all".
         CloudError: as `find_hosts`.
     """
-
     settings = read_settings()
     hosts = find_hosts(settings, name)
     if worker == "all":

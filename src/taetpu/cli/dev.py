@@ -61,7 +61,6 @@ def _run_files(
     words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
 ) -> None:
     """Copy Python files to the hosts and run them; with `scrap`, delete the copies at the end."""
-
     settings, hosts, workers = select_hosts(tpu, worker)
     commands, files = _parse(words)
     check_idle(hosts, workers)
@@ -125,7 +124,6 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
     Raises:
         UserError: no file is named, or one does not exist.
     """
-
     ends = [-1, *(number for number, word in enumerate(words) if word == NEXT), len(words)]
     groups = [words[a + 1 : b] for a, b in pairwise(ends)]
     if not all(groups):

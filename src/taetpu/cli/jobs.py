@@ -74,7 +74,6 @@ def run(
 
     Example: taetpu tpu run --detach python train.py --lr 3e-4
     """
-
     words = command_words(context)
     if not words:
         raise UserError("missing COMMAND", remedy="taetpu tpu run python train.py --lr 3e-4")
@@ -181,7 +180,7 @@ def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
 
 
 def sync_project(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) -> list[str]:
-    """Sync this project; return the changed paths, or with `dry_run` all paths that would be compared."""
+    """Sync this project; return the changed paths, or with `dry_run` all paths of the project."""
     from taetpu.cloud import jobs, transfer
 
     root = transfer.project_folder(Path.cwd())

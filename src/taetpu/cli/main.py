@@ -123,7 +123,6 @@ def _fail(error: "UserError") -> NoReturn:
 
 def _usage_error(error: typer.TyperException) -> "UserError":
     """Return a usage error of typer as a `UserError`."""
-
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")

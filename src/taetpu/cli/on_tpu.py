@@ -267,7 +267,6 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
     Raises:
         UserError: `--root` is not a gs:// address.
     """
-
     named = root or os.environ.get("TAETPU_ROOT", "")
     if named.startswith("gs://"):
         return named
@@ -303,7 +302,6 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
 
 def check_paths(study: "Study") -> None:
     """Raise `UserError` for absolute paths of plug-ins and texts: folders of another machine differ."""
-
     for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):
             remedy = "Use a path relative to the study file; it is copied along with the study."

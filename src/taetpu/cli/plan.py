@@ -1,4 +1,4 @@
-"""`taetpu plan`: a study's runs, sizes and packs, and a proof that each arm changes only what it declares."""
+"""`taetpu plan`: a study's runs, sizes and packs, and a proof that each arm changes only its declared fields."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class PlanOptions(StudyOptions):
 def plan(options: PlanOptions) -> None:
     """Show arms, sizes, packs and time without training.
 
-    Checks that each arm changes what it declares, and nothing else.
+    Also proves that each arm changes only its declared fields.
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taetpu.train.layout import Packing
 
 ON_CHIP = 10
-"""Intensity as a multiple of the device's balance, above which there is no memory traffic worth a number."""
+"""Intensity, as a multiple of the device's balance, above which memory traffic is negligible."""
 SMALL = 0.01
 """Utilisation below which a study is too small for a TPU."""
 COMPARED = 8

@@ -146,7 +146,6 @@ def run(options: RunOptions) -> None:
 
 def _check(options: RunOptions) -> None:
     """Raise `UserError` for options that exclude each other or lack the option that they belong to."""
-
     tpu, ray, shard = options.on == "tpu", options.on == "ray", options.shard is not None
     cluster, member = options.coordinator is not None, (options.processes, options.process) != (None, None)
     if not (tpu or ray or options.on is None):

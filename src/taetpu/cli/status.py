@@ -95,7 +95,6 @@ def status(
 
 def warn_of_damaged_plan(study: "StudyFolder") -> None:
     """Print a warning if the plan of the packs is damaged: results do not depend on it, but `taetpu run` does."""
-
     try:
         study.read_plan()
     except UserError as error:
@@ -104,7 +103,6 @@ def warn_of_damaged_plan(study: "StudyFolder") -> None:
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
     """Return the rows of `_arms`, or a row with the problem of a study that cannot be read."""
-
     try:
         return _arms(study)
     except UserError as error:
