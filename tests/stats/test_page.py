@@ -21,7 +21,7 @@ def test_the_worked_example(store_study) -> None:
     results = analyse(store_study(values, equivalence=0.01))
     assert f"{results['noise_floor']['sd']:.3f}" in PAGE
     assert f"standard deviation of {results['model']['residual_sd']:.4f}" in PAGE
-    assert f"measured on {results['model']['df']} degrees of freedom" in " ".join(PAGE.split())
+    assert f"{results['model']['df']} degrees of freedom" in " ".join(PAGE.split())
     told = {name: row for name, *row in lines if len(row) == 5}
     for arm in results["arms"]:
         assert f"{arm['mean']:.3f}" in PAGE
