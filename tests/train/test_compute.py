@@ -89,7 +89,7 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
 
 def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
     config, source = sized()
-    with pytest.raises(UserError, match="go on where this pack was begun"):
+    with pytest.raises(UserError, match="the kind of device it was started on"):
         Program(split(config)[0], source, Layout(1), steps=1, execution=ComputeOptions(attention="splash"))
 
 

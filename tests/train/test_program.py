@@ -143,7 +143,7 @@ def test_a_deep_stack_is_trained_with_as_many_layers_a_pass_as_planned(make, tex
 
 
 def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(UserError, match="begun on 3 devices, and here are 2"):
+    with pytest.raises(UserError, match="started on 3 devices; this machine has 2"):
         make_mesh(Layout(3, 3))
 
 

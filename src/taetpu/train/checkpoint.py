@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -28,13 +28,16 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import KEPT, PackFolder
 from taetpu.train.memory import out_of_memory
-from taetpu.train.shard_files import local_bytes, place, read_shards, regions_of, write_shards
+from taetpu.train.shard_files import ArrayLike, local_bytes, place, read_shards, regions_of, write_shards
 
 SHARDS = "shards.safetensors"
 MARGIN = 1 << 20  # bytes that a checkpoint needs besides its arrays
 
 State = TypeVar("State")
-Check = Callable[[dict[str, Any]], None]
+Json: TypeAlias = dict[str, Any]
+"""What a checkpoint records besides its arrays."""
+Check: TypeAlias = Callable[[Json], None]
+Leaves: TypeAlias = Mapping[str, ArrayLike]
 
 
 class Unusable(Exception):
@@ -131,7 +134,7 @@ class Checkpoints:
         in_every_process(lambda: self._save_part(step, arrays))
         on_primary(lambda: self.pack.complete(step, jax.process_count(), about))
 
-    def _save_whole(self, step: int, arrays: Mapping[str, Any], about: dict[str, Any]) -> None:
+    def _save_whole(self, step: int, arrays: Mapping[str, jax.Array], about: Json) -> None:
         with self._writing(sum(a.nbytes for a in arrays.values())):
             if (self.folder / str(step)).exists():  # of several processes, and never completed
                 self.pack.delete(step)
@@ -177,7 +180,7 @@ class Checkpoints:
         """
         leaves = leaves_by_path(like)
         for step in reversed(broadcast(self.pack.steps())):
-            found, problem = dict[str, Any](), None
+            found, problem = dict[str, jax.Array](), None
             try:
                 found = self._read(step, leaves, check)
             except Unusable as reason:
@@ -196,7 +199,7 @@ class Checkpoints:
         if reason.error is not None:
             self.on_damage(str(reason.error.file), reason.error.problem, moved)
 
-    def _read(self, step: int, leaves: Mapping[str, Any], check: Check) -> dict[str, Any]:
+    def _read(self, step: int, leaves: Leaves, check: Check) -> dict[str, jax.Array]:
         """Return the arrays of a step. Raises `Unusable`."""
         try:
             complete = self.pack.read_complete(step)
@@ -213,7 +216,7 @@ class Checkpoints:
         assert arrays is not None
         return arrays
 
-    def _read_whole(self, step: int, leaves: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _read_whole(self, step: int, leaves: Leaves) -> tuple[Json, dict[str, jax.Array]]:
         """Read the checkpoint of one process. Without digests, as earlier versions wrote it, it is damaged where Orbax
         cannot read it.
         """
@@ -234,7 +237,7 @@ class Checkpoints:
             problem = f"this checkpoint cannot be read: {type(error).__name__}"
             raise Damaged(problem, file=self.folder / str(step)) from error
 
-    def _read_parts(self, step: int, leaves: Mapping[str, Any], processes: int) -> dict[str, jax.Array]:
+    def _read_parts(self, step: int, leaves: Leaves, processes: int) -> dict[str, jax.Array]:
         """Read the regions on this process's devices out of the parts that several processes wrote."""
         parts = list[Path]()
         for process in range(processes):
@@ -245,7 +248,7 @@ class Checkpoints:
         return read_shards(parts, leaves)
 
 
-def _restore_alone(folder: Path, leaves: Mapping[str, Any]) -> dict[str, jax.Array]:
+def _restore_alone(folder: Path, leaves: Leaves) -> dict[str, jax.Array]:
     """Read a checkpoint of one process in each of several, which wait for no other; keep the local regions."""
     number = jax.process_index()
     options = ocp.options.MultiprocessingOptions(

@@ -2,13 +2,16 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
 from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
 from taetpu.nn.kernels import PATHS
+
+Device: TypeAlias = Any
+"""A `jax.Device`, which type checkers take for a variable."""
 
 AMPERE = 8.0  # compute capability, from which cuDNN has flash attention
 AUTO_TAKES = "attention: auto takes it where it is there"
@@ -61,7 +64,7 @@ def local_capabilities() -> Capabilities:
     return Capabilities(platform_of(first_device()), jax.device_count(), jax.process_count())
 
 
-def first_device() -> Any:
+def first_device() -> Device:
     """The first of jax's devices. It starts jax, if nothing has.
 
     Raises:
@@ -78,7 +81,7 @@ def first_device() -> Any:
         raise UserError(problem, remedy=remedy) from None
 
 
-def platform_of(device: Any) -> str:
+def platform_of(device: Device) -> str:
     """The platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
     if device.platform != "gpu":
         return device.platform

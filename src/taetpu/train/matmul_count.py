@@ -1,13 +1,19 @@
 """The matrix products of a traced program, with their sizes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-Constants = Mapping[Any, Any]
+Jaxpr: TypeAlias = Any
+"""An open or closed jaxpr. JAX has no public types of jaxprs, equations and variables."""
+Equation: TypeAlias = Any
+Constants: TypeAlias = Mapping[Any, Any]
 """Constants by the jaxpr variables that hold them."""
+
+Sizes: TypeAlias = tuple[int, int, int, int]
+"""`many`, `rows`, `columns` and `depth` of a `Matmul`."""
 
 
 class Matmul(NamedTuple):
@@ -25,12 +31,12 @@ class Matmul(NamedTuple):
         return 2 * prod(self)
 
 
-def matmul_flops(jaxpr: Any) -> int:
+def matmul_flops(jaxpr: Jaxpr) -> int:
     """Return the FLOPs of all matrix products in a jaxpr."""
     return sum(one.operations for one in list_matmuls(jaxpr))
 
 
-def kernel_matmuls(jaxpr: Any) -> dict[str, list[Matmul]]:
+def kernel_matmuls(jaxpr: Jaxpr) -> dict[str, list[Matmul]]:
     """Return the products inside a jaxpr's Pallas kernels, by kernel name."""
     found: dict[str, list[Matmul]] = {}
     for name, one in _walk(jaxpr, 1, {}, ""):
@@ -39,7 +45,7 @@ def kernel_matmuls(jaxpr: Any) -> dict[str, list[Matmul]]:
     return found
 
 
-def list_matmuls(jaxpr: Any) -> Iterator[Matmul]:
+def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
     """Yield every matrix product in a jaxpr, including convolutions and grouped products (`ragged_dot`).
 
     A loop of known length multiplies its products by that length; one of unknown length counts once (see
@@ -49,7 +55,7 @@ def list_matmuls(jaxpr: Any) -> Iterator[Matmul]:
     return (one for _, one in _walk(jaxpr, 1, {}, ""))
 
 
-def _walk(jaxpr: Any, times: int, known: Constants, kernel: str) -> Iterator[tuple[str, Matmul]]:
+def _walk(jaxpr: Jaxpr, times: int, known: Constants, kernel: str) -> Iterator[tuple[str, Matmul]]:
     """Yield every product with the name of its Pallas kernel; empty outside of kernels."""
     jaxpr, known = _open(jaxpr, known)
     for eqn in jaxpr.eqns:
@@ -65,7 +71,7 @@ def _walk(jaxpr: Any, times: int, known: Constants, kernel: str) -> Iterator[tup
                 yield from _walk(part, times * _repetitions(eqn, known), given, within)
 
 
-def count_unbounded_loops(jaxpr: Any) -> int:
+def count_unbounded_loops(jaxpr: Jaxpr) -> int:
     """Return the number of loops of unknown length that contain matrix products."""
     jaxpr, _ = _open(jaxpr, {})
     loops = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "while"]
@@ -77,25 +83,25 @@ def count_unbounded_loops(jaxpr: Any) -> int:
     )
 
 
-def inner_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+def inner_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
     """Return the jaxprs that an equation calls, including branches, without their constants."""
     return [getattr(part, "jaxpr", part) for part in _inner_closed_jaxprs(params)]
 
 
-def _inner_closed_jaxprs(params: Mapping[str, Any]) -> list[Any]:
+def _inner_closed_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
     """Return the jaxprs that an equation calls, closed over their constants if they have any."""
     found = [part for value in params.values() for part in (value if isinstance(value, tuple | list) else (value,))]
     return [part for part in found if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
-def _open(jaxpr: Any, known: Constants) -> tuple[Any, Constants]:
+def _open(jaxpr: Jaxpr, known: Constants) -> tuple[Jaxpr, Constants]:
     """Return an open jaxpr and its known constants."""
     if not hasattr(jaxpr, "consts"):
         return jaxpr, known
     return jaxpr.jaxpr, {**known, **dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))}
 
 
-def _called_jaxprs(eqn: Any, known: Constants) -> Iterator[tuple[Any, Constants]]:
+def _called_jaxprs(eqn: Equation, known: Constants) -> Iterator[tuple[Jaxpr, Constants]]:
     """Yield the jaxprs that an equation calls, each with those of its inputs that are known constants."""
     skip = {"cond": 1, "while": eqn.params.get("cond_nconsts", 0)}.get(eqn.primitive.name, 0)
     fixed = eqn.params.get("num_consts" if eqn.primitive.name == "scan" else "body_nconsts", len(eqn.invars))
@@ -105,7 +111,7 @@ def _called_jaxprs(eqn: Any, known: Constants) -> Iterator[tuple[Any, Constants]
         yield part, {to: known[by] for to, by in pairs if not hasattr(by, "val") and by in known}
 
 
-def _repetitions(eqn: Any, known: Constants) -> int:
+def _repetitions(eqn: Equation, known: Constants) -> int:
     """Return how often an equation evaluates the jaxprs it calls."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
@@ -123,26 +129,26 @@ def _repetitions(eqn: Any, known: Constants) -> int:
 SPLASH = "splash_m"  # prefix of the names of splash attention's kernels
 
 
-def _dot(eqn: Any) -> tuple[int, int, int, int]:
+def _dot(eqn: Equation) -> Sizes:
     (contract, rest), (batch, other) = eqn.params["dimension_numbers"]
     return _contraction(eqn, contract, batch, (*rest, *other))
 
 
-def _ragged(eqn: Any) -> tuple[int, int, int, int]:
+def _ragged(eqn: Equation) -> Sizes:
     """Return the sizes of a grouped product, in which each row meets one group only."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contract, rest), (batch, other) = numbers.dot_dimension_numbers
     return _contraction(eqn, contract, batch, (*rest, *other, *numbers.rhs_group_dimensions))
 
 
-def _contraction(eqn: Any, contract: Any, batch: Any, not_columns: Any) -> tuple[int, int, int, int]:
+def _contraction(eqn: Equation, contract: Sequence[int], batch: Sequence[int], not_columns: Sequence[int]) -> Sizes:
     left, right = (v.aval.shape for v in eqn.invars[:2])
     rows = prod(size for i, size in enumerate(left) if i not in (*contract, *batch))
     columns = prod(size for i, size in enumerate(right) if i not in not_columns)
     return prod(left[i] for i in batch), rows, columns, prod(left[i] for i in contract)
 
 
-def _convolution(eqn: Any) -> tuple[int, int, int, int]:
+def _convolution(eqn: Equation) -> Sizes:
     """Return the sizes of a convolution as a product of windows with kernels.
 
     Windows that overlap the border count fully; zeros inserted by dilation (the gradient of a stride) do not count.
@@ -156,7 +162,7 @@ def _convolution(eqn: Any) -> tuple[int, int, int, int]:
     return groups, windows // prod(eqn.params["lhs_dilation"]), features // groups, depth
 
 
-PRODUCTS: dict[str, Callable[[Any], tuple[int, int, int, int]]] = {
+PRODUCTS: dict[str, Callable[[Equation], Sizes]] = {
     "dot_general": _dot,
     "ragged_dot_general": _ragged,
     "conv_general_dilated": _convolution,

@@ -1,5 +1,6 @@
 """The cost of a model: parameters, FLOPs and activation bytes, from shapes and the traced forward pass alone."""
 
+from collections.abc import Callable
 from functools import cache
 from math import prod
 from typing import Any, cast
@@ -11,22 +12,22 @@ from taetpu.core.keys import root_key
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
-from taetpu.nn.lm import LMConfig, build_model
-from taetpu.train.matmul_count import count_unbounded_loops, inner_jaxprs, matmul_flops
+from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
 
 
-def model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
+def model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """Return a model as shapes; nothing is computed."""
     return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
 
 
-def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
+def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """Return the partition_trainable part of a model as shapes."""
     return _parameter_shapes(cast(Any, config), vocab_size, seq_len)
 
 
 @cache
-def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> Any:
+def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     return jax.eval_shape(lambda: partition_trainable(build_model(config, vocab_size, seq_len, key=root_key(0)))[0])
 
 
@@ -82,7 +83,7 @@ def _forward(
     return 3 * matmul_flops(traced) // seq_len, kept + again, count_unbounded_loops(traced)
 
 
-def result_bytes(jaxpr: Any) -> tuple[int, int]:
+def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
     """Return the bytes of all results in a jaxpr that a backward pass keeps, and the most it rematerialises at once."""
     kept = again = 0
     for eqn in jaxpr.eqns:
@@ -104,7 +105,7 @@ def result_bytes(jaxpr: Any) -> tuple[int, int]:
     return kept, again
 
 
-def saved_bytes(jaxpr: Any, policy: Any) -> int:
+def saved_bytes(jaxpr: Jaxpr, policy: Callable[..., Any]) -> int:
     """Return the bytes that `jax.checkpoint` with this policy saves of a jaxpr."""
     total = 0
     for eqn in jaxpr.eqns:

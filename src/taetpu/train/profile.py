@@ -9,14 +9,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 from jax import monitoring
 from jax.profiler import ProfileData, ProfileOptions, StepTraceAnnotation
+from jaxtyping import PyTree
 
 from taetpu.store.study import StudyFolder
 from taetpu.train.trace import TRANSFERS, WINDOW, summarize_trace, trace_file
+
+Summary: TypeAlias = dict[str, Any]
+"""A profile's summary as plain data."""
 
 COMPILED = "/jax/core/compile/backend_compile_duration"  # also where the program was found in the cache
 FROM_CACHE = "/jax/compilation_cache/cache_hits"
@@ -33,7 +37,7 @@ class Profile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         pass
 
-    def next_size(self, step: int, size: int, most: int, state: Any) -> int:
+    def next_size(self, step: int, size: int, most: int, state: PyTree) -> int:
         """How many steps to dispatch now, at `step`.
 
         Args:
@@ -43,7 +47,7 @@ class Profile:
         """
         return size
 
-    def on_dispatch(self, size: int, result: Any) -> None:
+    def on_dispatch(self, size: int, result: PyTree) -> None:
         """So many steps were dispatched, and `result` will be there when they are done."""
 
     def affects_time(self, step: int) -> bool:
@@ -93,7 +97,7 @@ class Tracing(Profile):
         self.cached, self.open = False, False
         self.window: StepTraceAnnotation | None = None
         self.path: Path | None = None
-        self.summary: dict[str, Any] | None = None
+        self.summary: Summary | None = None
         self.problem = "too few steps were left after the first dispatch"
 
     @property
@@ -113,7 +117,7 @@ class Tracing(Profile):
             with self._tried():
                 self._write()
 
-    def next_size(self, step: int, size: int, most: int, state: Any) -> int:
+    def next_size(self, step: int, size: int, most: int, state: PyTree) -> int:
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
@@ -126,7 +130,7 @@ class Tracing(Profile):
             return min(self.steps - self.traced, most)
         return size
 
-    def on_dispatch(self, size: int, result: Any) -> None:
+    def on_dispatch(self, size: int, result: PyTree) -> None:
         self.step, self.dispatches = self.step + size, self.dispatches + 1
         if self.window is not None:
             jax.block_until_ready(result)  # so that the window has all that was dispatched, and nothing else
@@ -160,7 +164,7 @@ class Tracing(Profile):
         except (RuntimeError, ValueError, FileNotFoundError) as error:
             self.problem = f"{type(error).__name__}: {error}"
 
-    def _compiled(self, event: str, duration_secs: float, **about: Any) -> None:
+    def _compiled(self, event: str, duration_secs: float, **about: object) -> None:
         if event == COMPILED:
             program = str(about.get("fun_name", "?")).removeprefix("jit(").removesuffix(")")
             again = any(program == known.program for known in self.compiles)
@@ -168,7 +172,7 @@ class Tracing(Profile):
             self.compiles.append(Compile(program, self.step, duration_secs, self.cached, again))
             self.cached = False
 
-    def _noted(self, event: str, **_: Any) -> None:
+    def _noted(self, event: str, **_: object) -> None:
         self.cached |= event == FROM_CACHE
 
     def _write(self) -> None:
@@ -201,7 +205,7 @@ def new_folder(folder: StudyFolder, pack: str) -> Path:
 # --- in words --------------------------------------------------------------------------------------------------------
 
 
-def format_summary(found: dict[str, Any]) -> str:
+def format_summary(found: Summary) -> str:
     """A summary as lines of text."""
     short = "" if found["steps"] == found["steps_wanted"] else f" (of {found['steps_wanted']}: no more were left)"
     lines = [
@@ -232,7 +236,7 @@ def _format_seconds(value: float | None) -> str:
     return "  not told" if value is None else f"{value:9.4f} s"
 
 
-def _format_compiles(found: list[dict[str, Any]]) -> list[str]:
+def _format_compiles(found: list[Summary]) -> list[str]:
     again = [one for one in found if one["again"]]
     total = sum(one["seconds"] for one in found)
     lines = [f"compiles while the pack was trained: {len(found)}, {total:.1f} s; recompiles among them: {len(again)}"]
@@ -247,7 +251,7 @@ def _format_compiles(found: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _platform_notes(found: dict[str, Any]) -> list[str]:
+def _platform_notes(found: Summary) -> list[str]:
     """What a trace of this kind cannot tell."""
     if found["platform"] == "cpu":
         return [

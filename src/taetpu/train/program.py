@@ -1,19 +1,19 @@
-"""A pack: runs that differ only in numbers, compiled into one program and trained together.
+"""The compiled program of a pack: the functions of `train.step`, mapped over runs that differ only in traced values.
 
-The program maps the functions of `train.step` over a leading run axis, which is sharded over devices, so that no
-collective can appear; devices speak with each other only where several of them share one run. The runs of one device
-are vectorised on an accelerator and take turns on a CPU core. How many steps a dispatch takes is an input of the
-program: every chunk of a study, whatever its length, runs the same code, and where chunks are cut changes no bit.
+The leading run axis is sharded over devices, so that devices communicate only where several of them share one run. The
+runs of one device are vectorised on an accelerator and computed one after another on a CPU core. The number of steps of
+a dispatch is an input of the program: dispatches of every size run the same code, and their sizes change no bit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.errors import UserError
@@ -23,64 +23,89 @@ from taetpu.core.static_dynamic import bind, split
 from taetpu.data.batches import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
+from taetpu.nn.lm import LM
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.train.device_capabilities import Capabilities, platform_of
+from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import Pack
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
-from taetpu.train.step import TrainState, evaluate, init_state, observe, train_step
+from taetpu.train.step import Arrays, TrainState, evaluate, init_state, observe, train_step
 
 RUNS = PartitionSpec(RUN)
 SHARED = PartitionSpec()
 DIVIDED = PartitionSpec(None, DATA)
 
+Value: TypeAlias = float | Sequence[float] | Float[np.ndarray, "..."]
+"""One traced value of one run."""
+Numbers: TypeAlias = Mapping[str, Float[Array, "run ..."] | Float[np.ndarray, "run ..."]]
+"""The traced values of all runs by path."""
+Seeds: TypeAlias = Int[Array, " run"] | Int[np.ndarray, " run"]
+Rows: TypeAlias = Int[Array, "run chunk batch"] | Int[np.ndarray, "run chunk batch"]
+"""The window numbers of the next steps."""
+StepRows: TypeAlias = Int[Array, "run batch"] | Int[np.ndarray, "run batch"]
+"""The window numbers of one step."""
+Count: TypeAlias = np.int32 | Int[Array, ""]
 
-def make_mesh(layout: Layout, on: Sequence[Any] | None = None) -> tuple[Mesh, Division]:
-    """Return the first `layout.devices` devices along the axes `(run, data, model)`, and how they share one run.
+InitFn: TypeAlias = Callable[[Numbers, Seeds], TrainState]
+AdvanceFn: TypeAlias = Callable[
+    [TrainState, Numbers, Seeds, Rows, Count, Arrays], tuple[TrainState, dict[str, Float[Array, "run chunk"]]]
+]
+ObserveFn: TypeAlias = Callable[[TrainState, Numbers, Seeds, StepRows, Arrays], dict[str, Float[Array, " run"]]]
+EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run batches batch"]]]
+SampleFn: TypeAlias = Callable[[LM, Seeds, Count, Int[np.ndarray, " start"]], Int[Array, "run length"]]
 
-    Where there are fewer runs than devices, several devices share the batch of each run.
+Progress: TypeAlias = tuple[TrainState, dict[str, Float[Array, " chunk"]]]
+"""A run's state, and the metrics of a dispatch."""
+
+Result = TypeVar("Result")
+
+
+def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh, Division]:
+    """Return a mesh `(run, data, model)` of the first `layout.devices` devices, and the division of one run over it.
+
+    With fewer runs than devices, several devices share the batch of each run.
 
     Args:
-        on: the devices to take them from; all there are unless given.
+        on: the available devices; all devices by default.
 
     Raises:
-        UserError: there are not so many; on fewer the numbers would not be those that were begun.
+        UserError: there are too few devices; on fewer, the numbers would differ in their last bits.
     """
-    there, devices = jax.devices() if on is None else on, layout.devices
-    if len(there) < devices:
+    available, devices = jax.devices() if on is None else on, layout.devices
+    if len(available) < devices:
         raise UserError(
-            f"this pack was begun on {devices} devices, and here are {len(there)}",
-            remedy="go on where it was begun; on a CPU, set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices} to make as many of fewer cores",
+            f"this pack was started on {devices} devices; this machine has {len(available)}",
+            remedy=f"Resume it on {devices} devices; on a CPU, set "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}.",
         )
     runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
-    mesh = Mesh(np.array(there[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
+    mesh = Mesh(np.array(available[:devices]).reshape(runs, -1, layout.model), (RUN, DATA, MODEL))
     if layout.divided:
         return mesh, PartitionedDivision(mesh)
     return mesh, ManualDivision(mesh.shape[DATA]) if mesh.shape[DATA] > 1 else WHOLE
 
 
 class Shapes(NamedTuple):
-    """The arguments of a program's functions, as `jax.ShapeDtypeStruct`s; None where there is nothing to evaluate."""
+    """The arguments of a program's functions as `jax.ShapeDtypeStruct`s; None without an evaluation set."""
 
-    init: tuple[Any, ...]
-    advance: tuple[Any, ...]
-    evaluate: tuple[Any, ...] | None
+    init: tuple[PyTree, ...]
+    advance: tuple[PyTree, ...]
+    evaluate: tuple[PyTree, ...] | None
 
 
 class Program:
-    """The compiled functions of one structure at one pack width.
+    """The compiled functions of one config structure at one pack width.
 
     Args:
-        structure: the config with holes where traced numbers go.
+        structure: the config with holes in place of its traced values.
         source: the prepared task.
-        layout: how many runs the program trains at once, and over which devices.
+        layout: the number of runs and their devices.
         steps: optimizer steps of a whole run.
-        precision: of activations and products, `float32` or `bfloat16`.
-        execution: how the model is computed.
-        chunk: the most steps one dispatch may take.
-        on: devices to use instead of those there are; they may be those of a topology, for which one can only compile.
+        precision: of activations and matrix products, `float32` or `bfloat16`.
+        execution: the compute options of the model.
+        chunk: the most steps of a dispatch.
+        on: the devices to use; those of a described topology can only be compiled for.
     """
 
     def __init__(
@@ -93,39 +118,41 @@ class Program:
         precision: str = "float32",
         execution: ComputeOptions = DEFAULT_OPTIONS,
         chunk: int = 64,
-        on: Sequence[Any] | None = None,
+        on: Sequence[Device] | None = None,
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, layout.width, chunk
         self.mesh, self.division = make_mesh(layout, on)
         self.partitioned = layout.divided
         self.dtype, self.execution = jnp.dtype(precision), execution
-        place = Capabilities(platform_of(self.mesh.devices.flat[0]))
-        place.check_path(execution.attention, remedy="go on where this pack was begun")
-        self.observers: dict[int, Any] = {}
-        self.trained_on: dict[Any, Any] = {}  # where the arrays of models in training lie, by structure
+        capabilities = Capabilities(platform_of(self.mesh.devices.flat[0]))
+        capabilities.check_path(execution.attention, remedy="Resume this pack on the kind of device it was started on.")
+        self.observers: dict[int, ObserveFn] = {}
+        self.model_shardings: dict[Hashable, PyTree] = {}  # of evaluated models, by structure
 
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
-        """The task's arrays, on every device."""
+        """The task's arrays, replicated on every device."""
         return to_devices(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def map_over_runs(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Result],
         shared: Sequence[int] = (),
         donate: Sequence[int] = (),
         divided: Sequence[int] = (),
         once: bool = False,
-    ) -> Any:
-        """`fn` mapped over runs and compiled; the arguments numbered in `shared` and `divided` have no run axis.
+    ) -> Callable[..., Result]:
+        """Return a jitted function that maps `fn` over runs.
 
-        Of what is `divided`, each device that shares a run gets a part of the second axis. What is called `once` takes
-        longer to compile well than to run.
+        Args:
+            shared: the numbers of arguments without a run axis.
+            donate: the numbers of donated arguments.
+            divided: the numbers of arguments without a run axis whose second axis is divided over a run's devices.
+            once: compile quickly, since the function is called once.
         """
-
         platform = self.mesh.devices.flat[0].platform
 
-        def mapped(*args: Any) -> Any:
+        def mapped(*args: PyTree) -> PyTree:
             axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
             if self.partitioned:
                 found = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
@@ -134,66 +161,71 @@ class Program:
             f = map_sequentially(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
-        # `Program.advance.<locals>.many` is `advance` in traces, dumps and what is said of compiles.
+        # Name the program in traces and dumps: `Program.advance.<locals>.take_steps` is `advance`.
         mapped.__name__ = getattr(fn, "func", fn).__qualname__.removeprefix("Program.").split(".")[0]
         form: dict[str, Any] = {"donate_argnums": tuple(donate)}
         if not self.partitioned:
-            # Said outright, because on one device jax may call it unsharded, and would then compile for both.
+            # Explicit, because on one device JAX may produce unsharded results and would then compile twice.
             form["out_shardings"] = NamedSharding(self.mesh, RUNS)
         return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
 
-    def place(self, tree: Any) -> Any:
-        """Put host arrays with a leading run axis on the pack's devices."""
+    def place(self, tree: PyTree) -> PyTree:
+        """Return host arrays with a leading run axis on the pack's devices."""
         return to_devices(tree, NamedSharding(self.mesh, RUNS))
 
     @property
     def local_runs(self) -> set[int]:
-        """The places in the pack of the runs that this process has a part in."""
+        """The places in the pack of the runs on this process's devices."""
         places = NamedSharding(self.mesh, RUNS).addressable_devices_indices_map((self.width,))
         return {i for index in places.values() if index for i in range(self.width)[index[0]]}
 
     @cached_property
-    def init(self) -> Callable[[Any, Any], TrainState]:
-        """`(numbers, seeds) -> state`."""
+    def init(self) -> InitFn:
+        """The function `(numbers, seeds) -> state` that initialises the runs."""
 
-        def first(numbers: Any, seed: Any) -> TrainState:
+        def first(numbers: Mapping[str, Array], seed: Int[Array, ""]) -> TrainState:
             return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed))
 
         return self.map_over_runs(first, once=True)
 
     @cached_property
-    def advance(self) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
-        """`(state, numbers, seeds, rows, count, arrays) -> (state, metrics)`.
+    def advance(self) -> AdvanceFn:
+        """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains.
 
-        `rows` is `(width, chunk, batch)`, of which the first `count` steps are taken; each metric is `(width, chunk)`.
-        The state is donated.
+        It takes the first `count` steps of `rows`. The state is donated.
         """
 
-        def many(state: TrainState, numbers: Any, seed: Any, rows: Any, count: Any, arrays: Any) -> Any:
+        def take_steps(
+            state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], rows: Int[Array, "chunk batch"],
+            count: Int[Array, ""], arrays: Arrays,
+        ) -> Progress:  # fmt: skip
             config = bind(self.structure, numbers)
             step = partial(train_step, config=config, source=self.source, arrays=arrays, seed=seed,
                            steps=self.steps, dtype=self.dtype, division=self.division)  # fmt: skip
             shapes = jax.eval_shape(lambda s: step(s, rows=rows[0])[1], state)
             log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
-            def body(i: Any, carry: Any) -> Any:
+            def body(i: Int[Array, ""], carry: Progress) -> Progress:
                 state, log = carry
                 state, metrics = step(state, rows=rows[i])
                 return state, {name: log[name].at[i].set(metrics[name]) for name in log}
 
             return jax.lax.fori_loop(0, count, body, (state, log))
 
-        return self.map_over_runs(many, shared=(4, 5), donate=(0,))
+        return self.map_over_runs(take_steps, shared=(4, 5), donate=(0,))
 
-    def observe(self, every: int) -> Callable[..., dict[str, jax.Array]]:
-        """`(state, numbers, seeds, rows, arrays) -> values`, each `(width,)`: the metrics due every so many steps.
+    def observe(self, every: int) -> ObserveFn:
+        """Return the function `(state, numbers, seeds, rows, arrays) -> values` of the metrics due every `every` steps.
 
-        `rows` is `(width, batch)`, that of the next step.
+        `rows` are those of the next step.
         """
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}
 
-            def one(state: TrainState, numbers: Any, seed: Any, rows: Any, arrays: Any) -> Any:
+            def one(
+                state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], rows: Int[Array, " batch"],
+                arrays: Arrays,
+            ) -> dict[str, Float[Array, ""]]:  # fmt: skip
                 return observe(state, bind(self.structure, numbers), self.source, arrays, rows, seed,
                                steps=self.steps, dtype=self.dtype, metrics=due,
                                division=self.division if self.partitioned else WHOLE)  # fmt: skip
@@ -203,36 +235,36 @@ class Program:
         return self.observers[every]
 
     @cached_property
-    def evaluate(self) -> Callable[..., dict[str, jax.Array]]:
-        """`(model, windows, count) -> sums`, each `(width, batches, batch)`; `windows` from `evaluation_set`.
+    def evaluate(self) -> EvaluateFn:
+        """The function `(model, windows, count) -> sums` that evaluates the first `count` batches of `evaluation_set`.
 
-        The first `count` batches are evaluated, so that a sample and the whole split share one program.
+        Since `count` is an input, a sample and the whole split share one program.
         """
         return self.map_over_runs(
             partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,)
         )
 
-    def evaluate_on_host(self, model: Any, windows: Batch, count: int) -> dict[str, np.ndarray]:
-        """Sums of each sequence of the first `count` batches, 0 for the others.
+    def evaluate_on_host(self, model: LM, windows: Batch, count: int) -> dict[str, Float[np.ndarray, "run sequence"]]:
+        """Return the float64 sums of each sequence of the first `count` batches, 0 for the others, on the host.
 
-        The model has a leading run axis, and so do the sums: float64 `(width, sequences)`, on the host. A model on the
-        host is placed on the pack's devices as the one in training.
+        Args:
+            model: with a leading run axis. A model on the host is placed like the one in training.
         """
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
-            alike = self.trained_on.get(jax.tree.structure(model))  # equal placement written differently recompiles
-            model = jax.tree.map(to_devices, model, self.state_shardings(model) if alike is None else alike)
+            known = self.model_shardings.get(jax.tree.structure(model))  # an equivalent but unequal sharding recompiles
+            model = jax.tree.map(to_devices, model, self.state_shardings(model) if known is None else known)
         else:
-            self.trained_on[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
+            self.model_shardings[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
         found = self.evaluate(model, windows, np.int32(count))
         return {name: to_host(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
 
     @cached_property
-    def sample(self) -> Callable[..., jax.Array]:
-        """`(model, seeds, step, prompt) -> tokens`, `(width, prompt + length)`."""
+    def sample(self) -> SampleFn:
+        """The function `(model, seeds, step, prompt) -> tokens` that continues the prompt with every run."""
         settings = self.structure.train.sample
-        assert settings is not None  # otherwise nobody asks
+        assert settings is not None  # callers check
 
-        def one(model: Any, seed: Any, step: Any, prompt: Any) -> Any:
+        def one(model: LM, seed: Int[Array, ""], step: Int[Array, ""], prompt: Int[Array, " start"]) -> Array:
             key = named(root_key(seed), "sample", step)
             return continue_tokens(
                 model, prompt, key, length=settings.tokens, window=self.source.seq_len,
@@ -242,19 +274,22 @@ class Program:
         return self.map_over_runs(one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
-        """A split on the device as `(batches, batch, seq)`, in `evaluation_order`, padded with windows of weight 0.
+        """Return a split on the devices as `(batches, batch, seq)`; None if the task has no such split.
 
-        A batch has at most `most` windows, and no more than in training.
+        The windows are in `evaluation_order`, padded with windows of weight 0.
+
+        Args:
+            most: the largest batch; it is never larger than in training.
         """
         windows = self.windows(split, most)
         return None if windows is None else to_devices(windows, NamedSharding(self.mesh, DIVIDED))
 
     def windows(self, split: str, most: int | None = None) -> Batch | None:
-        """What `evaluation_set` puts on the device, on the host."""
+        """Return `evaluation_set` on the host."""
         data = self.source.evaluation(split)
         if data is None:
             return None
-        for ids in (data.tokens, data.targets):  # in the program, one beyond the vocabulary would read its last row
+        for ids in (data.tokens, data.targets):  # a compiled gather clips indices silently
             check_tokens(ids, self.source.vocab_size)
         parts = self.mesh.shape[DATA]
         wanted = min(len(data.tokens), most or len(data.tokens))
@@ -262,16 +297,16 @@ class Program:
         order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
-        def batched(a: np.ndarray) -> Any:
+        def batched(a: Shaped[np.ndarray, "windows seq"]) -> Any:  # host arrays where `Batch` has those of JAX
             return np.pad(a[order], ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
         return Batch(*(batched(a) for a in (data.tokens, data.targets, data.weights)))
 
-    def shapes(self, numbers: Mapping[str, Any]) -> "Shapes":
-        """What the compiled functions take, as shapes on this program's devices; nothing is placed or computed.
+    def shapes(self, numbers: Mapping[str, Value]) -> Shapes:
+        """Return the arguments of the compiled functions as shapes on the devices, without any computation.
 
         Args:
-            numbers: the traced numbers of one run (see `core.static_dynamic.split`).
+            numbers: the traced values of one run (see `core.static_dynamic.split`).
         """
         rows = (self.width, self.chunk, self.structure.train.batch_size)
         stacked = self.abstract(stack_numbers([numbers] * self.width), RUNS)
@@ -289,31 +324,30 @@ class Program:
                                                         self.abstract(np.int32(0), SHARED)),
         )  # fmt: skip
 
-    def abstract(self, tree: Any, spec: PartitionSpec) -> Any:
-        """Host arrays as shapes on this program's devices."""
+    def abstract(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        """Return host arrays as shapes on the program's devices."""
         to = NamedSharding(self.mesh, spec)
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), tree)
 
-    def state_shardings(self, state: Any) -> Any:
-        """Where each array of a state, or of a model in one, lies."""
+    def state_shardings(self, state: PyTree) -> PyTree:
+        """Return the shardings of a training state, or of a model in one."""
         if self.partitioned:
             return tree_shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
 
 
-def map_sequentially(fn: Callable[..., Any], axes: Sequence[int | None], donated: bool) -> Callable[..., Any]:
-    """`jax.vmap(fn, axes)`, computed for one entry of the run axis after another.
+def map_sequentially(fn: Callable[..., PyTree], axes: Sequence[int | None], donated: bool) -> Callable[..., PyTree]:
+    """Return `jax.vmap(fn, axes)` computed by a scan over the run axis.
 
-    XLA's CPU backend is slower at products and reductions with one axis more than at several without (measured: from
-    7 % at dim 32 to twice the time at dim 256), and one run at a time stays in a core's cache. A run's numbers do not
-    depend on how many others there are.
+    XLA's CPU backend takes from 7 % (dim 32) to twice (dim 256) as long for batched products and reductions, and one
+    run at a time stays in a core's cache. The bits of a run do not depend on the number of runs.
 
     Args:
-        donated: the first argument is what the first result replaces; it is written in place.
+        donated: the first result replaces the first argument in place.
     """
 
-    def mapped(*args: Any) -> Any:
-        def one(kept: Any, i: Any) -> tuple[Any, Any]:
+    def mapped(*args: PyTree) -> PyTree:
+        def one(kept: PyTree, i: Int[Array, ""]) -> tuple[PyTree, PyTree]:
             given = (kept, *args[1:]) if donated else args
             own = [jax.tree.map(lambda a: a[i], x) if ax == 0 else x for x, ax in zip(given, axes, strict=True)]
             if not donated:
@@ -328,13 +362,13 @@ def map_sequentially(fn: Callable[..., Any], axes: Sequence[int | None], donated
     return mapped
 
 
-def stack_numbers(numbers: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The traced numbers of several runs, `{path: (runs, ...)}`, as float32."""
+def stack_numbers(numbers: Sequence[Mapping[str, Value]]) -> dict[str, Float[np.ndarray, "run ..."]]:
+    """Return the traced values of several runs as float32 arrays with a leading run axis, by path."""
     return {path: np.stack([np.asarray(n[path], np.float32) for n in numbers]) for path in numbers[0]}
 
 
 class ProgramCache:
-    """Programs by what they are compiled for. Only the last is kept: programs hold memory on the devices."""
+    """The program of the last pack, which the next pack often shares. Older ones are freed with their device memory."""
 
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
@@ -352,5 +386,5 @@ class ProgramCache:
         return self.programs[key]
 
     def clear(self) -> None:
-        """Free all programs."""
+        """Free the program."""
         self.programs.clear()

@@ -6,9 +6,8 @@ its parameters, numbers drawn while a model is built, a file that was written wr
 by the pack's own function: where the opened model has the structure of the trained one, nothing is compiled.
 """
 
-from collections.abc import Mapping
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +86,7 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
 
     Models of one structure are evaluated together, in a pack that is padded with copies.
     """
-    alike = dict[Any, list[int]]()
+    alike = dict[Hashable, list[int]]()
     for place, model in models.items():
         alike.setdefault(structure_and_shapes(model), []).append(place)
     found = dict[int, Losses]()
@@ -111,7 +110,7 @@ def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
         return jax.tree.map(np.asarray, model)
 
 
-def default_to_host() -> Any:
+def default_to_host() -> AbstractContextManager[object]:
     """Has jax put new arrays into the host's memory, where it can: a model may not fit beside the state of its pack."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
@@ -119,7 +118,7 @@ def default_to_host() -> Any:
         return nullcontext()
 
 
-def structure_and_shapes(model: LM, lead: int = 0) -> Any:
+def structure_and_shapes(model: LM, lead: int = 0) -> Hashable:
     """Equal for models that one compiled function takes; `lead` axes of every array count runs."""
     return jax.tree.structure(model), tuple((a.shape[lead:], a.dtype) for a in jax.tree.leaves(model))
 
@@ -132,7 +131,7 @@ def sequence_losses(sums: Mapping[str, np.ndarray]) -> Float[np.ndarray, "run se
 def is_exact(program: Program) -> bool:
     """Whether products are computed in float32: on TPUs and GPUs only where jax's matmul precision says so."""
     on_cpu = program.mesh.devices.flat[0].platform == "cpu"
-    asked: Any = getattr(jax.config, "jax_default_matmul_precision", None)
+    asked = getattr(jax.config, "jax_default_matmul_precision", None)
     return program.dtype == jnp.float32 and (on_cpu or asked in ("highest", "float32"))
 
 

@@ -88,7 +88,11 @@ class ResultWriter:
         return {place: folder.read_model() for place, folder in self.open.items()}
 
     def finish(
-        self, places: Sequence[int], evaluator: Evaluator, test: Sequence[Any], diverged: Int[np.ndarray, " run"]
+        self,
+        places: Sequence[int],
+        evaluator: Evaluator,
+        test: Sequence[Mapping[str, float]],
+        diverged: Int[np.ndarray, " run"],
     ) -> None:
         """Write the results of the runs at these places.
 

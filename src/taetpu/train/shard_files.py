@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -19,6 +19,25 @@ from taetpu.store.digests import Damaged
 
 Bounds = tuple[tuple[int, int], ...]
 """Start and stop of each axis."""
+
+
+class ArrayLike(Protocol):
+    """An array, or its shape and dtype, with a sharding."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def sharding(self) -> Any: ...
+
+
+class StoredShard(Protocol):
+    """A slice of a safetensors file, read on indexing."""
+
+    def get_shape(self) -> list[int]: ...
+    def __getitem__(self, index: Any, /) -> np.ndarray: ...
+
 
 Regions = dict[Bounds, np.ndarray]
 """Buffers for the parts of one array."""
@@ -47,7 +66,7 @@ def write_shards(file: Path, arrays: Mapping[str, jax.Array]) -> None:
         os.close(descriptor)
 
 
-def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax.Array]:
+def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[str, jax.Array]:
     """Return arrays out of the files that all processes wrote. Each process reads what its devices hold.
 
     Args:
@@ -57,7 +76,7 @@ def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax
         Damaged: a file is not one of safetensors. It names the folder of the checkpoint.
     """
     with ExitStack() as stack:
-        shards: dict[str, list[tuple[Any, list[int]]]] = {name: [] for name in like}
+        shards: dict[str, list[tuple[StoredShard, list[int]]]] = {name: [] for name in like}
         try:
             for file in files:
                 stored = stack.enter_context(safe_open(file, framework="np"))
@@ -69,12 +88,12 @@ def read_shards(files: Sequence[Path], like: Mapping[str, Any]) -> dict[str, jax
             raise Damaged(f"this part of a checkpoint cannot be read: {error}", file=files[0].parents[1]) from None
 
 
-def place(like: Any, regions: Regions) -> jax.Array:
+def place(like: ArrayLike, regions: Regions) -> jax.Array:
     """Return an array with the shape and sharding of `like` out of the regions on this process's devices."""
     return jax.make_array_from_callback(like.shape, like.sharding, lambda index: regions[_bounds(index, like.shape)])
 
 
-def regions_of(array: np.ndarray, like: Any) -> Regions:
+def regions_of(array: np.ndarray, like: ArrayLike) -> Regions:
     """Return the regions of a whole array that this process's devices hold."""
     return {bounds: array[tuple(slice(*pair) for pair in bounds)] for bounds in _local_regions(like)}
 
@@ -86,12 +105,12 @@ def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
                 yield name, shard
 
 
-def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
+def _bounds(index: Sequence[slice], shape: tuple[int, ...]) -> Bounds:
     """Return a tuple of slices as numbers."""
     return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
 
 
-def _local_regions(like: Any) -> Regions:
+def _local_regions(like: ArrayLike) -> Regions:
     """Return empty buffers for the regions of an array on this process's devices."""
     indices = like.sharding.addressable_devices_indices_map(like.shape).values()
     return {
@@ -100,14 +119,14 @@ def _local_regions(like: Any) -> Regions:
     }
 
 
-def _read_regions(shards: Sequence[tuple[Any, list[int]]], like: Any) -> Regions:
+def _read_regions(shards: Sequence[tuple[StoredShard, list[int]]], like: ArrayLike) -> Regions:
     regions = _local_regions(like)
     for shard, starts in shards:
         _copy_overlaps(regions, shard, starts)
     return regions
 
 
-def _copy_overlaps(regions: Regions, shard: Any, starts: Sequence[int]) -> None:
+def _copy_overlaps(regions: Regions, shard: StoredShard, starts: Sequence[int]) -> None:
     """Copy what a stored shard, which begins at `starts`, has in common with each region."""
     ends = np.add(starts, shard.get_shape()).astype(int)
     for bounds, buffer in regions.items():

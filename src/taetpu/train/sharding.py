@@ -7,14 +7,15 @@ columns and the second by rows (Shoeybi et al. 2019). A sequence stays whole on 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
 
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
@@ -69,10 +70,10 @@ def divides(count: int, size: int) -> bool:
     return size > 0 and size % count == 0
 
 
-def tree_shardings(tree: Any, mesh: Mesh, *lead: str) -> Any:
+def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
     """Where each array of a tree like a model lies on a mesh; its axes follow those that `lead` names."""
 
-    def placed(path: Any, leaf: Any) -> NamedSharding:
+    def placed(path: tuple[Hashable, ...], leaf: jax.Array) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         return NamedSharding(mesh, PartitionSpec(*lead, *mesh_axes(name, leaf.shape[len(lead) :], mesh.shape)))
 
@@ -150,7 +151,7 @@ def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) ->
             yield share // model, model
 
 
-Forward = Callable[..., Any]
+Forward: TypeAlias = Callable[..., PyTree]
 
 
 class Division:
@@ -164,11 +165,11 @@ class Division:
         """Wrap a function whose first argument is the model and that works on such a part."""
         return compute
 
-    def sum(self, tree: Any) -> Any:
+    def sum(self, tree: PyTree) -> PyTree:
         """Sum over the batch what each device summed over its part; gradients are among it."""
         return tree
 
-    def gather(self, tree: Any) -> Any:
+    def gather(self, tree: PyTree) -> PyTree:
         """Gather what each device computed for its sequences, `(batches, batch)`."""
         return tree
 
@@ -187,12 +188,12 @@ class ManualDivision(Division):
         start = jax.lax.axis_index(DATA) * size
         return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
 
-    def sum(self, tree: Any) -> Any:
+    def sum(self, tree: PyTree) -> PyTree:
         """One collective for all: one for each array took twice as long on a CPU."""
         flat, back = ravel_pytree(tree)
         return back(jax.lax.psum(flat, DATA))
 
-    def gather(self, tree: Any) -> Any:
+    def gather(self, tree: PyTree) -> PyTree:
         return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
 
 
@@ -210,13 +211,13 @@ class PartitionedDivision(Division):
         return jax.tree.map(self.by_sequence, batch)
 
     def wrap(self, compute: Forward) -> Forward:
-        def constrained(model: LM, *args: Any, **options: Any) -> Any:
+        def constrained(model: LM, *args: PyTree, **options: PyTree) -> PyTree:
             stacks = tuple(replace(stack, sharding=self.sequences) for stack in model.stacks)
             return compute(replace(model, stacks=stacks), *args, **options)
 
         return constrained
 
-    def sum(self, tree: Any) -> Any:
+    def sum(self, tree: PyTree) -> PyTree:
         return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
 
     def by_sequence(self, x: jax.Array) -> jax.Array:

@@ -1,15 +1,15 @@
-"""One run: its state, its train step, its evaluation. Pure functions of arrays; a pack maps them over runs."""
+"""One run: its state, its train step, its evaluation. Pure functions of arrays that `train.program` maps over runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
@@ -25,47 +25,53 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
 from taetpu.train.sharding import WHOLE, Division
 
-Scalar = Float[Array, ""]
+Scalar: TypeAlias = Float[Array, ""]
+Arrays: TypeAlias = Mapping[str, Array]
+"""The arrays of a task (`data.batches.Source.arrays`)."""
 
 
 class TrainState(eqx.Module):
-    """All that a run carries from step to step.
+    """The state of a run between steps.
 
     Attributes:
-        diverged_at: the first step whose loss was not a number or above the bound; -1 so far.
+        diverged_at: the first step whose loss was NaN or above the bound; -1 if there was none.
     """
 
     model: LM
-    opt: Any
+    opt: PyTree
     step: Int[Array, ""]
     diverged_at: Int[Array, ""]
 
 
 class Update(NamedTuple):
-    """One update and what it was computed from."""
+    """One update and its inputs. Gradients and updates have the structure of the trainable model.
+
+    Attributes:
+        key: the key of the step's noise, such as dropout.
+    """
 
     batch: Batch
     sums: dict[str, Scalar]
-    gradients: Any
-    clipped: Any
-    updates: Any
-    opt: Any
+    gradients: LM
+    clipped: LM
+    updates: LM
+    opt: PyTree
     lr: Scalar
-    key: Key  # what dropout and the like draw from
+    key: Key
 
 
 def init_state(config: ResolvedConfig, source: Source, seed: Array) -> TrainState:
-    """A run before its first step."""
+    """Return a run before its first step."""
     return first_state(config, new_model(config, source, seed))
 
 
 def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:
-    """The model of a seed, freshly drawn; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
+    """Return the initial model of a seed; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
     return config.model.build(source.vocab_size, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
 
 
 def first_state(config: ResolvedConfig, model: LM) -> TrainState:
-    """A run that starts from this model."""
+    """Return a run that starts from a model."""
     params, _ = partition_trainable(model)
     start = jnp.zeros((), jnp.int32)
     rule = build_update_rule(config.train.optimizer, start, params)  # its state depends on no number
@@ -73,13 +79,13 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
 
 
 def update(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Division = WHOLE,
+    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
+    *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
 ) -> Update:  # fmt: skip
-    """The next update. The batch is a function of (seed, step) alone, and so is every random number.
+    """Return the next update. The batch and all random numbers depend on (seed, step) only.
 
     Args:
-        division: how the work on the batch is divided over devices.
+        division: divides the batch over devices.
     """
     key, train = root_key(seed), config.train
     now = Moment(state.step, steps, named(key, "hooks", state.step))
@@ -96,18 +102,18 @@ def update(
     return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
 
 
-def clip(grads: Any, bound: Any) -> Any:
-    """The gradients scaled down to a global norm of at most `bound`; None leaves them."""
+def clip(grads: PyTree, bound: float | Scalar | None) -> PyTree:
+    """Return the gradients scaled down to a global norm of at most `bound`; unchanged if it is None."""
     if bound is None:
         return grads
     return optax.clip_by_global_norm(bound).update(grads, optax.EmptyState())[0]
 
 
 def train_step(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, division: Division = WHOLE,
+    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
+    *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
-    """One update taken, and the metrics of every step. `division` as in `update`."""
+    """Return the state after one update, and the metrics of every step. See `update`."""
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, rest = partition_trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
@@ -125,12 +131,12 @@ def train_step(
 
 
 def observe(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Any, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: Any, metrics: Mapping[str, Metric], division: Division = WHOLE,
+    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
+    *, steps: int, dtype: DTypeLike, metrics: Mapping[str, Metric], division: Division = WHOLE,
 ) -> dict[str, Scalar]:  # fmt: skip
-    """What `metrics` measure of the next update, without taking it: `{"name/part": value}`.
+    """Return the values of `metrics` for the next update, which is not taken, as `{"name/part": value}`.
 
-    A metric of sites that this model lacks is left out: an arm without attention has no attention to look at.
+    Metrics of sites that the model lacks are omitted, such as those of attention in an arm without attention.
     """
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, _ = partition_trainable(state.model)
@@ -152,16 +158,16 @@ def observe(
 
 
 def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
-    """The values of one metric by the names they are stored under.
+    """Return the values of one metric by the names under which they are stored.
 
     Raises:
-        UserError: a value is not a single number.
+        UserError: a value is not a scalar.
     """
     found = metric.measure(seen)
     found = found if isinstance(found, dict) else {"": found}
     for name, value in found.items():
         what = f"metric {entry!r} gives {name or 'a value'}"
-        path, remedy = ("train", "metrics", entry), "reduce it, or return {name: number}"
+        path, remedy = ("train", "metrics", entry), "Reduce it to a scalar, or return {name: scalar}."
         try:
             shape = jnp.shape(jnp.asarray(value, jnp.float32))
         except (TypeError, ValueError):
@@ -179,15 +185,15 @@ def gradients(
     *,
     train: TrainConfig,
     now: Moment,
-    dtype: Any,
+    dtype: DTypeLike,
     division: Division,
-) -> tuple[Any, dict[str, Scalar]]:
-    """Gradients of the batch's mean loss over its weighted positions, in `accumulate` passes, and the batch's sums."""
+) -> tuple[LM, dict[str, Scalar]]:
+    """Return the gradients of the batch's weighted mean loss, in `accumulate` passes, and the batch's sums."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = division.local_batch(batch)
     computed = division.wrap(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
 
-    def loss(params: LM, part: Batch, number: Any) -> tuple[Scalar, dict[str, Scalar]]:
+    def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, dict[str, Scalar]]:
         model = combine_trainable(params, rest)
         logits, found = computed(model, part, key=part_key(key, number), dtype=dtype)
         sums = {name: values.sum() for name, values in found.items()}
@@ -199,7 +205,7 @@ def gradients(
     if train.accumulate == 1:
         return division.sum(jax.grad(loss, has_aux=True)(params, batch, 0))
 
-    def add(total: Any, inputs: tuple[Array, Batch]) -> tuple[Any, None]:
+    def add(total: PyTree, inputs: tuple[Array, Batch]) -> tuple[PyTree, None]:
         number, part = inputs
         return jax.tree.map(jnp.add, total, jax.grad(loss, has_aux=True)(params, part, number)), None
 
@@ -209,26 +215,29 @@ def gradients(
     return division.sum(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
 
 
-def part_key(key: Key, number: Any) -> Key:
-    """What microbatch `number` of a step draws from."""
+def part_key(key: Key, number: int | Int[Array, ""]) -> Key:
+    """Return the noise key of microbatch `number` of a step."""
     return named(key, number)
 
 
 def evaluate(
-    model: LM, windows: Batch, count: Any = None, *, dtype: Any, division: Division = WHOLE
+    model: LM, windows: Batch, count: Int[Array, ""] | None = None, *, dtype: DTypeLike, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Sums of each sequence of an evaluation set (see `optim.loss.position_losses`).
+    """Return the sums of each sequence of an evaluation set (see `optim.loss.position_losses`).
 
     Args:
         windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
-        count: how many batches are evaluated, all by default; the sums of the others are 0.
+        count: the number of batches to evaluate, all by default; the sums of the others are 0.
     """
 
-    def one(i: Any) -> dict[str, Array]:
+    def one(i: int | Int[Array, ""]) -> dict[str, Array]:
         _, found = division.wrap(predict)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
         return {name: values.sum(-1) for name, values in found.items()}
 
     shapes = jax.eval_shape(lambda: one(0))
     sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
-    body: Any = lambda i, sums: {name: sums[name].at[i].set(values) for name, values in one(i).items()}  # noqa: E731
+
+    def body(i: Int[Array, ""], sums: dict[str, Array]) -> dict[str, Array]:
+        return {name: sums[name].at[i].set(values) for name, values in one(i).items()}
+
     return division.gather(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))

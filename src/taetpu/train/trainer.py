@@ -136,7 +136,7 @@ class PackTrainer:
                     self.observe(state, step)
         self.finish(state)
 
-    def interruptible(self) -> AbstractContextManager[Callable[[], Any]]:
+    def interruptible(self) -> AbstractContextManager[Callable[[], bool | None]]:
         """Handle Ctrl-C. One of several processes must not stop while others go on: they agree at a border."""
         return record_interrupts() if multi_process() else raise_interrupts()
 
@@ -162,10 +162,10 @@ class PackTrainer:
 
         Metrics are read one dispatch late, so that the device never waits for the host.
         """
-        pending: tuple[int, Any] | None = None
+        pending: tuple[int, dict[str, jax.Array]] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            stop, leave, dispatch = any_process(self.check(), self.ending(), number=self.dispatch)
+            stop, leave, dispatch = any_process(bool(self.check()), self.ending(), number=self.dispatch)
             if stop:
                 raise KeyboardInterrupt
             if leave:
@@ -214,7 +214,7 @@ class PackTrainer:
             rows[i, :size] = self.source.rows(self.seeds_on_host[i], step, size, batch)
         return rows
 
-    def to_program(self, rows: np.ndarray) -> Any:
+    def to_program(self, rows: np.ndarray) -> np.ndarray | jax.Array:
         """Return rows as the program takes them: each of several processes hands in its own."""
         return self.program.place(rows) if multi_process() else rows
 

@@ -1,19 +1,21 @@
 """FLOPs of training: those of the model, and those that hooks add to a train step."""
 
 import json
-from typing import Any
+from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int
 
 from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.batches import Source
+from taetpu.nn.lm import LM
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.matmul_count import matmul_flops
 from taetpu.train.model_cost import flops_per_token
-from taetpu.train.step import init_state, update
+from taetpu.train.step import Arrays, TrainState, init_state, update
 
 
 def training_flops_per_token(config: ResolvedConfig, source: Source, attention: str = "plain") -> int:
@@ -38,7 +40,7 @@ def hook_flops(config: ResolvedConfig, source: Source) -> int:
     return _KNOWN[known]
 
 
-_KNOWN: dict[Any, int] = {}
+_KNOWN: dict[tuple[Hashable, ...], int] = {}
 
 
 def step_flops(config: ResolvedConfig, source: Source) -> int:
@@ -51,7 +53,7 @@ def step_flops(config: ResolvedConfig, source: Source) -> int:
     rows = jax.ShapeDtypeStruct((config.train.batch_size,), jnp.int32)
     steps = config.train.total_steps(source.num_windows)
 
-    def step(state: Any, arrays: Any, rows: Any) -> Any:
+    def step(state: TrainState, arrays: Arrays, rows: Int[Array, " batch"]) -> LM:
         return update(state, bound, source, arrays, rows, jnp.asarray(seed), steps=steps, dtype=jnp.float32).updates
 
     return matmul_flops(jax.make_jaxpr(step)(state, arrays, rows))

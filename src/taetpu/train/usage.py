@@ -4,11 +4,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from taetpu.core.chips import find_peak
+from taetpu.train.device_capabilities import Device
 from taetpu.train.memory import host_bytes, peak_bytes
 
 STATM = Path("/proc/self/statm")
@@ -36,7 +36,7 @@ class Usage:
         return {name: float(value) for name, value in named.items() if value is not None}
 
 
-def measure_usage(devices: Sequence[Any], flops_per_second: float | None) -> Usage:
+def measure_usage(devices: Sequence[Device], flops_per_second: float | None) -> Usage:
     """Return the current usage of devices.
 
     Args:
@@ -59,7 +59,7 @@ def utilisation(device_kind: str, devices: int, flops_per_second: float | None) 
     return flops_per_second / (devices * published.bf16_flops)
 
 
-def memory_in_use(devices: Sequence[Any]) -> tuple[int | None, int | None]:
+def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
     """Return the bytes in use and the bytes of memory of the fullest device; see `Usage`."""
     if devices[0].platform == "cpu":
         return resident_bytes(), host_bytes()
