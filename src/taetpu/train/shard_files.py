@@ -105,8 +105,8 @@ def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
                 yield name, shard
 
 
-def _bounds(index: Sequence[slice], shape: tuple[int, ...]) -> Bounds:
-    """Return a tuple of slices as numbers."""
+def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
+    """Return the start and stop of each slice of an index (JAX types it as optional)."""
     return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
 
 
