@@ -75,14 +75,14 @@ def test_a_slice_may_have_what_this_machine_has_not(taetpu, here, monkeypatch, s
     assert planned["tokens"] > 0
     refused = taetpu("plan", "s.yaml", "--set", setting)
     assert refused.code == 2
-    assert "here are 2" in refused.err or "the device here is a cpu" in refused.err
+    assert "this machine has 2" in refused.err or "this device is a cpu" in refused.err
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("train.compute.mesh={data: 4}", "over 4 devices, and v5litepod-1 has 1"),
-        ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later, and a device of v5litepod-1 is a tpu"),
+        ("train.compute.mesh={data: 4}", "over 4 devices; v5litepod-1 has 1"),
+        ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later; a device of v5litepod-1 is a tpu"),
     ],
 )
 def test_what_the_slice_has_not_is_refused_for_it(taetpu, here, setting, said):

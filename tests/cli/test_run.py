@@ -164,8 +164,8 @@ def test_a_jax_that_does_not_start_is_refused_in_words(taetpu, monkeypatch, comm
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     done = taetpu(*command)
     assert done.code == 2
-    assert done.err.startswith("error: jax does not start with JAX_PLATFORMS=cuda: it finds no such device\n")
-    assert "remedy: unset JAX_PLATFORMS" in done.err
+    assert done.err.startswith("error: JAX does not start with JAX_PLATFORMS=cuda: the device was not found\n")
+    assert "remedy: Unset JAX_PLATFORMS" in done.err
 
 
 @pytest.mark.slow

@@ -61,9 +61,9 @@ def test_jax_that_does_not_start_fails_naming_the_platform(monkeypatch):
     found = devices()
     assert (found.status, found.figure) == (
         "FAILED",
-        "jax does not start with JAX_PLATFORMS=cuda: it finds no such device",
+        "JAX does not start with JAX_PLATFORMS=cuda: the device was not found",
     )
-    assert "unset JAX_PLATFORMS" in (found.remedy or "")
+    assert "Unset JAX_PLATFORMS" in (found.remedy or "")
 
 
 def test_matmul_is_within_bounds_at_every_precision():

@@ -81,7 +81,7 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
     assert choose_compute(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
-    with pytest.raises(UserError, match="splash needs a TPU, and the device here is a cpu"):
+    with pytest.raises(UserError, match="splash needs a TPU; this device is a cpu"):
         choose_compute(*sized(compute={"attention": "splash"}), "float32")
     with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
         Capabilities("gpu").check_path("cudnn")
@@ -124,7 +124,7 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
     assert chunk(1, hooked) is None
     assert step_bytes(hooked, source, ComputeOptions(loss_chunk=512)) == step[0]
     (told,) = list_fallbacks(hooked, source, ComputeOptions(loss_chunk=512), "float32")
-    assert str(told) == "logits exist whole: hook 'mine' reads them"
+    assert str(told) == "the logits are not chunked: hook 'mine' reads them"
 
 
 def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
@@ -132,9 +132,9 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
     told = [str(one) for one in list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")]
-    drawn = "takes the plain path in training: dropout on its pattern is drawn in training"
+    drawn = "uses the plain path in training: dropout on its pattern is drawn in training"
     assert told[0] == f"attention of layers 0, 3 {drawn}"
-    assert told[1].startswith("attention of layers 1, 2 takes the plain path: its scores are changed")
+    assert told[1].startswith("attention of layers 1, 2 uses the plain path: its scores are changed")
     assert len(told) == 2
     assert list_fallbacks(config, source, DEFAULT_OPTIONS, "bfloat16") == []
     assert "128 tokens, not 520" in str(list_fallbacks(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
@@ -163,7 +163,7 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
     config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
     assert attention(config, source) == "splash"
     (told,) = list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")
-    assert str(told).startswith("attention of layers 1, 2 takes the path Own: its component brings")
+    assert str(told).startswith("attention of layers 1, 2 uses the path Own: the component defines")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
     ]
     assert len(told) == len(reasons)
     for one, reason in zip(told, reasons, strict=True):
-        assert one.startswith("attention of layers 0, 1, 2 takes the plain path: ")
+        assert one.startswith("attention of layers 0, 1, 2 uses the plain path: ")
         assert reason in one
     asked, _ = sized(seq, {"num_layers": 3, **model}, compute={"attention": "plain"})
     assert list_fallbacks(asked, source, DEFAULT_OPTIONS, "bfloat16", platform=platform) == []
@@ -206,14 +206,14 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
     [
         (Capabilities.of_slice(parse_slice("v5e-8")), 4, 2, None),
         (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices are idle
-        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices, and v5litepod-1 has 1"),
+        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices; v5litepod-1 has 1"),
         (
             Capabilities.of_slice(parse_slice("v5e-16")),
             3,
             1,
-            "over 3 devices, and v5litepod-16 has 16",
+            "over 3 devices; v5litepod-16 has 16",
         ),  # each of its hosts takes part
-        (Capabilities("cpu", 2), 4, 2, "over 8 devices, and here are 2"),
+        (Capabilities("cpu", 2), 4, 2, "over 8 devices; this machine has 2"),
     ],
 )
 def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data, model, refused):
@@ -223,7 +223,7 @@ def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data,
     with pytest.raises(UserError) as told:
         place.check_devices(data, model)
     assert refused in told.value.problem
-    assert f"data times model of 1{', 2' if place.devices > 1 else ''}" in str(told.value)
+    assert f"data times model = 1{', 2' if place.devices > 1 else ''}" in str(told.value)
 
 
 def test_what_was_decided_is_stored_and_told(sized):

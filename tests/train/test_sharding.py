@@ -53,9 +53,9 @@ def test_each_device_holds_its_share_of_what_is_divided(make, data, model):
 @pytest.mark.parametrize(
     ("data", "model", "path", "told"),
     [
-        (3, 1, ("train", "batch_size"), "data of 1, 2, 4"),
-        (1, 4, ("model", "layers", 0, "mixer", "num_heads"), "model of 1 fits"),
-        (1, 2, ("model", "layers", 1, "ffn", "hidden"), "model of 1 fits"),
+        (3, 1, ("train", "batch_size"), "data=1, 2, 4"),
+        (1, 4, ("model", "layers", 0, "mixer", "num_heads"), "model=1, which divides"),
+        (1, 2, ("model", "layers", 1, "ffn", "hidden"), "model=1, which divides"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_with_what_can(make, data, model, path, told):

@@ -1,4 +1,4 @@
-"""What `train.compute` comes to for the runs of a pack: decided when they are planned, then kept."""
+"""The choice of compute options for the runs of a pack, made when the pack is planned and then stored."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,23 +17,23 @@ from taetpu.train.device_capabilities import Capabilities, first_device, platfor
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 from taetpu.train.model_cost import model_shapes
 
-# The kernel that `attention: auto` tries on a device, and from which length on. The length is from the TPU compiler's
-# cycles (docs/log.md); cuDNN's has not been measured.
+# The kernel of `attention: auto` by platform, and the shortest sequences it is used for. The length for TPUs is from
+# the compiler's cycle counts (docs/log.md); that of cuDNN has not been measured.
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
-DIVIDED = "a kernel cannot be divided over devices as this run is"
-OWN_PATH = "its component brings that path, which no kernel replaces"
-LARGE, SMALL = 1 / 16, 1 / 64  # parts of the memory: logits above the one are computed in chunks of the other
+DIVIDED = "the run is divided over devices, which kernels do not support"
+OWN_PATH = "the component defines its own path"
+LARGE, SMALL = 1 / 16, 1 / 64  # shares of memory: logits larger than the first are computed in chunks of the second
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """What is not computed in the way that was chosen.
+    """A part of a run that is computed in another way than its compute options say.
 
     Attributes:
-        layers: the numbers of the layers; empty where it is not about layers.
-        when: `always`, or only in `training`.
-        reason: why, as a clause: `dropout on its pattern is drawn in training`.
-        path: the class of the attention path that the layers' component brings; empty for the plain path.
+        layers: the layers concerned; empty for the loss.
+        when: `always` or only in `training`.
+        reason: a clause: `dropout on its pattern is drawn in training`.
+        path: the class of the component's own attention path; empty for the plain path.
     """
 
     layers: tuple[int, ...]
@@ -43,10 +43,10 @@ class Fallback:
 
     def __str__(self) -> str:
         if not self.layers:
-            return f"logits exist whole: {self.reason}"
+            return f"the logits are not chunked: {self.reason}"
         what = f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
         path = f"the path {self.path}" if self.path else "the plain path"
-        return f"attention of {what} takes {path}{' in training' * (self.when != 'always')}: {self.reason}"
+        return f"attention of {what} uses {path}{' in training' * (self.when != 'always')}: {self.reason}"
 
 
 def choose_compute(
@@ -57,15 +57,17 @@ def choose_compute(
     platform: str | None = None,
     memory: int | None = None,
 ) -> ComputeOptions:
-    """How runs of a config are to be computed.
+    """Return the compute options of runs of a config.
 
     Args:
-        precision: of activations and products.
-        platform: as `platform_of` says; that of this process's devices unless given.
-        memory: bytes that a device has for packs; of this one unless given.
+        config: the config of one of the runs.
+        source: its prepared task.
+        precision: of activations and matrix products.
+        platform: see `platform_of`; that of this process's devices by default.
+        memory: the bytes of a device that packs may use; those of this process's devices by default.
 
     Raises:
-        UserError: a path of attention is asked for that this platform does not have.
+        UserError: this platform lacks the requested attention path.
     """
     asked, platform = config.train.compute, platform or platform_of(first_device())
     attention, chunk, remat = asked.attention, asked.loss_chunk, asked.remat
@@ -74,7 +76,7 @@ def choose_compute(
     else:
         Capabilities(platform).check_path(attention)
     room = memory_bytes() if memory is None else memory
-    if platform == "cpu":  # nothing is computed twice to save memory, of which there is enough for what a CPU can train
+    if platform == "cpu":  # rematerialisation is not worth its time: models that a CPU can train fit
         room = math.inf
     chosen = ComputeOptions(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
     ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
@@ -91,14 +93,17 @@ def list_fallbacks(
     platform: str | None = None,
     divided: bool = False,
 ) -> list[Fallback]:
-    """What of a run is computed otherwise than `execution` says, and why; and where `auto` could have no kernel.
+    """Return the parts of a run that do not follow its compute options, and the layers without a kernel under `auto`.
 
-    What is decided call by call is not listed: whoever looks at scores or patterns, or at logits, has them computed the
-    plain way in that call, and so are samples, of other lengths and in float32.
+    Calls that read scores, patterns or logits, and samples, always use the plain path and are not listed.
 
     Args:
-        platform: as `platform_of` says; that of this process's devices unless given.
-        divided: XLA divides the run over devices (see `train.layout.without_kernels`).
+        config: the config of the run.
+        source: its prepared task.
+        execution: its compute options.
+        precision: of activations and matrix products.
+        platform: see `platform_of`; that of this process's devices by default.
+        divided: the run is divided over devices (see `train.layout.without_kernels`).
     """
     auto = config.train.compute.attention == "auto" and execution.attention == "plain"
     kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
@@ -109,7 +114,7 @@ def list_fallbacks(
         if divided and not own:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
-            when = "always" if evaluation or auto else "training"  # of a plain run evaluation is plain, too
+            when = "always" if evaluation or auto else "training"  # without a kernel evaluation is plain as well
             layers_by.setdefault((when, reason, own), []).extend(layers)
     found = [Fallback(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
     if execution.loss_chunk is not None:
@@ -120,7 +125,7 @@ def list_fallbacks(
 
 
 def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, tuple[int, ...]]]:
-    """The attention modules of a model, as shapes, each with the layers that have it."""
+    """Return the attention modules of a model as shapes, each with the numbers of its layers."""
 
     def is_attention(node: Any) -> bool:
         return isinstance(node, Attention)
@@ -135,27 +140,27 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
 
 
 def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
-    """The kernel of this platform, where the sequences are long enough and a layer takes it in training."""
+    """Return the platform's kernel if some layer supports it in training on sequences this long; else `plain`."""
     name = _kernel(source, platform)
     parts = (part for part, _ in attentions(config, source))
     return name if any(_refusal(name, part, source, precision, training=True) is None for part in parts) else "plain"
 
 
 def _refusal(kernel: str, attention: Attention, source: Source, precision: str, training: bool) -> str | None:
-    """Why attention as it is built does not take a kernel; None where it does."""
+    """Return the reason for which an attention module cannot use a kernel; None if it can."""
     if not uses_plain_attention(attention):
         return OWN_PATH
     return PATHS[kernel].refusal(describe_call(attention, source.seq_len, precision, training=training))
 
 
 def _kernel(source: Source, platform: str) -> str:
-    """The kernel that `attention: auto` tries; `plain` where there is none, or none for sequences as short."""
+    """Return the kernel of `attention: auto` for the platform and the sequence length; `plain` if there is none."""
     name, least = KERNELS.get(platform, ("plain", 0))
     return name if source.seq_len >= least else "plain"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
-    """Tokens of a chunk, where the logits of a microbatch are large; None where they are not, or are read anyway."""
+    """Return the tokens per loss chunk; None if the logits of a microbatch are small or a hook reads them."""
     sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
     if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None

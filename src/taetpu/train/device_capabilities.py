@@ -1,4 +1,4 @@
-"""Where runs are to be trained: this machine, or a slice that is not here; and what of a study neither can do."""
+"""The capabilities of the devices that train: those of this machine or of a TPU slice."""
 
 import os
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from taetpu.nn.kernels import PATHS
 Device: TypeAlias = Any
 """A `jax.Device`, which type checkers take for a variable."""
 
-AMPERE = 8.0  # compute capability, from which cuDNN has flash attention
-AUTO_TAKES = "attention: auto takes it where it is there"
+AMPERE = 8.0  # the lowest compute capability with flash attention in cuDNN
+AUTO_ATTENTION = "Use attention: auto, which selects a kernel where the device has one."
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Devices, as far as a study may ask for what they cannot do.
+    """What devices can do that a study may request.
 
     Attributes:
-        platform: as `platform_of` says it.
-        devices, processes: of all machines together; each process has to take part in every pack.
-        name: a slice's; empty for this machine.
+        platform: see `platform_of`.
+        devices, processes: the numbers on all machines together; every process takes part in every pack.
+        name: the name of the slice; empty for this machine.
     """
 
     platform: str
@@ -34,55 +34,56 @@ class Capabilities:
 
     @classmethod
     def of_slice(cls, tpu: Slice) -> "Capabilities":
+        """Return the capabilities of a TPU slice."""
         return cls("tpu", tpu.devices, tpu.hosts, tpu.name)
 
-    def check_path(self, attention: str, remedy: str = AUTO_TAKES) -> None:
-        """Raise `UserError` where there is no such path of attention; the path starts in a run's config."""
+    def check_path(self, attention: str, remedy: str = AUTO_ATTENTION) -> None:
+        """Raise `UserError` unless the devices support an attention path."""
         path = PATHS.get(attention, PATHS["plain"])
         if path.platform not in ("", self.platform):
-            there = f"a device of {self.name}" if self.name else "the device here"
-            problem = f"attention={attention} needs {path.needs}, and {there} is a {self.platform}"
+            device = f"a device of {self.name}" if self.name else "this device"
+            problem = f"attention={attention} needs {path.needs}; {device} is a {self.platform}"
             raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
 
     def check_devices(self, data: int, model: int) -> None:
-        """Raise `UserError` where a run cannot be divided over so many devices; the path starts in its config."""
-        there, share = self.devices, data * model
-        if there < share or (self.processes > 1 and there % share):
-            has = f"{self.name} has {there}" if self.name else f"here {'are' if there > 1 else 'is'} {there}"
-            problem = f"data={data} and model={model} divide a run over {share} devices, and {has}"
-            fits = [n for n in range(1, there + 1) if there % n == 0]
-            remedy = f"data times model of {', '.join(map(str, fits))}, or mesh: auto"
+        """Raise `UserError` unless a run can be divided over `data * model` of the devices."""
+        share = data * model
+        if self.devices < share or (self.processes > 1 and self.devices % share):
+            problem = f"data={data} and model={model} divide a run over {share} devices; "
+            problem += f"{self.name or 'this machine'} has {self.devices}"
+            fits = ", ".join(str(n) for n in range(1, self.devices + 1) if self.devices % n == 0)
+            remedy = f"Use mesh: auto, or data times model = {fits}."
             raise UserError(problem, path=("train", "compute", "mesh"), remedy=remedy)
 
 
 def local_capabilities() -> Capabilities:
-    """This machine, or all that train together.
+    """Return the capabilities of all devices that JAX sees.
 
     Raises:
-        UserError: jax does not start.
+        UserError: JAX does not start.
     """
     return Capabilities(platform_of(first_device()), jax.device_count(), jax.process_count())
 
 
 def first_device() -> Device:
-    """The first of jax's devices. It starts jax, if nothing has.
+    """Return JAX's first device.
 
     Raises:
-        UserError: jax does not start: there is no such accelerator as `JAX_PLATFORMS` names, or none that works.
+        UserError: JAX does not start, e.g. because `JAX_PLATFORMS` names a missing accelerator.
     """
     try:
         return jax.devices()[0]
-    except (RuntimeError, AssertionError) as error:  # a plug-in of jax's that finds no device asserts that it is there
-        said = str(error).partition(" (set JAX_PLATFORMS=")[0].strip().splitlines()
-        asked = f" with JAX_PLATFORMS={os.environ['JAX_PLATFORMS']}" if os.environ.get("JAX_PLATFORMS") else ""
-        problem = f"jax does not start{asked}{': ' + said[0] if said else ': it finds no such device'}"
-        unset = "unset JAX_PLATFORMS if it names what is not here, or " if asked else ""
-        remedy = f"{unset}JAX_PLATFORMS=cpu for the CPU; `taetpu verify` looks at the machine"
+    except (RuntimeError, AssertionError) as error:  # JAX plug-ins without their device may fail an assertion
+        reason = str(error).partition(" (set JAX_PLATFORMS=")[0].strip().splitlines() or ["the device was not found"]
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        problem = f"JAX does not start{f' with JAX_PLATFORMS={platforms}' if platforms else ''}: {reason[0]}"
+        unset = "Unset JAX_PLATFORMS, or set" if platforms else "Set"
+        remedy = f"{unset} JAX_PLATFORMS=cpu to use the CPU; `taetpu verify` checks the machine."
         raise UserError(problem, remedy=remedy) from None
 
 
 def platform_of(device: Device) -> str:
-    """The platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
+    """Return the platform of a device: `cpu`, `tpu`, `cuda` (NVIDIA, Ampere or later), or `gpu` for any other GPU."""
     if device.platform != "gpu":
         return device.platform
     is_nvidia = "cuda" in device.client.platform_version

@@ -1,4 +1,4 @@
-"""How runs share programs: which can, how many train at once, and over which devices."""
+"""Layouts: which runs share a program, how many train at once, and on which devices."""
 
 import json
 from collections import defaultdict
@@ -20,19 +20,20 @@ from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, s
 from taetpu.train.model_cost import num_params
 from taetpu.train.sharding import check_mesh, device_bytes, possible_divisions
 
-LIGHT = 8 << 20  # bytes of gradients, which devices that share a run exchange; more cost more than sharing gains
-WIDEST = 32  # runs a device, where nothing was measured
+LIGHT = 8 << 20  # bytes of gradients above which exchanging them costs more than dividing a batch gains
+WIDEST = 32  # the most runs per device
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a program holds runs.
+    """The runs and devices of a program.
 
     Attributes:
-        width: how many it trains at once.
-        devices: over how many devices they are spread; divides `width`. Of a run alone the batch may be divided over
-            several. On a CPU each core is a device.
-        data, model: over how many of the devices each run is divided, parameters and all (see `train.sharding`).
+        width: the number of runs it trains at once.
+        devices: the number of devices; divides `width`, or divides the batch of a single run. Each core of a CPU is a
+            device.
+        data, model: the number of devices along these mesh axes, over which each run is divided with its parameters
+            (see `train.sharding`).
     """
 
     width: int
@@ -42,16 +43,16 @@ class Layout:
 
     @property
     def divided(self) -> bool:
-        """Is each run divided over devices, parameters and all?"""
+        """Whether each run and its parameters are divided over devices."""
         return self.data * self.model > 1
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How the user wants runs packed.
+    """The option `--pack`.
 
     Attributes:
-        widest: the most runs in a pack; None leaves the width to the rule of thumb.
+        widest: the most runs in a pack; None selects the default layout.
     """
 
     widest: int | None = None
@@ -64,7 +65,7 @@ def parse_packing(text: str | int) -> Packing:
     """Parse `--pack`: `auto`, `off`, or the most runs in a pack.
 
     Raises:
-        UserError: it is something else.
+        UserError: the value is invalid.
     """
     if text == "auto":
         return AUTO
@@ -100,13 +101,13 @@ class Workload:
 
     @property
     def config(self) -> ResolvedConfig:
-        """One run's, which stands for all: they differ in numbers alone."""
+        """The config of the first run; the others differ in traced values only."""
         return self.group.runs[0].config
 
     def widest(self, devices: int) -> int:
-        """The most runs of a pack on so many devices that fit into memory.
+        """Return the most runs of a pack on `devices` devices that fit into memory.
 
-        The cores of a CPU share theirs, and each works on one run at a time.
+        The cores of a CPU share its memory, and each computes one run at a time.
         """
         state = state_bytes(self.config, self.source)
         step = step_bytes(self.config, self.source, self.execution, self.precision)
@@ -121,9 +122,9 @@ def structure_key(structure: ResolvedConfig) -> str:
 
 
 def group_runs(runs: Sequence[RunSpec]) -> list[RunGroup]:
-    """Runs by structure, in order of first appearance.
+    """Group runs by structure, in order of first appearance.
 
-    A mask that only some runs use is traced in all that could share their program, and in no others.
+    A mask that some runs of a group use is traced in all runs of that group.
     """
     everywhere = frozenset[str]().union(*(promoted_fields(run.config) for run in runs))
     groups: dict[str, list[RunSpec]] = defaultdict(list)
@@ -136,7 +137,7 @@ def group_runs(runs: Sequence[RunSpec]) -> list[RunGroup]:
 
 
 def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
-    """Choose the layout of a group; return it with how it was chosen."""
+    """Return the layout of a group, and how it was chosen."""
     mesh = work.config.train.compute.mesh
     data, model = least_division(work) if mesh == "auto" else (mesh.data, mesh.model)
     if data * model > 1:
@@ -145,11 +146,11 @@ def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
 
 
 def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
-    """What a run keeps from step to step and what there is, in bytes of a device; None where it fits.
+    """Return the bytes per device that a run keeps between steps and the bytes available; None if they suffice.
 
-    Where several devices can share a run, the least that each of them then keeps. The cores of a CPU share memory.
+    If a run can be divided over devices, the smallest need of all divisions counts.
     """
-    there, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
+    available, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
     mesh = config.train.compute.mesh
     if jax.default_backend() == "cpu":
         needed = state_bytes(config, source)
@@ -158,58 +159,56 @@ def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] 
     else:
         ways = possible_divisions(config, source.vocab_size, jax.device_count())
         needed = min(device_bytes(*sizes, *way) for way in ways)
-    return (needed, there) if needed > there else None
+    return (needed, available) if needed > available else None
 
 
 def without_kernels(execution: ComputeOptions, config: ResolvedConfig) -> ComputeOptions:
-    """How a run is computed that XLA divides over devices: it cannot divide a kernel, so attention is the plain one.
+    """Return compute options with plain attention, since XLA cannot partition a kernel.
 
     Raises:
-        UserError: a kernel was asked for outright.
+        UserError: the config requests a kernel.
     """
     asked = config.train.compute.attention
     if asked not in ("auto", "plain"):
-        problem = f"attention={asked} is a kernel, which cannot be divided over devices as this run is"
-        raise UserError(problem, path=("train", "compute", "attention"), remedy="auto or plain, or a mesh of 1 and 1")
+        problem = f"attention={asked} is a kernel, and this run is divided over devices, which kernels do not support"
+        remedy = "Use auto or plain, or a mesh with data=1 and model=1."
+        raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
     return replace(execution, attention="plain")
 
 
 def least_division(work: Workload) -> tuple[int, int]:
-    """Over how many devices `(data, model)` a run has to be divided: over none, if one holds what it keeps from step to
-    step; else over the fewest that do. The cores of a CPU share their memory, so that dividing gains none.
-    """
+    """Return the smallest division `(data, model)` of a run that fits into memory; `(1, 1)` on a CPU."""
     if jax.default_backend() == "cpu":
         return 1, 1
     return fitting_division(work.config, work.source, device_bytes_limit(), jax.device_count())
 
 
 def fitting_division(config: ResolvedConfig, source: Source, memory: int, devices: int) -> tuple[int, int]:
-    """The first way of dividing a run with which a device's memory, in bytes, holds its part; the last if none does."""
+    """Return the smallest division of a run with which each part fits into `memory` bytes; the largest if none does."""
     ways = list(possible_divisions(config, source.vocab_size, devices))
     sizes = (config.model, source.vocab_size, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
 
 
 def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> Layout:
-    """As many runs at once as devices can each take a part of one.
+    """Return the layout with the most runs, each divided over `data * model` devices.
 
     Raises:
-        UserError: there are too few devices for one run, or a size of the run cannot be divided so.
+        UserError: there are too few devices for one run, or a size of the run is not divisible.
     """
     local_capabilities().check_devices(data, model)
     check_mesh(work.config, work.source.vocab_size, data, model)
-    there, share = jax.device_count(), data * model
-    # With several processes each has to take part, if only by repeating a run.
-    at_once = there // share
+    share = data * model
+    at_once = jax.device_count() // share
+    # Every process must take part, if only with padding.
     runs = at_once if jax.process_count() > 1 else min(at_once, work.size, packing.widest or at_once)
     return Layout(runs, runs * share, data=data, model=model)
 
 
 def default_layout(work: Workload, packing: Packing) -> Layout:
-    """A layout that is rarely far from the fastest: as few packs as fit into memory, spread over all devices.
+    """Return a layout that is close to the fastest: as few packs as fit into memory, on all devices.
 
-    On a CPU a run on each core beats all cores on one run. A run alone has its batch divided over them while it is
-    small.
+    On a CPU, one run per core is faster than all cores on one run. The batch of a small single run is divided.
     """
     for devices in reversed(device_counts(work.size)):
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
@@ -220,9 +219,9 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
 
 
 def exact_shard_counts(config: ResolvedConfig) -> list[int]:
-    """Over how many devices the batch of one run may be divided without another number but in its last bits.
+    """Return the numbers of devices over which a run's batch can be divided, changing only the last bits.
 
-    What is drawn for dropout, or in a plug-in, depends on how a batch is divided.
+    Random numbers of dropout, hooks and plug-ins depend on the division, so that such runs are not divided.
     """
     train, own = config.train, bool(plugin_sources(config))
     if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
@@ -231,7 +230,7 @@ def exact_shard_counts(config: ResolvedConfig) -> list[int]:
 
 
 def even_width(runs: int, most: int, devices: int) -> int:
-    """The least width, a multiple of `devices`, with which `runs` fit into as few packs as possible."""
+    """Return the smallest width, a multiple of `devices`, that needs the fewest packs of at most `most` runs."""
     packs = -(-runs // (most // devices * devices))
     return -(-runs // (packs * devices)) * devices
 
@@ -241,15 +240,15 @@ def device_counts(runs: int = 1) -> list[int]:
 
     With several processes every device takes part. A CPU has one device per core unless XLA_FLAGS sets another number.
     """
-    there = jax.device_count()
-    return [there] if jax.process_count() > 1 else possible_device_counts(there, runs)
+    devices = jax.device_count()
+    return [devices] if jax.process_count() > 1 else possible_device_counts(devices, runs)
 
 
-def possible_device_counts(there: int, runs: int = 1) -> list[int]:
-    """Return the numbers of devices, of `there`, to try for `runs` runs: powers of two, all, and one per run."""
-    return sorted({there, min(runs, there), *(2**i for i in range(there.bit_length()))})
+def possible_device_counts(devices: int, runs: int = 1) -> list[int]:
+    """Return the numbers of devices, up to `devices`, to try for `runs` runs: powers of two, all, and one per run."""
+    return sorted({devices, min(runs, devices), *(2**i for i in range(devices.bit_length()))})
 
 
 def auto_precision() -> str:
-    """What `precision: auto` means on this device: bfloat16 on accelerators, float32 on a CPU."""
+    """Return the meaning of `precision: auto` on this device: bfloat16 on accelerators, float32 on a CPU."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"

@@ -1,4 +1,4 @@
-"""From per-step numbers of a pack to the metric series of its runs."""
+"""The metric series of a pack's runs, from their values at each step."""
 
 import math
 from collections import defaultdict
@@ -8,7 +8,7 @@ import numpy as np
 
 from taetpu.data.batches import Split
 
-MOST_BLOCKS = 1000  # of an evaluation set that are kept apart
+MOST_BLOCKS = 1000  # blocks of an evaluation set whose sums are stored
 
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 
@@ -16,8 +16,13 @@ Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 class MetricBuffer:
     """Collects the metrics of one pack between two flushes.
 
-    Training metrics are means over windows of `every` steps; a window also ends at each flush. Windows depend only on
-    step numbers, never on how steps were cut into dispatches.
+    Training metrics are means over windows of `every` steps; a window also ends at each flush. Windows depend on step
+    numbers only, not on the sizes of dispatches.
+
+    Args:
+        width: the number of runs, padding included.
+        every: steps of a window.
+        start: the first step.
     """
 
     def __init__(self, width: int, every: int, start: int):
@@ -25,6 +30,7 @@ class MetricBuffer:
         self.reset(start)
 
     def reset(self, start: int) -> None:
+        """Discard all points; the next step is `start`."""
         self.start = self.end = start
         self.steps: list[int] = []
         self.sums: dict[str, np.ndarray] = {}
@@ -42,18 +48,18 @@ class MetricBuffer:
                 self._close()
 
     def add_point(self, step: int, run: int, values: Mapping[str, float]) -> None:
-        """A measurement of one run after `step` updates."""
+        """Add the values of one run after `step` updates."""
         for name, value in values.items():
             steps, series = self.points[run][name]
             steps.append(step)
             series.append(value)
 
     def next_window_end(self, step: int) -> int:
-        """The first step from this one on at which a window ends: to flush there changes no point."""
+        """Return the first step from `step` on at which a window ends, where a flush changes no point."""
         return -(-step // self.every) * self.every
 
     def flush(self) -> tuple[int, int, list[Points]]:
-        """`(start, end, points of each run)` since the last flush."""
+        """Return the start, the end and the points of each run since the last flush."""
         if self.count:
             self._close()
         out = self.start, self.end, self.points
@@ -93,13 +99,13 @@ def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share:
 
 
 def sum_blocks(values: np.ndarray) -> np.ndarray:
-    """Sums over neighbouring sequences, so many at a time that at most `MOST_BLOCKS` are left."""
+    """Return sums over blocks of neighbouring sequences, at most `MOST_BLOCKS` of them."""
     size = -(-len(values) // MOST_BLOCKS)
     return np.add.reduceat(values, np.arange(0, len(values), size))
 
 
 def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
-    """The steps after which the state is written: every n, at each evaluation, log-spaced (1, 2, 4 ...), or the end."""
+    """Return the steps with a checkpoint: every n, at each evaluation, powers of two, or the last step only."""
     if isinstance(rule, int):
         found = set(range(rule, steps, rule))
     elif rule == "log":

@@ -1,9 +1,9 @@
-"""The check that ends a run: the model read back from its files computes the losses that training measured.
+"""The check at the end of a run: the model loaded from its files reproduces the losses of training.
 
-It finds what is in no file of a run and still decides its losses: state that a component keeps outside its config and
-its parameters, numbers drawn while a model is built, a file that was written wrong. The model is opened as
-`taetpu.open_run` opens it (`train.model_io.from_files`), computed as in training (`nn.compute_options`), and evaluated
-by the pack's own function: where the opened model has the structure of the trained one, nothing is compiled.
+It detects state that is in no file of the run, such as module state outside of config and parameters or numbers drawn
+while the model is built, and files written wrongly. The model is loaded like in `taetpu.open_run`
+(`train.model_io.from_files`), and evaluated with the pack's compute options and compiled function; nothing is compiled
+if the loaded model has the structure of the trained one.
 """
 
 from collections.abc import Hashable, Mapping
@@ -20,26 +20,26 @@ from taetpu.nn.lm import LM
 from taetpu.train.model_io import from_files
 from taetpu.train.program import Program
 
-# How far apart two losses of a sequence may be, in nats per token, or as a share of a loss above 1. Where the opened
-# model has the trained one's structure, one compiled function computes both, and they are equal. Elsewhere (a mask of
-# ones, there in training for another run of the pack, is in no file) two programs round differently. In reduced
-# precision that is at most what rounding does altogether: in models of 3 to 12 layers, bfloat16 moved the loss of a
-# sequence by up to .0054 of itself from float32's.
+# The largest difference between two losses of a sequence, in nats per token, or relative for losses above 1. If the
+# loaded model has the structure of the trained one, one compiled function computes both, and they are equal. Otherwise
+# (a mask of ones that training needed for another run of the pack is in no file) two programs round differently. In
+# reduced precision the bound is the total rounding error: in models of 3 to 12 layers, bfloat16 changed the loss of a
+# sequence by up to .0054 of its float32 value.
 FULL, REDUCED = 1e-4, 1e-2
 
 Losses = Float[np.ndarray, " sequence"]
 
 
 class NotReproduced(Failed):
-    """Saved models do not give the losses that were measured in training.
+    """Saved models do not reproduce the losses of training.
 
     Args:
-        problems: by the id of each run.
+        problems: the problem of each run, by run ID.
     """
 
     def __init__(self, problems: Mapping[str, str]):
         cause = (
-            "the model depends on what is neither in its config nor in its parameters, or its files are damaged; "
+            "the model depends on state outside its config and its parameters, or its files are damaged; "
             "`python -m taetpu.testing PLUGIN` checks a plug-in's components"
         )
         super().__init__("\n".join([*problems.values(), f"  cause:  {cause}"]))
@@ -53,13 +53,14 @@ def mismatches(
     windows: Mapping[str, Batch | None],
     measured: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[int, str]:
-    """What is wrong with stored models, by the places of their runs in the pack; nothing where all are right.
+    """Return the problems of stored models by the places of their runs in the pack; empty if they reproduce the losses.
 
     Args:
+        program: the program of the pack.
         trained: the models of the pack, with a leading run axis.
-        stored: the files of each model, by name.
-        windows: evaluation sets by split, of which the first that was evaluated is used.
-        measured: sums of each sequence of a split's first batch, as the trained models gave them: `(width, batch)`.
+        stored: the files of each model by place.
+        windows: evaluation sets by split; the first that was evaluated is used.
+        measured: the sums of each sequence of a split's first batch for the trained models, `(width, batch)`.
     """
     split = next((name for name in windows if name in measured), None)
     batch = windows[split] if split is not None else None
@@ -74,17 +75,17 @@ def mismatches(
         worst = int(apart.argmax())
         if apart[worst] > bound:
             problems[place] = (
-                f"the saved model does not give the stored {split}/loss: sequence {worst} has a loss of "
-                f"{losses[place][worst]:.6g} in training and of {saved[worst]:.6g} from its files "
+                f"the saved model does not give the stored {split}/loss: the loss of sequence {worst} is "
+                f"{losses[place][worst]:.6g} in training and {saved[worst]:.6g} from the files "
                 f"(allowed difference: {bound:g})"
             )
     return problems
 
 
 def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> dict[int, Losses]:
-    """The loss of each sequence of the first batch of `windows`, by the keys of the models.
+    """Return the loss of each sequence of the first batch of `windows`, by the keys of the models.
 
-    Models of one structure are evaluated together, in a pack that is padded with copies.
+    Models of one structure are evaluated together, padded with copies to the width of the pack.
     """
     alike = dict[Hashable, list[int]]()
     for place, model in models.items():
@@ -100,7 +101,7 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
 
 
 def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
-    """A stored model on the host, to be computed as the program does.
+    """Return a stored model on the host, with the program's compute options.
 
     Raises:
         UserError: the files are not those of a model.
@@ -111,7 +112,7 @@ def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
 
 
 def default_to_host() -> AbstractContextManager[object]:
-    """Has jax put new arrays into the host's memory, where it can: a model may not fit beside the state of its pack."""
+    """Return a context in which JAX puts new arrays into host memory if it can, since the devices may be full."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
     except RuntimeError:  # JAX_PLATFORMS names an accelerator alone
@@ -119,24 +120,24 @@ def default_to_host() -> AbstractContextManager[object]:
 
 
 def structure_and_shapes(model: LM, lead: int = 0) -> Hashable:
-    """Equal for models that one compiled function takes; `lead` axes of every array count runs."""
+    """Return a key that is equal for models that share a compiled function, without `lead` axes of every array."""
     return jax.tree.structure(model), tuple((a.shape[lead:], a.dtype) for a in jax.tree.leaves(model))
 
 
 def sequence_losses(sums: Mapping[str, np.ndarray]) -> Float[np.ndarray, "run sequence"]:
-    """Nats per weighted token from an evaluation's sums; 0 where nothing counts."""
+    """Return nats per weighted token from an evaluation's sums; 0 for sequences without weight."""
     return sums["nll"] / np.maximum(sums["weight"], 1.0)
 
 
 def is_exact(program: Program) -> bool:
-    """Whether products are computed in float32: on TPUs and GPUs only where jax's matmul precision says so."""
+    """Return whether matrix products are float32; on TPUs and GPUs this depends on JAX's matmul precision."""
     on_cpu = program.mesh.devices.flat[0].platform == "cpu"
     asked = getattr(jax.config, "jax_default_matmul_precision", None)
     return program.dtype == jnp.float32 and (on_cpu or asked in ("highest", "float32"))
 
 
 def loss_differences(trained: Losses, saved: Losses) -> Losses:
-    """How far apart losses are, as `FULL` measures it. A NaN equals a NaN, and differs infinitely from a number."""
+    """Return the differences of losses as defined at `FULL`. NaN equals NaN, and differs infinitely from a number."""
     same = (trained == saved) | (np.isnan(trained) & np.isnan(saved))
     with np.errstate(invalid="ignore"):
         apart = np.abs(trained - saved) / np.maximum(1.0, np.abs(trained))

@@ -1,4 +1,4 @@
-"""Sampling: tokens drawn one after another, from the model as it is."""
+"""Autoregressive sampling of tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,14 @@ def draw(
     logits: Float[Array, "*lead vocab"], key: Key, *, temperature: float = 1.0, top_k: int | None = None,
     top_p: float | None = None,
 ) -> Int[Array, "*lead"]:  # fmt: skip
-    """A token from each row of logits.
+    """Return a token drawn from each row of logits.
 
     Args:
-        temperature: divides the logits; 0 takes the most likely token.
-        top_k: only the k most likely tokens. Fan et al. 2018.
-        top_p: only the fewest tokens that together reach this probability (nucleus). Holtzman et al. 2020.
+        logits: unnormalised log probabilities.
+        key: the random key.
+        temperature: divides the logits; 0 selects the most likely token.
+        top_k: sample from the k most likely tokens only. Fan et al. 2018.
+        top_p: sample from the smallest set of tokens with this total probability only (nucleus). Holtzman et al. 2020.
     """
     if temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)
@@ -36,9 +38,9 @@ def continue_tokens(
     model: LM, prompt: Int[Array, " start"], key: Key, *, length: int, window: int, temperature: float = 1.0,
     top_k: int | None = None, top_p: float | None = None,
 ) -> Int[Array, " start+length"]:  # fmt: skip
-    """`prompt` and `length` more tokens. The model sees the last `window` tokens; each is one whole forward pass.
+    """Return `prompt` continued by `length` tokens, each from a full forward pass over the last `window` tokens.
 
-    Positions after the one that is read hold zeros; a causal model does not see them.
+    Later positions hold zeros, which a causal model does not see. See `draw` for the other arguments.
     """
     start = prompt.shape[0]
     total = start + length

@@ -1,9 +1,11 @@
-"""Where the arrays of a run lie that is divided over devices, parameters and all: rules by parameter path.
+"""How one run is divided over devices: shardings by parameter path, and the work on a batch.
 
-The mesh has three axes. Over `run` whole runs are spread. Over `data` one run's batch is divided, and with it its
-parameters and moments, which each device fetches layer by layer as it needs them (FSDP; Rajbhandari et al. 2020, stage
-3). Over `model` its matrices are divided so that the products of one layer are computed in parts, the first of two by
-columns and the second by rows (Shoeybi et al. 2019). A sequence stays whole on its devices.
+The mesh has three axes. Whole runs are spread over `run`. The batch of one run is divided over `data`, and so are its
+parameters and moments, which are gathered layer by layer (FSDP; Rajbhandari et al. 2020, stage 3). Matrices are divided
+over `model`, the first of two successive products by columns and the second by rows (Shoeybi et al. 2019). Sequences
+are not divided.
+
+The training step is written once: a `Division` gives it the local part of a batch and sums over the whole batch.
 """
 
 import re
@@ -25,10 +27,10 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.model_cost import parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
-STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # arrays of stacked layers, whose first axis counts layers
+STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # arrays of stacked layers, with a leading layer axis
 
-# The axes of the mesh over which those of an array are divided, by the end of its path. Moments are named like the
-# parameters that they belong to. Vectors stay whole: they weigh nothing, and dividing them costs a message each.
+# The mesh axes of an array's axes, by the end of its path. Moments have the paths of their parameters. Vectors are
+# replicated: they are small, and each divided array costs a collective.
 RULES = (
     (r"mixer\.w[qkv]", (DATA, MODEL)),
     (r"mixer\.wo", (MODEL, DATA)),
@@ -42,14 +44,15 @@ Axes = tuple[str | None, ...]
 
 
 def mesh_axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Axes:
-    """Over which axis of the mesh each axis of one run's array is divided; None where it is not.
+    """Return the mesh axis of each axis of one run's array; None for axes that are not divided.
 
-    A rule's axis that does not divide a size is left out. What is then not divided over `data`, and every matrix
-    without a rule, is so over the largest of its axes that can be.
+    A mesh axis that does not divide the size of its rule's axis is omitted. A matrix that is then not divided over
+    `data`, or that has no rule, is divided over `data` along its largest divisible axis.
 
     Args:
-        path: the array's, in a model or in what is shaped like one.
-        sizes: those of `data` and `model`.
+        path: the path of the array in a model, or in a tree of that structure.
+        shape: its shape.
+        sizes: the sizes of `data` and `model`.
     """
     layers = 1 if STACK.search(path) else 0
     own = shape[layers:]
@@ -66,12 +69,12 @@ def mesh_axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Ax
 
 
 def divides(count: int, size: int) -> bool:
-    """Can an axis of so many numbers be divided over so many devices?"""
+    """Return whether an axis of `size` elements can be divided over `count` devices."""
     return size > 0 and size % count == 0
 
 
 def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
-    """Where each array of a tree like a model lies on a mesh; its axes follow those that `lead` names."""
+    """Return the shardings of a tree of the structure of a model, whose arrays have leading axes over `lead`."""
 
     def placed(path: tuple[Hashable, ...], leaf: jax.Array) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -81,7 +84,7 @@ def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
 
 
 class Placement(NamedTuple):
-    """Where one array of the parameters lies, and the bytes of it that a device holds."""
+    """The mesh axes of one parameter array, and its bytes on a device."""
 
     path: str
     shape: tuple[int, ...]
@@ -90,7 +93,7 @@ class Placement(NamedTuple):
 
 
 def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
-    """Every trained array of a model on a mesh of these sizes."""
+    """Yield the placement of every trainable array of a model on a mesh of these sizes."""
     sizes = {DATA: data, MODEL: model}
     for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
         to = mesh_axes(path, leaf.shape, sizes)
@@ -99,31 +102,31 @@ def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: 
 
 
 def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
-    """What each device holds of a run from step to step: parameters, two moments, and as much for gradients."""
+    """Return the bytes of a run on each device between steps: parameters, two moments and gradients."""
     return 4 * sum(one.bytes for one in parameter_placements(config, vocab_size, seq_len, data, model))
 
 
 def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
-    """Raise `UserError` where a run cannot be divided over a mesh of these sizes; the path starts in its config.
+    """Raise `UserError` unless a run can be divided over a mesh of these sizes.
 
-    Of what is divided over `data` the batch has to be divisible; over `model`, heads and hidden layers. A sequence is
-    not divided, so that its length may be anything, and a vocabulary that cannot be is left whole.
+    `data` must divide the batch, `model` the heads and hidden sizes. Sequences are not divided, and a vocabulary that
+    is not divisible is replicated.
     """
     train = config.train
     part = train.batch_size // train.accumulate
     if part % data:
-        problem = f"{part} sequences are worked on at once, which {data} devices cannot share evenly"
-        remedy = f"another batch_size, or data of {_divisors([part])}"
+        problem = f"data={data} does not divide a microbatch of {part} sequences"
+        remedy = f"Change batch_size, or use data={_divisors([part])}."
         raise UserError(problem, path=("train", "batch_size"), remedy=remedy)
     sizes = list(_inner_sizes(config, vocab_size)) if model > 1 else []
     for path, size in sizes:
         if size % model:
-            remedy = f"model of {_divisors([size for _, size in sizes])} fits every layer"
+            remedy = f"Use model={_divisors([size for _, size in sizes])}, which divides every layer."
             raise UserError(f"{path[-1]}={size} is not divisible by model={model}", path=path, remedy=remedy)
 
 
 def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tuple[str | int, ...], int]]:
-    """What `model` divides of each layer: heads, and the inner size of its feed-forward."""
+    """Yield the path and value of each size that `model` divides: heads, and hidden sizes of feed-forward layers."""
     arrays = leaves_by_path(parameter_shapes(config.model, vocab_size, config.task.seq_len))
     hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
     with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
@@ -139,9 +142,7 @@ def _divisors(sizes: Sequence[int]) -> str:
 
 
 def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
-    """The ways `(data, model)` in which so many devices can share a run among them evenly: over few of them first, and
-    of equally many over as many of `data` as can be.
-    """
+    """Yield the divisions `(data, model)` of a run over up to `devices` devices: smallest first, then by `data`."""
     for share in (n for n in range(1, devices + 1) if devices % n == 0):
         for model in (n for n in range(1, share + 1) if share % n == 0):
             try:
@@ -155,30 +156,30 @@ Forward: TypeAlias = Callable[..., PyTree]
 
 
 class Division:
-    """A run on one device; also the interface of the other divisions."""
+    """A run on one device. Base class of the other divisions."""
 
     def local_batch(self, batch: Batch) -> Batch:
-        """Return the part of a batch, or of a microbatch, that this device works on."""
+        """Return this device's part of a batch or a microbatch."""
         return batch
 
     def wrap(self, compute: Forward) -> Forward:
-        """Wrap a function whose first argument is the model and that works on such a part."""
+        """Wrap a function of the model and such a part."""
         return compute
 
     def sum(self, tree: PyTree) -> PyTree:
-        """Sum over the batch what each device summed over its part; gradients are among it."""
+        """Return sums over the batch, such as gradients, from each device's sums over its part."""
         return tree
 
     def gather(self, tree: PyTree) -> PyTree:
-        """Gather what each device computed for its sequences, `(batches, batch)`."""
+        """Return arrays `(batches, batch)` from each device's part of the sequences."""
         return tree
 
 
 @dataclass(frozen=True)
 class ManualDivision(Division):
-    """Devices of the mesh axis `DATA` that each take a part of the batch and replicate the rest: fast for small models.
+    """Devices of the mesh axis `DATA` that each take a part of the batch and replicate the run, for small models.
 
-    Its methods are called under a `shard_map` that is manual over this axis.
+    Its methods are called under `shard_map`.
     """
 
     devices: int
@@ -189,7 +190,7 @@ class ManualDivision(Division):
         return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
 
     def sum(self, tree: PyTree) -> PyTree:
-        """One collective for all: one for each array took twice as long on a CPU."""
+        """Sum all arrays in one collective; one per array took twice as long on a CPU."""
         flat, back = ravel_pytree(tree)
         return back(jax.lax.psum(flat, DATA))
 
@@ -199,10 +200,10 @@ class ManualDivision(Division):
 
 @dataclass(frozen=True)
 class PartitionedDivision(Division):
-    """Devices among which XLA divides a run, parameters too, by the shardings of `train.sharding`.
+    """Devices over which XLA partitions a run and its parameters by `tree_shardings`.
 
-    The step is written as if one device held the run. The batch and the residual stream are constrained to `DATA`:
-    otherwise XLA might follow the parameters' shardings and all-reduce parts of every product.
+    The batch and the residual stream are constrained to `DATA`: otherwise XLA might follow the shardings of the
+    parameters and all-reduce parts of every product.
     """
 
     mesh: Mesh
@@ -221,12 +222,12 @@ class PartitionedDivision(Division):
         return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
 
     def by_sequence(self, x: jax.Array) -> jax.Array:
-        """An array whose first axis counts sequences, divided along it."""
+        """Return an array with a leading sequence axis, divided along it."""
         return jax.lax.with_sharding_constraint(x, self.sequences)
 
     @property
     def sequences(self) -> NamedSharding:
-        """The sharding of arrays whose first axis counts sequences."""
+        """The sharding of arrays with a leading sequence axis."""
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
 

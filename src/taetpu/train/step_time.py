@@ -1,4 +1,4 @@
-"""The time of a training step: measured on this machine, or remembered from what it trained before."""
+"""The time of a training step: measured, remembered from earlier training, or bounded by the matmul rate."""
 
 import hashlib
 import math
@@ -34,18 +34,22 @@ from taetpu.train.memory import memory_bytes
 from taetpu.train.program import Program, stack_numbers
 
 FOLDER = "trained"  # of the cache
-DISPATCH = 0.3  # seconds of a dispatch: long enough that issuing it costs nothing
-WINDOW, WINDOWS = 1.0, 3  # seconds; the shortest step of all windows counts, since other work only adds time
+DISPATCH = 0.3  # seconds of a dispatch, so that its overhead is negligible
+WINDOW, WINDOWS = 1.0, 3  # seconds; the shortest window counts, since other processes only add time
 
 
 class StepTimer:
-    """A pack of copies of one run on the seeds 0, 1, 2 ..., compiled and ready to be timed.
+    """A compiled pack of one config on the seeds 0, 1, 2 ..., whose steps can be timed.
 
     Args:
-        live: see `train.pack_plan.PackPlan`.
+        config: the config of the runs.
+        source: its prepared task.
+        layout: the layout of the pack.
+        live, precision: see `train.pack_plan.PackPlan`.
+        execution: the compute options of the model.
 
     Raises:
-        JaxRuntimeError: it does not fit into the device's memory.
+        JaxRuntimeError: the pack does not fit into memory.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class StepTimer:
         self.train()  # compiles
 
     def train(self) -> float:
-        """Take `size` steps; return the seconds that they took."""
+        """Take `size` steps; return their duration in seconds."""
         began = time.perf_counter()
         self.state, metrics = self.program.advance(
             self.state, self.numbers, self.seeds, self.rows, np.int32(self.size), self.program.arrays
@@ -104,12 +108,12 @@ def measure_step(work: Workload, layout: Layout) -> float:
 
 
 def remembered_step(work: Workload, layout: Layout) -> float | None:
-    """Return the seconds of a step of a pack as this machine trained one before, or None."""
+    """Return the seconds of a step of a pack from earlier training on this machine; None if it trained none."""
     return _read(_key(work)).get(layout)
 
 
 def remember_step(work: Workload, layout: Layout, seconds: float) -> None:
-    """Keep the seconds of a step of a pack in the cache folder, for the forecasts of later studies."""
+    """Store the seconds of a step of a pack in the cache folder, for later forecasts."""
     key = _key(work)
     steps = _read(key) | {layout: seconds}
     entries = [{**asdict(layout), "seconds": seconds} for layout, seconds in steps.items()]
@@ -123,7 +127,7 @@ def _read(key: str) -> dict[Layout, float]:
         data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
         steps = {Layout(entry["width"], entry["devices"]): entry["seconds"] for entry in data["layouts"]}
         return {layout: seconds for layout, seconds in steps.items() if math.isfinite(seconds)}
-    except (UserError, KeyError, TypeError):  # damaged, or of another version: it is overwritten
+    except (UserError, KeyError, TypeError):  # damaged or of another version: overwrite it
         return {}
 
 
@@ -132,7 +136,7 @@ def _key(work: Workload) -> str:
 
 
 def _identity(work: Workload) -> dict[str, Any]:
-    """What the time of a step depends on besides the layout: the machine and the program."""
+    """Return the machine and the program, on which the time of a step depends besides the layout."""
     config = to_data(split(work.config, work.group.live)[0])
     train = {
         k: v for k, v in config["train"].items() if k not in (*FIELDS_OUTSIDE_IDENTITY, "steps", "epochs", "loss_bound")
@@ -154,7 +158,7 @@ def short_hash(data: Mapping[str, Any]) -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what the speed of a program depends on besides the program."""
+    """Return the properties of this machine that affect the speed of a program."""
     return {
         "cpu": cpu_model(),
         "cores": cpu_cores(),
@@ -176,7 +180,7 @@ def cpu_model() -> str:
 MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # the timed matrix product, and for how long it is repeated
 VALID = 3600.0  # seconds after which the rate is measured again
 
-# Shares of the matmul rate that whole train steps reached on CPUs by the width of the model, least and most over
+# The lowest and highest shares of the matmul rate that whole train steps reached on CPUs, by model width, over
 # depths, lengths, batches and layouts (docs/log.md, "time, before it is measured").
 DIMS = (8, 16, 32, 64, 128, 256, 512, 1024)
 LEAST = (0.01, 0.03, 0.10, 0.16, 0.25, 0.35, 0.40, 0.45)
@@ -184,26 +188,26 @@ MOST = (0.12, 0.25, 0.55, 0.60, 0.65, 0.70, 0.80, 0.90)
 
 
 def efficiency_bounds(dim: int) -> tuple[float, float]:
-    """The least and the most of the matmul rate that a train step of a model of this width reaches on a CPU."""
+    """Return bounds of the share of the matmul rate that a train step reaches on a CPU, by the model's width."""
     least, most = (float(np.interp(np.log2(dim), np.log2(DIMS), values)) for values in (LEAST, MOST))
     return least, most
 
 
 def cpu_contention() -> float:
-    """By what factor other processes may slow this one down: runnable processes per core, at least 1."""
+    """Return the factor by which other processes may slow this one: runnable processes per core, at least 1."""
     return max(1.0, os.getloadavg()[0] / cpu_cores()) if hasattr(os, "getloadavg") else 1.0
 
 
 def matmul_rates(machine: str) -> tuple[float, float]:
-    """FLOP/s of float32 products on all cores of this machine: as last measured, and the best of all measurements.
+    """Return the latest and the best measured FLOP/s of float32 products on all cores of this machine.
 
-    Both are the same on a machine that does nothing else; on a shared one the last rate is what others leave.
+    They differ on a machine shared with other processes.
 
     Args:
-        machine: the name under which they are kept in the cache folder.
+        machine: the name under which they are stored in the cache folder.
     """
     store, key, best = open_store(cache_folder()), f"rates/{machine}.json", 0.0
-    with suppress(UserError, KeyError, TypeError):  # damaged, or of another version: measured again
+    with suppress(UserError, KeyError, TypeError):  # damaged or of another version: measure again
         known = from_json(store.read(key), store.where(key)) if store.exists(key) else {"best": 0.0, "at": 0.0}
         best = float(known["best"])
         if 0 <= time.time() - known["at"] < VALID:
@@ -216,7 +220,7 @@ def matmul_rates(machine: str) -> tuple[float, float]:
 
 
 def measure_matmul_rate() -> float:
-    """FLOP/s of float32 products of `MATRIX_SIZE`, the best of those that fit into `MATMUL_SECONDS` seconds."""
+    """Return the best FLOP/s of float32 matrix products within `MATMUL_SECONDS` seconds."""
     matrix = jax.device_put(np.random.default_rng(0).standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32))
     product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
     jax.block_until_ready(product(matrix, matrix))
