@@ -179,7 +179,7 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
         (512, {"dropout": 0.1}, "tpu", False, ["dropout on its pattern is drawn"]),
         (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
         (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
-        (512, {}, "tpu", True, ["cannot be divided over devices"]),
+        (512, {}, "tpu", True, ["divided over devices, which kernels"]),
         (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel to be tried
         (512, {"dropout": 0.1}, "cpu", False, []),
         (16, {"dropout": 0.1}, "cuda", False, ["dropout on its pattern is drawn"]),

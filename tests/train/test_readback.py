@@ -157,7 +157,7 @@ def test_a_run_that_cannot_be_reproduced_has_no_result(tmp_path, monkeypatch, ca
             assert ended.value.code == 3
             told = " ".join(capsys.readouterr().err.split())
             assert "runs/tiny/runs/counting/0-" in told
-            assert "does not give the stored val/loss: sequence" in told
+            assert "does not give the stored val/loss: the loss of sequence" in told
             assert "Traceback" not in told
     finally:
         unregister("idea")
