@@ -49,14 +49,14 @@ def test_two_seeds_find_what_is_far_above_the_noise(taetpu, fair):
 
 
 REFUSED = [
-    (("plan", "--noise", "0"), "0 is no noise to plan with"),
-    (("plan", "--effect", "-1", "--noise", "1"), "-1 is no effect to plan with"),
-    (("plan", "--effect", "1"), "how many seeds an effect takes depends on the noise, which is not known yet"),
-    (("run", "--until-resolved"), "with no looks planned, there is nothing to go on to after 2 seeds"),
+    (("plan", "--noise", "0"), "`noise` must be finite and above 0, got 0"),
+    (("plan", "--effect", "-1", "--noise", "1"), "`effect` must be finite and above 0, got -1"),
+    (("plan", "--effect", "1"), "the seeds for an effect depend on the noise"),
+    (("run", "--until-resolved"), "--until-resolved requires planned interim analyses; none follows the 2 seeds"),
     (("plan", "--noise", "nan"), "invalid value for '--noise': 'nan' is not a number"),
     (("plan", "--noise", "inf"), "invalid value for '--noise': 'inf' is not a number"),
     (("plan", "--effect", "inf", "--noise", "1"), "invalid value for '--effect': 'inf' is not a number"),
-    (("run", "--reuse", "there", "--audit", "2"), "2.0 is no share of the reused runs"),
+    (("run", "--reuse", "there", "--audit", "2"), "`audit` must be from 0 to 1, got 2.0"),
     (("run", "--audit", "0.5"), "--audit requires --reuse"),
 ]
 

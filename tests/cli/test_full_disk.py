@@ -91,7 +91,7 @@ def test_a_disk_too_small_at_every_stage_loses_nothing(here, on_disk, trained):
     root, _ = trained
     done = on_disk("size=16k", GROWING)
     assert [line for line in done.out.splitlines() if line.startswith("code")] == ["code 2"] * 5 + ["code 0"]
-    for what in ("/config.json\n", "/metrics/0-10.json\n", "cannot write a checkpoint", "going on from step 10"):
+    for what in ("/config.json\n", "/metrics/0-10.json\n", "cannot write a checkpoint", "resuming from step 10"):
         assert what in done.err
     assert done.err.count("error: ") == done.err.count("remedy: Free some space") == 5
     for noise in ("Traceback", "ERROR", "Exception"):

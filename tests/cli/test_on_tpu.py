@@ -204,7 +204,7 @@ def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
     assert run.end() == 143, run.printed
     assert f"{NAME} is kept" in run.printed
     again = Command(folder, *V6E)
-    again.until(lambda: "going on from step" in again.printed or "pack 2" in again.printed)
+    again.until(lambda: "resuming from step" in again.printed or "pack 2" in again.printed)
     assert Command(folder, "tpu", "down", NAME, "--yes").end() == 0
     assert again.end() == 2, again.printed
     assert "was deleted by `taetpu tpu down`" in again.printed

@@ -146,7 +146,7 @@ def test_a_model_that_does_not_fit_into_memory(taetpu, here):
         f"{short['needed']:,}",
         f"{short['available']:,}",
         "--set model.dim=131072",
-        "remedy: a model of at most",
+        "remedy: Use a model of at most",
     ):
         assert part in done.err
     assert taetpu("plan", "s.yaml", "--json").json()["memory"] == []

@@ -15,7 +15,7 @@ def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     _, done = trained
     assert "\x1b" not in done.err
     expected, first, *evaluations = done.err.splitlines()
-    assert re.match(r"time: [\d:]+ to [\d:]+, from .*; corrected when steps have been timed", expected)
+    assert re.match(r"time: [\d:]+ to [\d:]+, from .*; refined once steps have been timed", expected)
     assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
     pattern = r"  step (\d+: val_sample|\d+: val)/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
     pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB, 0:0\d:\d\d left\)"  # a CPU has no peak

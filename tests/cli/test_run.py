@@ -109,8 +109,8 @@ def test_ctrl_c_exits_with_130_and_leaves_a_study_half_trained(taetpu, here):
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(here):
     interrupted(here, "  step 100: ")
-    heard = interrupted(here, "going on from step ")
-    reached = int(heard.partition("going on from step ")[2].split()[0])
+    heard = interrupted(here, "resuming from step ")
+    reached = int(heard.partition("resuming from step ")[2].split()[0])
     assert reached >= 100
     assert reached % 50 == 0
     assert "Traceback" not in heard
@@ -123,7 +123,7 @@ def test_refuted_reused_runs_exit_with_3_and_are_trained_next(taetpu, here, trai
         forged(run)
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
     assert done.code == 3
-    assert "1 of the reused runs are trained again, to prove them" in done.err
+    assert "reused runs trained again to verify them: 1" in done.err
     assert "have other results when they are trained again:\n  " in done.err
     assert "without --reuse" in done.err.splitlines()[-1]
     assert "1/4" in taetpu("list", "--root", "ours").out
@@ -144,7 +144,7 @@ def test_the_report_counts_reused_runs(taetpu, here, trained):
 def test_an_audit_above_1_is_rejected(taetpu):
     done = taetpu("run", "s.yaml", "--reuse", "root", "--audit", "5")
     assert done.code == 2
-    assert "5.0 is no share of the reused runs" in done.err
+    assert "`audit` must be from 0 to 1, got 5.0" in done.err
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])

@@ -61,7 +61,7 @@ def test_killed_and_resumed_on_a_bucket_it_ends_as_on_a_disk(tmp_path: Path, wor
         assert "killed/results.json" not in names(world)
     code, said = end(start(tmp_path, gs_root))
     assert code == 0, said
-    assert "going on from step" in said
+    assert "resuming from step" in said
     assert f"report: {gs_root}/killed/report/index.html" in said
 
     local, bucket = find_study(tmp_path / "local"), find_study(gs_root)

@@ -72,7 +72,7 @@ def test_what_is_resolved_at_the_first_look_stops_there(looked):
 def test_there_must_be_a_look_to_go_on_to(looked):
     with pytest.raises(UserError) as caught:
         looked(TINY + "seeds: 2\narms: {momentum: {train.optimizer.b1: 0.5}}\n")
-    assert caught.value.problem == "with no looks planned, there is nothing to go on to after 2 seeds"
+    assert caught.value.problem == "--until-resolved requires planned interim analyses; none follows the 2 seeds"
     assert caught.value.remedy == "measure: {looks: [2, 4]}, before the first run"
 
 

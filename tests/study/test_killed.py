@@ -78,7 +78,7 @@ def test_killed_at_three_moments_and_told_to_end_it_ends_with_the_same_results(t
     process = start(tmp_path, "cut")
     _, err = end(process)
     assert process.returncode == 0, err
-    assert "going on from step" in err
+    assert "resuming from step" in err
     assert results(tmp_path, "cut") == results(tmp_path, "whole")
 
 

@@ -135,7 +135,7 @@ def test_who_cannot_have_as_many_parameters_is_named(load, added, replace, why):
     error = caught.value
     assert error.problem == f"arm 'x' cannot be matched by params: {why}"
     assert (Path(str(error.file)).name, error.line, error.path) == ("s.yaml", len(BASE.splitlines()) + 2, ("match",))
-    assert error.remedy == "leave the arm or this matching out; `match: flops` needs no inner size"
+    assert error.remedy == "Remove the arm or this matching; `match: flops` needs no inner size."
 
 
 def test_epochs_become_steps(load):

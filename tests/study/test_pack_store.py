@@ -95,7 +95,7 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
     callback, heard = said
     outcome, folder = study(text, callback=callback)
     assert [(p["width"], p["devices"], len(p["runs"]), p["halved_from"]) for p in plans(folder)] == [(2, 2, 2, 4)] * 2
-    assert "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2" in heard()
+    assert "out of memory: the pack of 4 runs, and those like it, restart as 2 packs of 2" in heard()
     assert "pack 3 of 3: " in heard()
     assert outcome.failed == []
     assert outcome.results["packs"][0]["halved_from"] == 4
@@ -179,7 +179,7 @@ def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
     (whole, _), (planned, _) = start("whole", "4"), start("planned", "2")
     assert [p["width"] for p in plans(whole)] == [4]
     halved, said = start("halved", "4", "limited")
-    told = "out of memory: the pack of 4 runs, and those like it, begin anew as 2 packs of 2 (RESOURCE_EXHAUSTED"
+    told = "out of memory: the pack of 4 runs, and those like it, restart as 2 packs of 2 (RESOURCE_EXHAUSTED"
     assert told in said
     assert [(p["width"], p["halved_from"], len(p["runs"])) for p in plans(halved)] == [(2, 4, 2)] * 2
     assert len(curves(halved)) == 4

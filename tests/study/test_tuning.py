@@ -149,7 +149,7 @@ def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
     moved = TUNED[: TUNED.index("tune:")].replace("seeds: 2", f"seeds: [0, 1, {FIRST_SEED}]")
     with pytest.raises(UserError) as caught:  # seeds that arms were tuned on cannot judge them later
         study(TINY + moved)
-    assert caught.value.problem == f"arms were tuned on seed {FIRST_SEED}, and cannot be compared on it as well"
+    assert caught.value.problem == f"seed {FIRST_SEED} was used for tuning, so that arms cannot be compared on it"
 
 
 class StopsAtTrials(Callback):

@@ -95,7 +95,7 @@ def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
 def test_a_person_is_told_in_a_line():
     out = io.StringIO()
     StudyProgress(Console(file=out)).on_tracker_failed("wandb", "no API key was found")
-    assert out.getvalue() == "tracker wandb is off from here: no API key was found; training goes on\n"
+    assert out.getvalue() == "tracker wandb is switched off: no API key was found; training continues\n"
 
 
 def test_a_callback_list_forwards_every_event():

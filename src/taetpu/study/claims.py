@@ -1,4 +1,4 @@
-"""A file of claims about a study."""
+"""Files of claims about a study."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,18 +24,18 @@ FORM = Form(
 
 
 class Claims(Config):
-    """What the file says."""
+    """The content of a file of claims."""
 
-    study: Annotated[str, Field(description="the study's folder, from the file's own on, or gs://...")]
+    study: Annotated[str, Field(description="the study's folder, relative to the file, or gs://...")]
     claims: Annotated[tuple[Any, ...], Field(min_length=1, description="e.g. `nope is worse by at least 0.02`")]
 
 
 def check_claims(file: Path) -> list[Finding]:
-    """Check every claim of a file against what the stored runs come to.
+    """Check every claim of a file against the stored runs.
 
     Raises:
-        UserError: the file is no list of claims, a claim cannot be checked, or the study has no results.
-        Failed: what is stored of the study does not agree with its runs, so that nothing can be claimed of it.
+        UserError: the file holds no claims, a claim cannot be checked, or the study has no results.
+        Failed: the stored results do not agree with the runs, so that no claim can be checked.
     """
     document = read_document(file, FORM)
     try:
@@ -49,7 +49,7 @@ def check_claims(file: Path) -> list[Finding]:
 
 
 def _results(folder: StudyFolder) -> dict[str, Any]:
-    """The results of a study, computed anew; what is stored must agree."""
+    """Return the results of a study, recomputed from its runs; the stored ones must agree."""
     if folder.read_results() is None:
         remedy = f"taetpu report {folder.where}"
         raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Damaged runs of a study: refused, or set aside to be trained again, before anything of the study is used."""
+"""Damaged runs of a study: refused, or moved away to be trained again, before any of them is used."""
 
 from collections.abc import Sequence
 
@@ -12,21 +12,23 @@ from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.train.callbacks import Callback
 from taetpu.train.pack_plan import PackPlan
 
-LOST = "this run had ended, and its result.json is missing"
+LOST = "this run was done, and its result.json is missing"
 
 UNRECORDED = "the file is missing and is written again"
 
 
 def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
-    """Verify every file of the runs that are done, and the records of those that are not.
+    """Verify every file of finished runs, and the records of unfinished ones.
 
-    The damaged record of a run that is not done is set aside, since it is written again from the study file.
+    A damaged record of an unfinished run is moved away and written again from the study file.
 
     Args:
-        retrain: set damaged runs aside, too, so that they are trained again.
+        folder: the study's folder.
+        retrain: move damaged finished runs away, so that they are trained again.
+        callback: receives each damaged file.
 
     Raises:
-        UserError: a run that is done is damaged, and `retrain` is not set.
+        UserError: a finished run is damaged, and `retrain` is not set.
     """
     for place, problem, moved in _checked(folder, retrain):
         callback.on_damage(place, problem, moved)
@@ -52,7 +54,7 @@ def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
 
 
 def _lost(run: RunFolder, folder: StudyFolder) -> bool:
-    """Whether a run had ended and its result was removed: it was evaluated, and the state of its pack is deleted."""
+    """Return whether a finished run lost its result: it was evaluated, and the state of its pack is deleted."""
     if not run.has_evaluation():
         return False
     packs = [plan.id for plan, runs in _planned_runs(folder) if run.key in {planned.key for planned in runs}]
@@ -62,7 +64,7 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
 
 
 def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:
-    """Planned runs that have files but no record, which is the first file of a run."""
+    """Return planned runs that have files but no record, which is written first."""
     known = {run.key for run in recorded}
     planned = [run for _, runs in _planned_runs(folder) for run in runs]
     return [run for run in planned if run.key not in known and folder.store.list(run.key)]
@@ -79,7 +81,7 @@ def _first(problems: Sequence[str]) -> str:
 
 
 def _of_record(run: RunFolder) -> str | None:
-    """What is wrong with the record of a run that has begun."""
+    """Return the problem of an unfinished run's record, or None."""
     try:
         return next(check_record(run), None)
     except NotStored:

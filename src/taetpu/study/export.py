@@ -1,7 +1,7 @@
-"""A study as a job of other schedulers: a Slurm array, SkyPilot's managed jobs, an indexed Job of Kubernetes for Kueue.
+"""Exporting a study as a Slurm array, as managed jobs of SkyPilot, or as an indexed Kubernetes Job for Kueue.
 
-Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N` with the scheduler's rank for I. The store keeps
-what is done, so every scheduler may kill and repeat tasks as it likes.
+Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N` with the scheduler's rank for I. The store records
+finished runs, so a scheduler may kill and repeat tasks at any time.
 """
 
 import base64
@@ -34,16 +34,16 @@ ACCELERATORS = {
 CONFIG_MAP_BYTES = 1 << 20
 """Limit of Kubernetes: https://kubernetes.io/docs/concepts/configuration/configmap/."""
 TPU_PORT = 8471
-"""Where the hosts of a slice talk to each other, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
+"""The port on which the hosts of a slice communicate, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The command of each task, with a place for its rank.
+    """The command that every task runs, with a placeholder for its rank.
 
     Attributes:
         study: name of the study.
-        words: options of `taetpu run` after the study's file.
+        words: options of `taetpu run`, after the study file.
         shards: number of tasks.
         staged: whether packs are planned in several stages, between which tasks wait for each other.
     """
@@ -55,24 +55,25 @@ class Share:
 
     @property
     def name(self) -> str:
-        """A name that Kubernetes and SkyPilot accept, different for each study."""
+        """A unique name of the study that Kubernetes and SkyPilot accept."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.study.lower()).strip("-")[:30].rstrip("-")
         if plain == self.study:
             return f"taetpu-{plain}"
         return f"taetpu-{plain}-{hashlib.sha256(self.study.encode()).hexdigest()[:6]}".replace("--", "-")
 
     def command(self, python: str, file: str, rank: str) -> str:
-        """The command in a shell; `rank` is the name of the variable that holds the task's number, from 0."""
+        """Return the shell command; `rank` is the variable that holds the task's number, from 0."""
         words = shlex.join([python, "-u", "-m", "taetpu", "run", file, *self.words])
         return f'{words} --shard "${rank}/{self.shards}"' + (" --no-wait" if self.staged else "")
 
 
 def slurm_script(share: Share, file: Path, logs: Path) -> str:
-    """An sbatch script with the options and log names of submitit 1.5.4.
+    """Return an sbatch script with the options and log names of submitit 1.5.4.
 
     A task whose stage waits for other shards, or that reaches its time limit, frees its node and is queued again.
 
     Args:
+        share: the command.
         file: the study, on a file system that all nodes mount.
         logs: folder for `JOB_TASK_0_log.out` and `.err`, which must exist before `sbatch`.
     """
@@ -106,20 +107,24 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
 
 
 def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, install: str, spot: bool) -> str:
-    """A task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
+    """Return a task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
 
-    A job whose stage waits for others succeeds, which deletes its machine: the others train what is left. Restarting it
-    on its exit code would delete the machine and make another one at once.
+    A job whose stage waits for others succeeds, which deletes its machine: the others train the rest. Restarting it by
+    its exit code would delete the machine and create another one at once.
 
     Args:
-        base: folder that the names in `files` are relative to; the first is the study.
-        install: what pip installs on the machines.
+        share: the command.
+        base: the folder that `files` are relative to.
+        files: the study file, then its plug-ins and texts.
+        tpu: the slice of each machine.
+        install: the argument of `pip install` on the machines.
+        spot: use spot machines.
 
     Raises:
-        UserError: SkyPilot does not make this slice, or it has several hosts.
+        UserError: SkyPilot cannot create this slice, or it has several hosts.
     """
     if tpu.generation.runtime is None:
-        problem = f"SkyPilot makes TPUs through the Cloud TPU API, which does not offer {tpu.generation.name}"
+        problem = f"SkyPilot creates TPUs through the Cloud TPU API, which does not offer {tpu.generation.name}"
         raise UserError(problem, path=("--tpu",), remedy="Use `taetpu export kueue`, or another generation.")
     _one_host(tpu, share)
     resources: dict[str, Any] = {
@@ -139,25 +144,29 @@ def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, in
         "setup": Literal(f"pip install {shlex.quote(install)}\n"),
         "run": Literal(f"cd ~/study\n{command}\n"),
     }
-    told = f"{share.study} in {share.shards} shards: sky jobs launch --num-jobs {share.shards} THIS_FILE"
-    return _yaml(told, task)
+    comment = f"{share.study} in {share.shards} shards: sky jobs launch --num-jobs {share.shards} THIS_FILE"
+    return _yaml(comment, task)
 
 
 def kueue_job(
     share: Share, base: Path, files: Sequence[str], tpu: Slice, image: str, queue: str, account: str, spot: bool
 ) -> str:
-    """A ConfigMap with the study's files and an indexed Job of GKE: an index for each shard.
+    """Return a ConfigMap with the study's files and an indexed Job of GKE, with an index for each shard.
 
     A slice of several hosts trains the whole study as one program, with an index for each host.
 
     Args:
-        base: folder that the names in `files` are relative to; the first is the study.
-        image: container with taetpu in it.
+        share: the command.
+        base: the folder that `files` are relative to.
+        files: the study file, then its plug-ins and texts.
+        tpu: the slice of each index, or of all indices if it has several hosts.
+        image: a container image with taetpu.
         queue: Kueue's LocalQueue.
-        account: service account of Kubernetes, which may write to the bucket.
+        account: the Kubernetes service account, which may write to the bucket.
+        spot: use spot nodes.
 
     Raises:
-        UserError: GKE does not offer the slice, a slice of several hosts is to be shared, or files are too large.
+        UserError: GKE does not offer the slice, shards ask for slices of several hosts, or files are too large.
     """
     if (accelerator := ACCELERATORS.get(tpu.generation.name)) is None:
         remedy = f"Use one of {', '.join(ACCELERATORS)}, e.g. v5e-8."
@@ -211,15 +220,15 @@ def kueue_job(
         "spec": {"clusterIP": "None", "selector": {"job-name": share.name}},
     }
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": share.name}, **_contents(base, files)}
-    told = f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE"
-    return _yaml(told, config, *([service] if several else []), job)
+    comment = f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE"
+    return _yaml(comment, config, *([service] if several else []), job)
 
 
 def _rules(ends: str) -> list[dict[str, Any]]:
-    """What Kubernetes does with a pod that failed.
+    """Return the rules for failed pods.
 
-    Evicted, interrupted and waiting ones are replaced without being counted, after a delay that doubles each time: no
-    pod of the index holds a node meanwhile.
+    Evicted, interrupted and waiting pods are replaced without being counted, after a delay that doubles each time. The
+    index holds no node meanwhile.
     """
 
     def codes(*values: int) -> dict[str, Any]:
@@ -233,20 +242,20 @@ def _rules(ends: str) -> list[dict[str, Any]]:
 
 
 def _items(files: Sequence[str]) -> list[dict[str, str]]:
-    """Where the entries of the ConfigMap go; its keys may hold no slash."""
+    """Return the paths of the ConfigMap's entries, whose keys must not contain a slash."""
     return [{"key": f"file-{number}", "path": Quoted(name)} for number, name in enumerate(files)]
 
 
 def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
-    """The files as `data` (text that YAML shows as it is) and `binaryData` of a ConfigMap.
+    """Return files as `data` (printable text) and `binaryData` of a ConfigMap.
 
     Raises:
-        UserError: together they are larger than Kubernetes allows.
+        UserError: together they exceed the limit of Kubernetes.
     """
     contents = {f"file-{number}": (base / name).read_bytes() for number, name in enumerate(files)}
     if (size := sum(map(len, contents.values()))) > CONFIG_MAP_BYTES:
         remedy = "Use smaller texts, or `taetpu export skypilot`, which copies files of any size."
-        problem = f"the study's files are {size} bytes, and a ConfigMap holds at most {CONFIG_MAP_BYTES}"
+        problem = f"the study's files have {size} bytes, and a ConfigMap holds at most {CONFIG_MAP_BYTES}"
         raise UserError(problem, file=base / files[0], remedy=remedy)
     text, binary = {}, {}
     for key, content in contents.items():
@@ -259,7 +268,7 @@ def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _one_host(tpu: Slice, share: Share) -> None:
-    """Raise `UserError` for a slice of several hosts, which cannot train a share."""
+    """Raise `UserError` for a slice of several hosts, which cannot train a shard."""
     if tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, and each of {share.shards} shards is trained by one host"
         one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
@@ -268,7 +277,7 @@ def _one_host(tpu: Slice, share: Share) -> None:
 
 
 def _yaml(comment: str, *documents: Mapping[str, Any]) -> str:
-    """YAML that parsers of 1.1 and 1.2 read alike, for what users name is in quotes."""
+    """Return documents in YAML that parsers of 1.1 and 1.2 read alike: names that users chose are quoted."""
     yaml, text = YAML(), StringIO()
     yaml.width, yaml.default_flow_style = 1 << 16, False
     yaml.dump_all(documents, text)

@@ -1,4 +1,4 @@
-"""How long packs will take, before any of them is compiled: a range, from what this machine is known to reach."""
+"""Predicting the duration of packs before any is compiled: a range, from earlier measurements of this machine."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,31 +20,30 @@ from taetpu.train.step_time import (
     short_hash,
 )
 
-# Of a step that was timed on this machine before, in another process and perhaps beside other work.
+# Duration of a step over that of an earlier run on this machine, perhaps beside other work.
 REPEATED = Span(0.7, 1.6)
-# Evaluating, per FLOP, over a train step; drawing a sample, a forward pass over one window at a time, over the same.
+# Seconds per FLOP over those of a train step: of evaluation, and of sampling, which reads one window at a time.
 EVALUATING, DRAWING = Span(0.6, 2.0), Span(0.8, 6.0)
-# Seconds at each evaluation and checkpoint of a run for writing what was measured.
+# Seconds that storing metrics takes at each evaluation and checkpoint of a run.
 STORING = Span(0.005, 0.15)
-# Seconds to compile a program: from the compile cache, where it was trained before; else, and for each unrolled layer.
+# Seconds to compile a program: from the compile cache if it was trained before; else these, and for each layer.
 CACHED, COMPILED, A_LAYER, UNROLLED = Span(0.3, 4.0), 8.0, 1.5, 8
-# Seconds to start, prove the arms, analyse and report.
+# Seconds to start, check the arms, analyse and report.
 AROUND = Span(2.0, 12.0)
 
 
 BEFORE = "what such packs took on this machine"
-"""Where a time is known from that was measured before."""
+"""The source of a forecast from an earlier measurement."""
 
 Pack = tuple[PackPlan, Sequence[RunSpec], int]
-"""A pack, its runs, and how many steps of them were taken before."""
+"""A pack, its runs, and the steps that they have taken already."""
 
 
 def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecast | None:
-    """The time of packs, one after another.
+    """Return how long packs take one after another; None if a shape was never trained on this accelerator.
 
-    A step takes what it took on this machine before or, on a CPU, what follows from the machine's matmul rate and from
-    the share of it that models of that width reach. None where nothing is known: on an accelerator, before the first
-    pack of a shape was trained. Nothing but a matrix product is compiled.
+    The duration of a step is that measured on this machine before. On a CPU it otherwise follows from the machine's
+    matmul rate, and the share of it that models of that width reach. Only a matrix product is compiled.
     """
     steps = evaluating = storing = compiling = Span()
     run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
@@ -78,7 +77,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
 
 
 def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
-    """What a step of a pack takes, and where that is known from."""
+    """Return how long a step of a pack takes, and the source of that."""
     timed = remembered_step(work, plan.layout)
     if timed is not None:
         return REPEATED.times(timed), BEFORE
@@ -94,7 +93,7 @@ def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
 
 
 def _windows(source: Any, sample: Sample, evaluations: int) -> int:
-    """Windows that a run is still evaluated on: the sample each time, the whole splits at the end."""
+    """Return the windows that a run will be evaluated on: the sample each time, the whole splits at the end."""
     val, test = (0 if part is None else len(part.tokens) for part in map(source.evaluation, ("val", "test")))
     sampled = sample.size_within(val) if val else 0
     return max(evaluations - 1, 0) * sampled + val + test

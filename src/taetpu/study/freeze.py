@@ -1,4 +1,4 @@
-"""What a study's folder keeps of its study: frozen before the first run, then only added to."""
+"""Freezing a study: its folder records the study before the first run, and later only adds arms and seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,13 +14,14 @@ from taetpu.study.tuning import tuned_name
 
 
 def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
-    """Record what the study is. Arms and seeds may be added later; the baseline and the measure may not change.
+    """Record a study. Arms and seeds may be added later; the baseline and the measure may not change.
 
-    Arms and seeds that the file no longer names stay recorded as far as they were trained.
+    Arms and seeds that the file no longer names stay recorded if they have finished runs.
 
     Args:
-        found: what was found out and is kept: the steps of time-matched arms (`matching`), and what tuning chose
-            (`tuning`).
+        study: with all arms that are known.
+        folder: the study's folder.
+        found: measurements to record: the steps of arms matched by time (`matching`), and the best values (`tuning`).
 
     Raises:
         UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
@@ -47,19 +48,19 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
 
 
 def _judged(stored: Mapping[str, Any], done: Sequence[RunFolder]) -> bool:
-    """Whether verdicts could be read of a study as it is stored: all runs have ended, of several arms and seeds."""
+    """Return whether the stored study could have given verdicts: all runs of several arms and seeds are done."""
     wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
     several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
     return several and wanted <= {(run.arm, run.seed) for run in done}
 
 
 def _with_baselines(arms: set[str], asked: Mapping[str, Any]) -> set[str]:
-    """Arms with what they are compared with."""
+    """Return arms with the baselines that they are compared with."""
     return arms | {role["against"] for name, role in asked["roles"].items() if name in arms and "against" in role}
 
 
 def analysis_plan(study: Study) -> Plan:
-    """How the study will be analysed, as decided before its first run."""
+    """Return the analysis plan, which is frozen before the first run."""
     measure, tune = study.measure, study.tune
     tried = [arm for arm in study.arms if tune is not None and tune.left_by(arm.overrides).values]
     return Plan(
@@ -74,15 +75,15 @@ def analysis_plan(study: Study) -> Plan:
 
 
 def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
-    """Seeds that tuning used cannot judge later what was tuned on them."""
+    """Raise `UserError` if arms would be compared on seeds that they were tuned on."""
     if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
-        problem = f"arms were tuned on seed {min(shared)}, and cannot be compared on it as well"
-        error = UserError(problem, path=("seeds",), remedy="other seeds")
+        problem = f"seed {min(shared)} was used for tuning, so that arms cannot be compared on it"
+        error = UserError(problem, path=("seeds",), remedy="Use other seeds.")
         raise study.document.locate(error)
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
-    """A trained run of an arm and seed that would now be another one: the arm's data or plug-in has changed."""
+    """Raise `UserError` if the data or a plug-in of a finished run has changed since."""
     now = {(run.arm, run.seed): run for run in study.runs()}
     for run in done:
         new = now.get((run.arm, run.seed))
@@ -93,5 +94,5 @@ def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
             raise UserError(
                 f"arm {run.arm!r} was trained {what}",
                 file=run.where,
-                remedy=f"nothing was changed there: give the arm another name, or bring {back}",
+                remedy=f"Give the arm another name, or bring {back}. The stored run was not changed.",
             )

@@ -123,10 +123,8 @@ def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> I
 
 def _refused(study: Study, arm: Arm, kind: str, why: str) -> UserError:
     problem = f"arm {arm.name!r} cannot be matched by {kind}: {why}"
-    remedy = "leave the arm or this matching out; `match: flops` needs no inner size" if kind == "params" else None
-    return study.document.locate(
-        UserError(problem, path=("match",), remedy=remedy or "leave the arm or this matching out")
-    )
+    remedy = "Remove the arm or this matching" + ("; `match: flops` needs no inner size." if kind == "params" else ".")
+    return study.document.locate(UserError(problem, path=("match",), remedy=remedy))
 
 
 # --- by length: FLOPs and time ---------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Train a study's packs as tasks of a Ray cluster: `taetpu run STUDY --on ray`.
+"""Training a study's packs as tasks of a Ray cluster: `taetpu run STUDY --on ray`.
 
-The driver holds the study's claim, proves arms and analyses, all on the CPU: accelerators are left to the tasks. What
-depends on devices runs as a task that has all devices of a node: pack planning, timing, and training reused runs again.
-Ray places one task for each pack on a node with the devices of its plan, and starts it again where the node or its
-process dies. Such a task resumes from the store, so every node has to see the store, the study file and its data under
-the same paths (or the store in a bucket).
+The driver holds the study's claim, checks arms and analyses, all on the CPU: accelerators are left to the tasks. Work
+that depends on devices runs as a task with all devices of a node: pack planning, timing, and training reused runs
+again. Ray places one task per pack on a node with the devices of its plan, and restarts it if the node or its process
+dies. Such a task resumes from the store, so every node needs the store (or a bucket), the study file and its data under
+the same paths.
 
 Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
@@ -42,7 +42,7 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 RETRIES = 20
-"""How often Ray starts a pack again whose node or process died."""
+"""How often Ray restarts a task whose node or process died."""
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 0.5
 HELD_SECONDS = 120.0
@@ -93,25 +93,25 @@ class RayExecutor(Executor):
         self.place = self.ask(node_place)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what a function returns on a node, of which it has all devices.
+        """Call a function on a node, with all its devices, and return its result.
 
         Raises:
-            UserError: the function raised it there.
-            PackFailed: it ended otherwise.
+            UserError: the function raised it on the node.
+            PackFailed: it failed in another way.
         """
         import ray
         from ray.exceptions import RayError
 
         try:
             outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
-        except RayError as error:  # its node died too often, or it raised
-            raise PackFailed(f"Ray gave {function.__name__} up: {error}") from None
+        except RayError as error:  # its node died too often, or it failed
+            raise PackFailed(f"Ray ended {function.__name__}: {error}") from None
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
 
     def submit_call(self, needed: Mapping[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Submit a task with some resources, whose process ends with it where devices have to be given back."""
+        """Submit a task with some resources. Its process ends with it if it holds an accelerator."""
         import ray
 
         task: Any = ray.remote(call_prepared) if self.platform == "cpu" else ray.remote(max_calls=1)(call_prepared)
@@ -193,7 +193,7 @@ class RayExecutor(Executor):
         return "tpu" if "resources" in self.node else "gpu" if "num_gpus" in self.node else "cpu"
 
     def ended_packs(self) -> Iterator[tuple[Pack, Trained]]:
-        """Yield packs that ended since the last call, waiting a moment for the first."""
+        """Yield the packs that ended since the last call, waiting up to `POLL_SECONDS` for the first."""
         import ray
         from ray.exceptions import RayError
 
@@ -204,10 +204,10 @@ class RayExecutor(Executor):
                 outcome: Any = ray.get(reference)
                 yield pack, outcome.value or Trained(str(outcome.error))
             except RayError as error:  # the node or its process died too often, or the task cannot run
-                yield pack, Trained(f"Ray gave the pack up: {error}")
+                yield pack, Trained(f"Ray ended the pack: {error}")
 
     def cancel(self) -> None:
-        """End all tasks that run."""
+        """Cancel all running tasks."""
         import ray
         from ray.exceptions import RayError
 
@@ -218,7 +218,7 @@ class RayExecutor(Executor):
 
 
 def resources(plan: PackPlan, backend: str) -> dict[str, Any]:
-    """Return the resources of Ray that a pack needs: its devices, by the platform that it was planned for."""
+    """Return the Ray resources that a pack needs: its devices, on the platform that it was planned for."""
     if backend == "tpu":
         return {"num_cpus": 1, "resources": {"TPU": plan.layout.devices}}
     if backend == "gpu":
@@ -234,7 +234,7 @@ def live_nodes() -> list[dict[str, float]]:
 
 
 def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return all devices of one node as resources of a task: TPU chips if the cluster has any, else GPUs, else CPUs."""
+    """Return the resources of a task with all devices of a node: TPU chips if the cluster has any, GPUs, or CPUs."""
     most = {name: max((int(node.get(name, 0)) for node in nodes), default=0) for name in ("TPU", "GPU", "CPU")}
     if most["TPU"]:
         return {"num_cpus": 1, "resources": {"TPU": most["TPU"]}}
@@ -242,31 +242,31 @@ def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Raise `UserError` where no node has what a pack needs: Ray would wait for one without end."""
+    """Raise `UserError` if no node has the resources of a pack: Ray would wait for one for ever."""
     wanted = {"CPU": needed["num_cpus"], "GPU": needed.get("num_gpus", 0), **needed.get("resources", {})}
     if any(all(node.get(name, 0) >= number for name, number in wanted.items()) for node in nodes):
         return
     missing = ", ".join(f"{number:g} {name}" for name, number in wanted.items() if number)
-    problem = f"no node of the Ray cluster has what a pack needs: {missing}"
+    problem = f"no node of the Ray cluster has the resources of a pack: {missing}"
     remedy = "Add such a node, or plan again: give the study another name."
     raise UserError(problem, path=("--on",), remedy=remedy)
 
 
 def refuse_accelerator() -> None:
-    """Have JAX of this process use the CPU: accelerators are for the tasks.
+    """Configure JAX to use the CPU in this process, since tasks need the accelerators.
 
     Raises:
         UserError: it holds one already.
     """
     jax.config.update("jax_platforms", "cpu")
     if (backend := jax.default_backend()) != "cpu":
-        problem = f"this process holds the {backend}, which tasks of Ray need"
+        problem = f"this process holds the {backend}, which the Ray tasks need"
         raise UserError(problem, path=("--on",), remedy="Start it in a new process, before JAX is used.")
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster for a `with` block; without an address to a running one, else to a new local one.
+    """Connect to a Ray cluster for a `with` block; without an address, to a running one or else a new local one.
 
     Raises:
         UserError: Ray is not installed, or the cluster does not answer.
@@ -288,7 +288,7 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise `OSError` where nobody listens at an address HOST:PORT: Ray itself tries for minutes, and can hang."""
+    """Raise `OSError` if no process listens at HOST:PORT: Ray retries for minutes, and can hang."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()

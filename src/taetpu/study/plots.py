@@ -20,11 +20,14 @@ Place: TypeAlias = Union[str, PathLike[str], "Outcome"]
 def plot(
     studies: Place | Sequence[Place], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
 ) -> "alt.TopLevelMixin":
-    """`taetpu plot`: a chart of a metric, which shows itself in a notebook.
+    """Return a chart of a metric, which a notebook displays; `taetpu plot` in Python.
 
     Args:
-        studies: folders of studies, roots of many, or what `taetpu.run` returned: one of those, or several.
-        metric, x, by, arms: as in `taetpu.report.plot`.
+        studies: one or several folders of studies, roots of many, or outcomes of `taetpu.run`.
+        metric: see `taetpu.report.plot`; so are `x`, `by` and `arms`.
+        x: see `taetpu.report.plot`.
+        by: see `taetpu.report.plot`.
+        arms: see `taetpu.report.plot`.
 
     Raises:
         UserError: no study is stored there; no run has the metric, or the setting; there would be too many lines.

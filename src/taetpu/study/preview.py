@@ -1,4 +1,4 @@
-"""What a study would train, before any of it: arms, differences, sizes, packs. Reads the store, writes nothing."""
+"""The plan of a study before training: arms, differences, sizes, packs. Reads the store and writes nothing."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ from taetpu.train.training_flops import training_flops_per_token
 
 @dataclass(frozen=True)
 class Prepared:
-    """A study with its arms proved, and which of its runs are to be trained.
+    """A checked study, and its runs that are left to train.
 
     Attributes:
-        study: its matched arms among its arms.
-        computed: what each arm computes.
-        tried: what tuning trains first; None without tuning.
-        missing: the runs of the study, then those of tuning, that are not done.
+        study: with its matched arms.
+        computed: the computation of each arm, by name.
+        tried: the trials of tuning; None without tuning.
+        missing: the unfinished runs of the study, and those of the trials.
     """
 
     study: Study
@@ -85,25 +85,28 @@ def preview(
     noise: float | None = None,
     effect: float | None = None,
 ) -> dict[str, Any]:
-    """The plan of a study as plain data: `study, seeds, steps, task, arms, packs, memory, evaluation, time, tokens,
-    flops, at_run, resolution, tuning`.
-
-    Each arm has its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` (training; of its
-    `endless_loops`, whose length is not known, one round), and how many of its `runs` are `done`; what the arm contract
-    found (`contract`), the hash of its program with it when `programs` are asked for; and what its task says of the
-    evaluation text (`data`, see `report.held_out`). `packs` are those still to be trained (those of one `program` share
-    a compile), with the `seconds` that their steps take where that was measured before; `tokens` and `flops` are
-    theirs. `time` is how long they take, a range for each part of it (`study.forecast.Forecast.facts`; None where
-    nothing is known), `evaluation` the sample that is evaluated during training (`spec.evaluation.Sample`). `memory`
-    lists the arms whose runs do not fit into memory here (see `study.validate.too_large`). `at_run` are the arms whose
-    matching by time is measured when the study is run; `tuning` is what it adds, its first runs among the packs.
+    """Return the plan of a study as plain data.
 
     Args:
-        packing: None where runs are to be trained elsewhere: then no packs are planned.
-        noise, effect: what the `resolution` is computed from.
+        found: the checked study.
+        folder: the study's folder.
+        packing: how runs are packed; None to plan no packs, because runs are trained elsewhere.
+        programs: add the hash of each arm's program to its `contract`.
+        noise: see `resolution`.
+        effect: see `resolution`.
+
+    Returns:
+        `study`, `seeds`, `steps`, `task`; `arms`, each with its `change` in words, its `diff` ({path: [old, new]}),
+        `params`, `flops_per_token` (of training, with one round of each of its `endless_loops`), the numbers of its
+        `runs` and of those `done`, its `contract` (see `contract.check`) and `data` (facts about the evaluation text,
+        see `report.held_out`); `packs` left to train, with the `seconds` of their steps if those were measured before
+        (packs with one `program` share a compile), and their `tokens` and `flops`; `time`, a range for each part of
+        training (`Forecast.facts`; None if unknown); `evaluation`, the sample evaluated in training; `memory`, the arms
+        that do not fit into memory here (see `validate.too_large`); `at_run`, the arms matched by time, if none has
+        been measured; `resolution`; and `tuning`, the runs that it adds.
 
     Raises:
-        UserError: a noise or an effect that nothing can be planned with.
+        UserError: the noise or the effect is invalid.
     """
     study, tried, missing = found.study, found.tried, found.missing
     sources, runs = study.sources, study.runs()
@@ -144,13 +147,13 @@ def preview(
 
 
 def _at_run(study: Study) -> list[str]:
-    """The arms whose matching by time has not been measured."""
+    """Return the arms that are matched by time, if none has been measured."""
     by = {match["by"] for arm in study.arms for match in (arm.role.get("match", {"by": ""}), *arm.role.get("also", ()))}
     return [] if "time" in by or "time" not in study.match else [arm.name for arm in arms_to_time(study)]
 
 
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
-    """What tuning adds: `trials`, how many of them are `done`, and runs of arms at what they found best (`tuned`)."""
+    """Return how many runs tuning adds: `trials`, how many of them are `done`, and those of `tuned` arms."""
     runs = tried.runs()
     arms = [arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values]
     return {"trials": len(runs), "done": sum(run.id in done for run in runs), "tuned": len(arms) * len(study.seeds)}
@@ -180,7 +183,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
 
 
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
-    """How much of its baseline an arm keeps: parameters that start from the same bits, and the data's order."""
+    """Return how much an arm shares with its baseline: initial parameters of the same bits, and the data's order."""
     old, new = computed[study.against(arm).name], computed[arm.name]
     found = compare_parameters(old, new)
     return {
@@ -192,7 +195,7 @@ def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], progr
 
 
 def _change(arm: Arm, base: Mapping[str, Any]) -> str:
-    """What an arm changes, as the report says it; of a matched one, which arm it is and what matching changes of it."""
+    """Return the change of an arm as in the report; of a matched arm, its original and what matching changes."""
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
@@ -207,7 +210,7 @@ def _tokens(run: RunSpec, sources: Sources) -> int:
 
 
 def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
-    """What training all of them takes."""
+    """Return the FLOPs of training some runs."""
     found = 0
     for run in runs:
         source = sources.prepare(run.config)
@@ -216,7 +219,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
 
 
 def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
-    """The sample of the validation split that the study was frozen with, or would be."""
+    """Return the sample of the validation split that the study was frozen with, or would be."""
     stored = read_study(folder).get("evaluation") if folder.exists() else None
     return Sample.from_data(stored) if stored else Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
 
@@ -224,7 +227,7 @@ def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
 def _packs(
     study: Study, missing: list[Run], folder: StudyFolder, packing: Packing
 ) -> list[tuple[dict[str, Any], Pack]]:
-    """Packs begun earlier as they were planned, then new ones; each as it is shown, and as its time is computed."""
+    """Return stored packs and then new ones: each as `preview` returns it, and as `forecast` takes it."""
     wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
@@ -319,31 +322,33 @@ MIN_SEEDS = 2
 def resolution(
     study: Study, folder: StudyFolder, flops_a_seed: float, noise: float | None = None, effect: float | None = None
 ) -> dict[str, Any]:
-    """How large a true effect this study finds four times in five.
+    """Return the smallest true effect that this study detects with a power of 80 %.
 
     Args:
-        flops_a_seed: training all arms on one seed.
-        noise: the standard deviation of a run after its seed's effect is taken out, as the user states it; else that of
-            the results that are stored, if there are any.
-        effect: a true effect that the user wants to find.
+        study: with all arms that are known.
+        folder: the study's folder.
+        flops_a_seed: the FLOPs of training all arms on one seed.
+        noise: the standard deviation of a run around the effects of its arm and seed; default: that of the stored
+            results.
+        effect: a true effect to detect.
 
     Returns:
-        `noise` and where it is `noise_from`; `resolves` in the metric's unit, and `resolves_sd` in standard deviations,
-        which needs no noise level; `most`, the largest effect that the metric allows (None: any); for the `effect`, the
-        `seeds` that it takes and the `flops` of training them all.
+        `noise` and its source `noise_from`; `resolves`, the smallest effect in the metric's unit, and `resolves_sd`, in
+        standard deviations, which requires no noise; `most`, the largest effect that the metric allows (None: any); for
+        the `effect`, the `seeds` that it requires and the `flops` of training them.
 
     Raises:
-        UserError: a noise or an effect that is no finite number above 0; an effect without any noise to compare it
-            with.
+        UserError: a noise or an effect is not a finite number above 0, or an effect is given without a known noise.
     """
     for name, value in (("noise", noise), ("effect", effect)):
         if value is not None and not 0 < value < inf:
-            remedy = "a finite number above 0, e.g. 0.01"
-            raise UserError(f"{value:g} is no {name} to plan with", path=(name,), remedy=remedy)
+            raise UserError(
+                f"`{name}` must be finite and above 0, got {value:g}", path=(name,), remedy="Use e.g. 0.01."
+            )
     known, source = (noise, "stated") if noise else (_measured(folder), "measured")
     if effect is not None and known is None:
-        remedy = "--noise 0.01, say; or run the study first"
-        raise UserError("how many seeds an effect takes depends on the noise, which is not known yet", remedy=remedy)
+        remedy = "Use e.g. --noise 0.01, or run the study first."
+        raise UserError("the seeds for an effect depend on the noise, which is not known yet", remedy=remedy)
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
@@ -359,7 +364,7 @@ def resolution(
     design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
-        least = design.smallest_effect(1.0, MIN_SEEDS)  # what lies far beyond it has no power that could be computed
+        least = design.smallest_effect(1.0, MIN_SEEDS)  # the power at far larger effects cannot be computed
         needed = MIN_SEEDS if least and effect >= least * known else design.seeds_needed(effect, known)
         found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
     return found

@@ -1,4 +1,4 @@
-"""What a person sees while a study trains: a live table on a terminal, a line at each evaluation elsewhere."""
+"""The display of a study in training: a live table on a terminal, a line per evaluation elsewhere."""
 
 import time
 import traceback
@@ -26,15 +26,15 @@ from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage
 
-WIDTH = 80  # columns that a sample's line takes at most
-SHORTEST = 0.2  # seconds of training that a speed is told from
+WIDTH = 80  # columns of a sample's line
+MIN_SECONDS = 0.2  # of training before a speed is shown
 NAME = 36  # columns of an arm's name
 ROWS = 12  # arms shown at once, those of the latest packs
 DELAY = 2.0  # seconds before a bar appears
 
 
 class StudyProgress(Callback):
-    """Follows a study on `console`. Use as a context manager round the run."""
+    """Displays a study in training on `console`. Use as a context manager around the run."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -68,41 +68,50 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, primary: str) -> None:
+        """Display evaluations by this metric."""
         self.primary = primary
 
     def on_step_timing(self, arm: str) -> None:
+        """Display which arm is timed."""
         self.bars.update(self.bar, description=f"timing a step of {arm}")
 
     def on_plan_reused(self, plan: PackPlan) -> None:
-        layout = in_words(plan.layout)
-        self.tell(f"{len(plan.runs)} runs go on as they were begun, not as asked for: {layout} ({plan.chosen})")
+        """Report a pack that keeps its stored plan."""
+        layout = describe_layout(plan.layout)
+        self.warn(f"{len(plan.runs)} runs keep their stored plan, unlike --pack: {layout} ({plan.chosen})")
 
     def on_damage(self, where: str, problem: str, moved: str) -> None:
-        self.tell(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
+        """Report a damaged file."""
+        self.warn(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
 
     def on_forecast(self, forecast: Forecast | None) -> None:
+        """Print the predicted duration in logs."""
         self.pace.forecast = forecast
         if forecast is not None:
-            self.say(f"time: {_between(forecast.total)}, from {forecast.source}; corrected when steps have been timed")
+            self.log(f"time: {_between(forecast.total)}, from {forecast.source}; refined once steps have been timed")
 
     def on_train_begin(self, run_steps: int) -> None:
+        """Extend the bar by these steps."""
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
+        """Display the pack and its arms."""
         self.runs, self.step, self.use = runs, 0, ""
         self.pace.pack(total - number)
         self.bars.update(self.bar, description=f"pack {number}/{total}", rate="compiling", left=self.left())
         arms = self.arms()
         names = ", ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        self.say(f"pack {number} of {total}: {names} ({len(runs)} runs)")
+        self.log(f"pack {number} of {total}: {names} ({len(runs)} runs)")
 
     def on_resume(self, step: int) -> None:
+        """Advance the bar to the step of the checkpoint."""
         self.step = step
         self.bars.advance(self.bar, step * len(self.runs))
         if step:
-            self.say(f"  going on from step {step}")
+            self.log(f"  resuming from step {step}")
 
     def on_steps(self, step: int, loss: np.ndarray) -> None:
+        """Advance the bar, and display losses and speed."""
         taken = (step - self.step) * len(self.runs)
         self.step = step
         self.pace.trained(taken)
@@ -112,101 +121,115 @@ class StudyProgress(Callback):
         self.bars.update(self.bar, rate=self.rate() or "compiling", left=self.left())
 
     def on_usage(self, usage: Usage) -> None:
+        """Display the utilisation of the devices."""
         self.use = describe_usage(usage.times)
 
     def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """Report a pack that resumes under other XLA flags."""
         then, here = (" ".join(flag for given in one.values() for flag in given) or "none" for one in (before, now))
-        self.tell(f"{len(plan.runs)} runs go on with other flags than they were begun with: their numbers may be other "
-                  f"bits (then: {then}; now: {here})")  # fmt: skip
+        self.warn(f"{len(plan.runs)} runs resume under other XLA flags: their numbers may differ in the last bits "
+                  f"(then: {then}; now: {here})")  # fmt: skip
 
     def on_profile(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
+        """Report the profile of a pack."""
         if summary is None:
-            self.tell(f"  nothing was profiled: {problem}")
+            self.warn(f"  profiling failed: {problem}")
             return
         again = sum(one["again"] for one in summary["compiles"])
         shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))
-        self.tell(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
+        self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
 
     def on_evaluate(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
+        """Display the evaluation; print means by arm after the last run of the pack."""
         self.pace.lap("evaluated")
         self.evals.setdefault(run.arm, {})[run.seed] = values
         if run is self.runs[-1]:
-            metric, arms = self.measured(self.arms()), self.arms()
+            metric, arms = self.shown_metric(self.arms()), self.arms()
             means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
-            self.say(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
+            self.log(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
 
-    def measured(self, arms: Sequence[str]) -> str:
-        """The metric of these arms' last evaluations that shows the primary one."""
+    def shown_metric(self, arms: Sequence[str]) -> str:
+        """Return the metric that represents the primary one in the last evaluations of these arms."""
         return progress_metric(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
 
     def values(self, arm: str, metric: str) -> dict[int, float]:
-        """A metric of an arm's last evaluations, by seed."""
+        """Return a metric of an arm's last evaluations, by seed."""
         return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
 
     def on_observe(self, step: int) -> None:
-        self.pace.lap("looked")
+        """Count the time of an observation."""
+        self.pace.lap("observed")
 
     def on_sample(self, step: int, run: RunSpec, text: str) -> None:
+        """Display a generated text."""
         self.pace.lap("sampled")
         self.text = f"{run.arm}: {' '.join(text.split())}"
-        self.say(f"  sample of {self.text}"[:WIDTH])
+        self.log(f"  sample of {self.text}"[:WIDTH])
 
     def on_save(self, step: int) -> None:
+        """Count the time of a checkpoint."""
         self.pace.lap("stored")
 
     def on_seeds_added(self, seeds: Sequence[int]) -> None:
-        self.tell(f"an arm is inconclusive: on to the next planned look, with {len(seeds)} seeds an arm")
+        """Report the seeds of the next interim analysis."""
+        self.warn(f"an arm is inconclusive: training {len(seeds)} seeds per arm for the next interim analysis")
 
     def on_replicate(self, runs: Sequence[RunSpec]) -> None:
-        self.tell(f"{len(runs)} of the reused runs are trained again, to prove them")
+        """Report the runs that are trained again."""
+        self.warn(f"reused runs trained again to verify them: {len(runs)}")
 
     def on_remote_pack_end(self, number: int, total: int, runs: Sequence[RunSpec], run_steps: int) -> None:
+        """Display a pack that was trained on another machine."""
         arms = list(dict.fromkeys(run.arm for run in runs))
         self.runs = runs
-        self.say(
+        self.log(
             f"pack {number} of {total} ended: {', '.join(arms[:3])}{' ...' if len(arms) > 3 else ''} ({len(runs)} runs)"
         )
         self.bars.update(self.bar, description=f"packs {number}/{total}", rate="", left="")
         self.bars.advance(self.bar, run_steps)
 
     def on_wait(self, reason: str) -> None:
+        """Display what the study waits for."""
         if reason:
-            self.say(f"waiting: {reason}")
+            self.log(f"waiting: {reason}")
         self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")
 
     def on_pack_split(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
+        """Report a pack that ran out of memory, and take its steps from the bar."""
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0
         names = f"{len(plans)} packs of {plans[0].width}"
-        self.tell(f"out of memory: the pack of {len(runs)} runs, and those like it, begin anew as {names} ({error})")
+        self.warn(f"out of memory: the pack of {len(runs)} runs, and those like it, restart as {names} ({error})")
 
     def on_pack_failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
-        if isinstance(error, Failed):  # says all there is to say
-            told = f"runs failed: {len(runs)}\n{error}"
+        """Print the error of a pack, with a traceback unless its message suffices."""
+        if isinstance(error, Failed):  # its message suffices
+            message = f"runs failed: {len(runs)}\n{error}"
         else:
-            trace = "".join(traceback.format_exception(error)).rstrip()  # the mistake may be in a user's component
+            trace = "".join(traceback.format_exception(error)).rstrip()  # the error may be in a plug-in
             self.console.print(Text(trace), style="dim", soft_wrap=True)
-            told = (
+            message = (
                 f"pack of {len(runs)} runs failed: {explain_plugin_error(error) or f'{type(error).__name__}: {error}'}"
             )
-        self.console.print(Text(told), style="red", soft_wrap=True)
+        self.console.print(Text(message), style="red", soft_wrap=True)
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
-        self.tell(f"tracker {tracker} is off from here: {problem}; training goes on")
+        """Report a tracker that is switched off."""
+        self.warn(f"tracker {tracker} is switched off: {problem}; training continues")
 
     def arms(self) -> list[str]:
-        """The arms of the pack that is trained."""
+        """Return the arms of the pack in training."""
         return list(dict.fromkeys(run.arm for run in self.runs))
 
     def rate(self) -> str:
-        """`12,345 tokens/s`, of the pack's runs together; empty while nothing is known."""
+        """Return the speed of the pack, such as `12,345 tokens/s`; empty while it is unknown."""
         train, task = self.runs[0].config.train, self.runs[0].config.task
         steps = self.pace.steps_per_second()
         return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
 
     def left(self) -> str:
-        """`0:01:05 left`, a range before a step has been timed; empty while nothing is known."""
+        """Return the remaining time, such as `0:01:05 left`: a range before steps have been timed, empty if unknown."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
         if seconds is not None:
@@ -214,19 +237,19 @@ class StudyProgress(Callback):
         expected = self.pace.expected()
         return f"{_between(expected)} left" if expected else ""
 
-    def say(self, line: str) -> None:
-        """A line for logs; a terminal has the live table instead."""
+    def log(self, line: str) -> None:
+        """Print a line in logs; a terminal has the live table instead."""
         if not self.console.is_terminal:
             self.console.print(Text(line), soft_wrap=True)
 
-    def tell(self, line: str) -> None:
-        """A line that everybody is to see."""
+    def warn(self, line: str) -> None:
+        """Print a line in logs and on terminals."""
         self.console.print(Text(line), style="yellow", soft_wrap=True)
 
     def render(self) -> Group:
-        """The live display: the bar, the device's use, the last losses of the arms, the last sample."""
+        """Return the live display: the bar, the utilisation, the last losses of the arms, the last sample."""
         arms = list(self.losses)[-ROWS:]
-        metric = self.measured(arms)
+        metric = self.shown_metric(arms)
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("arm", no_wrap=True)
         table.add_column("train/loss", justify="right")
@@ -239,29 +262,30 @@ class StudyProgress(Callback):
 
 
 class Pace:
-    """How fast runs are trained, and how long the rest will take. Compiling is counted apart from training."""
+    """The speed of training and the time that is left. Compile time is counted separately."""
 
     def __init__(self) -> None:
         self.clock = self.started = time.monotonic()
         self.forecast: Forecast | None = None
-        self.evaluated = False  # is an evaluation among what was timed?
+        self.evaluated = False  # whether an evaluation has been timed
         self.packs, self.packs_left = 0, 0
         self.compiling = 0.0  # seconds, over all packs
         self.working = 0.0  # seconds of everything else: steps, evaluations, checkpoints
         self.steps = 0  # run-steps taken in `working`
-        self.begin()
+        self.reset_pack()
 
-    def begin(self) -> None:
+    def reset_pack(self) -> None:
+        """Forget the events and steps of the previous pack."""
         self.seen: set[str] = set()
         self.pack_seconds, self.pack_steps = 0.0, 0
 
     def pack(self, left: int) -> None:
-        """A pack begins, and `left` more come after it."""
+        """Begin a pack, which `left` more will follow."""
         self.packs, self.packs_left, self.clock = self.packs + 1, left, time.monotonic()
-        self.begin()
+        self.reset_pack()
 
     def lap(self, event: str) -> float:
-        """Seconds since the last event, 0 for the first of its kind in a pack: most of that one is compiling."""
+        """Return the seconds since the last event; 0 for the first of its kind in a pack, which mostly compiles."""
         now = time.monotonic()
         took, self.clock = now - self.clock, now
         first = event not in self.seen
@@ -274,45 +298,45 @@ class Pace:
         return took
 
     def trained(self, run_steps: int) -> None:
-        """The pack's runs have together taken so many more steps."""
+        """Count steps that the pack's runs have taken together."""
         if took := self.lap("trained"):
             self.steps += run_steps
             self.pack_steps += run_steps
             self.pack_seconds += took
 
     def steps_per_second(self) -> float | None:
-        """Run-steps a second of this pack while it trains; evaluating and storing left out."""
-        return self.pack_steps / self.pack_seconds if self.pack_seconds > SHORTEST else None
+        """Return the run-steps per second of this pack, without evaluations and checkpoints; None if unknown."""
+        return self.pack_steps / self.pack_seconds if self.pack_seconds > MIN_SECONDS else None
 
     def expected(self) -> Span | None:
-        """What is left of the forecast."""
+        """Return the remaining time by the forecast, if there is one."""
         passed, known = time.monotonic() - self.started, self.forecast
         return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
 
     def left(self, run_steps: float) -> float | None:
-        """Seconds that so many more run-steps will take, with the compiling of the packs to come.
+        """Return the seconds that `run_steps` more will take at the measured speed, and the next packs' compile time.
 
-        Follows the measured pace. Evaluations and compiling are as in the forecast until they have been timed, too.
+        Evaluations and compile times are those of the forecast until they have been timed. None before any step.
         """
         if not self.steps:
             return None
         known = self.forecast
-        waiting = "trained" not in self.seen  # this pack is still to be compiled, too
+        waiting = "trained" not in self.seen  # this pack is not compiled yet
         compiling, beside = self.compiling / (self.packs - waiting), 0.0
         if known is not None and not self.evaluated:
             compiling, beside = max(compiling, known.compiling.middle / known.programs), known.beside
         return run_steps * self.working / self.steps * (1 + beside) + (self.packs_left + waiting) * compiling
 
 
-def in_words(layout: Layout) -> str:
-    """`packs of 8 on 2 devices`."""
-    packs = f"packs of {layout.width}" if layout.width > 1 else "every run alone"
+def describe_layout(layout: Layout) -> str:
+    """Return a layout in words: `packs of 8 on 2 devices`."""
+    packs = f"packs of {layout.width}" if layout.width > 1 else "each run alone"
     devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
     return packs + devices
 
 
 def _between(span: Span) -> str:
-    """`0:01:00 to 0:03:30`."""
+    """Return a span as a range of times: `0:01:00 to 0:03:30`."""
     low, high = (timedelta(seconds=round(end)) for end in (span.low, span.high))
     return f"{low} to {high}"
 
@@ -349,4 +373,5 @@ class DelayedBar:
             self.bars.stop()
 
     def __call__(self, done: int, total: int) -> None:
+        """Update the bar."""
         self.bars.update(self.bar, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Running a study: freeze it, plan what is missing, train it pack by pack, analyse, report."""
+"""Running a study: freeze it, plan missing runs, train them pack by pack, analyse and report."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,13 +38,14 @@ from taetpu.train.pack_plan import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study came to.
+    """The outcome of `taetpu.run`.
 
     Attributes:
-        report: where it can be opened.
-        failed: the packs that raised.
-        refuted: what is wrong with reused runs that came out otherwise when they were trained again.
-        folder: the study's, as `taetpu.plot` takes it.
+        results: the content of `results.json`.
+        report: the addresses of the report, by format.
+        failed: the packs that failed.
+        refuted: the reused runs that gave other results when they were trained again, with their differences.
+        folder: the study's folder, which `taetpu.plot` accepts.
     """
 
     results: dict[str, Any]
@@ -54,27 +55,27 @@ class Outcome:
     folder: str = ""
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the display in a notebook."""
         failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
         return notebook_html(self.results, self.report, [*failed, *self.refuted])
 
     @property
     def whole(self) -> bool:
-        """Was every run seen to?"""
+        """Whether every run is done, and no reused run was refuted."""
         return not self.failed and not self.refuted
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a study is run.
+    """Options of `run_study`.
 
     Attributes:
         packing: how runs are packed.
-        reuse: roots whose finished runs are taken over where they are the same.
-        audit: the share of them that is trained again, to prove them.
-        until_resolved: go on to the next planned look while an arm is inconclusive.
-        profile: steps of each pack that are traced; none unless it is positive.
-        retrain_damaged: set runs aside that were done and whose files are damaged, and train them again.
+        reuse: roots whose finished runs are copied instead of trained again.
+        audit: the share of reused runs that is trained again to verify them.
+        until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
+        profile: the number of steps of each pack to trace.
+        retrain_damaged: move finished runs with damaged files away, and train them again.
     """
 
     packing: Packing = AUTO
@@ -104,23 +105,28 @@ def run(
     ray: str | None = None,
     callback: Callback | None = None,
 ) -> Outcome:
-    """`taetpu run`: load a study file and run it under a root.
+    """Load a study file and run it under a root, as `taetpu run` does.
 
     Args:
-        sets: changes of the baseline, `path=value` each.
-        root: where studies live; else `TAETPU_ROOT`, else `./runs`.
-        pack: how runs are packed: `auto` (by a rule of thumb), the most runs in a pack, or `off` (every run alone).
-            Packs that have begun keep their plan.
-        reuse, audit, until_resolved, profile, retrain_damaged: see `Options`.
+        file: the study file.
+        sets: changes of the baseline, each `path=value`.
+        root: the folder of all studies; default: `TAETPU_ROOT`, else `./runs`.
+        pack: `auto` (a rule of thumb), the most runs in a pack, or `off` (each run alone). Packs that have begun keep
+            their plan.
+        reuse: see `Options`; so are `audit`, `until_resolved`, `profile` and `retrain_damaged`.
+        audit: see `Options`.
+        until_resolved: see `Options`.
+        profile: see `Options`.
+        retrain_damaged: see `Options`.
         shard: the share of the packs that this process trains, `I/N`; see `study.shards`.
-        wait: with a shard, wait for other shards where more packs are planned when all have finished.
-        ray: train on a Ray cluster with this address; "" for one that runs on this host, else a new local one.
+        wait: with a shard, wait for other shards if more packs are planned after all have finished.
+        ray: the address of a Ray cluster that trains; "" for one on this host, which is started if none runs.
         callback: receives the events of training.
 
     Raises:
-        UserError: as `load_study` and `run_study`, an invalid shard, no Ray cluster, or several processes that were not
-            started by `taetpu run`.
-        SharesLeft: the shard is trained, and others are not.
+        UserError: as `load_study` and `run_study`; the shard is invalid; there is no Ray cluster; or there are several
+            processes that were not started by `taetpu run`.
+        SharesLeft: this shard is trained, and others are not.
     """
     options = Options(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
@@ -145,25 +151,29 @@ def run(
 
 
 def parse_audit(share: float) -> float:
-    """The share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
+    """Return the share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
     if 0 <= share <= 1:
         return share
-    raise UserError(f"{share} is no share of the reused runs", path=("audit",), remedy="from 0 to 1, e.g. 0.05")
+    raise UserError(f"`audit` must be from 0 to 1, got {share}", path=("audit",), remedy="Use e.g. 0.05.")
 
 
 def parse_profile(steps: int) -> int:
-    """The steps of each pack to trace. Raises `UserError` where they are fewer than none."""
+    """Return the steps of each pack to trace. Raises `UserError` if they are negative."""
     if steps >= 0:
         return steps
-    raise UserError(f"{steps} steps cannot be profiled", path=("profile",), remedy="a number of steps, e.g. 20")
+    raise UserError(f"`profile` must be at least 0 steps, got {steps}", path=("profile",), remedy="Use e.g. 20.")
 
 
 def run_study(
     study: Study, folder: StudyFolder, callback: Callback, options: Options = DEFAULTS, executor: Executor | None = None
 ) -> Outcome:
-    """Train what is missing, then analyse and report. Called again, it resumes.
+    """Train missing runs, then analyse and report. Called again, it resumes.
 
     Args:
+        study: as loaded from its file.
+        folder: the study's folder.
+        callback: receives the events of training.
+        options: see `Options`.
         executor: trains the packs; default: this process, with those of its JAX cluster.
 
     Raises:
@@ -173,8 +183,9 @@ def run_study(
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
-        problem = f"with no looks planned, there is nothing to go on to after {first} seeds"
-        remedy = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}, before the first run"
+        problem = f"--until-resolved requires planned interim analyses; none follows the {first} seeds"
+        looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
+        remedy = f"Write `{looks}` before the first run."
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)

@@ -1,12 +1,12 @@
-"""Train one study in several processes, each a share of its packs: `taetpu run STUDY --shard I/N`.
+"""Training one study in several processes, each a share of its packs: `taetpu run STUDY --shard I/N`.
 
-Any scheduler that gives processes a rank can run a study this way; they meet in the study's folder alone, which all of
-them see (a shared disk, or a bucket). The study's claim is held only to plan packs and to end a stage (analysis,
-report, tuned values, seeds of the next interim analysis), a pack's own claim while it is trained. Claims end with their
-process, so that no pack is trained twice, and none is lost.
+Any scheduler that gives processes a rank can run a study this way. The processes communicate only through the study's
+folder (on a shared disk, or in a bucket). A process holds the study's claim to plan packs and to end a stage (analysis,
+report, tuned values, seeds of the next interim analysis), and a pack's claim while it trains the pack. Claims end with
+their process, so that no pack is trained twice or lost.
 
-Packs are planned once, by the first process that holds the claim. Which bits a run comes to depends on its pack, not on
-who trains it.
+The first process that holds the study's claim plans the packs. The numbers of a run depend on its pack, not on the
+process that trains it.
 """
 
 import re
@@ -26,16 +26,16 @@ from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 POLL_SECONDS = 2.0
-"""Between two attempts to take a claim, or two looks at what other processes have finished."""
+"""Between two attempts to acquire a claim, or two checks of what other processes have finished."""
 ABANDONED_SECONDS = 300.0
-"""How long a worker in a study with stages waits before it trains packs that nobody has begun."""
+"""How long a process in a study with stages waits before it trains packs that no process has begun."""
 MOST_SHARDS = 100_000
 WAITING_EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: the command is to be given again later."""
+"""EX_TEMPFAIL of sysexits.h: run the command again later."""
 
 
 class SharesLeft(Exception):
-    """This share is trained, and packs of other shares are not. `exit_code` is 0 unless the study waits for them."""
+    """The shard is trained, and packs of other shards are not. `exit_code` is 0 unless the study waits for them."""
 
     def __init__(self, message: str, exit_code: int = 0):
         super().__init__(message)
@@ -120,8 +120,8 @@ class ShardExecutor(Executor):
     ) -> list[Failure]:
         """Train this share, and packs that dead processes left; return when all packs are done.
 
-        In a study with stages, packs that nobody begins for `ABANDONED_SECONDS` are trained too: their worker may never
-        start, and this one would wait for ever.
+        In a study with stages, packs that no process begins within `ABANDONED_SECONDS` are trained too: their process
+        may never start, and this one would wait for ever.
 
         Raises:
             SharesLeft: other processes train what is left, or will, and this process does not wait for them.
@@ -170,7 +170,7 @@ class ShardExecutor(Executor):
         return [pack for pack in packs if pack.id in own]
 
     def has_begun(self, pack: Pack) -> bool:
-        """Return whether a process has begun to train a pack, which it still does unless it was stopped."""
+        """Return whether a process has begun to train a pack."""
         return bool(self.folder.store.list(f"{self.folder.name}/packs/{pack.id}"))
 
     def pause(self, left: int, unbegun: int, callback: Callback) -> None:
@@ -178,7 +178,8 @@ class ShardExecutor(Executor):
 
         Args:
             left: the number of packs that are not done.
-            unbegun: the number of packs that nobody trains, which this process will take over.
+            unbegun: the number of packs that no process trains, which this process will take over.
+            callback: receives what this process waits for.
 
         Raises:
             SharesLeft: nothing follows these packs, or others train all of them and this process does not wait.

@@ -16,7 +16,10 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
     """Yield `callback` extended by the study's trackers.
 
     Args:
-        live: while runs train. Otherwise trackers receive finished runs at the end of the block, if it ends well.
+        study: names the trackers.
+        folder: the study's folder.
+        callback: receives all events, and the failures of trackers.
+        live: whether trackers receive runs while they train. Otherwise they receive finished runs when the block ends.
     """
     if not study.trackers:
         yield callback
@@ -38,14 +41,18 @@ class Tracking(Callback):
         self.runs: list[RunFolder] = []
 
     def on_train_begin(self, run_steps: int) -> None:
+        """Forward runs that earlier processes stored."""
         self.trackers.catch_up()
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[Run]) -> None:
-        self.trackers.close()  # runs of a pack that failed, or was halved and is trained from its start
+        """Close the runs of the previous pack."""
+        self.trackers.close()  # if that failed, or was halved and starts from step 0
         self.runs = [run.folder for run in runs]
 
     def on_save(self, step: int) -> None:
+        """Forward new metrics."""
         self.trackers.forward(self.runs)
 
     def on_pack_end(self, runs: Sequence[Run]) -> None:
+        """Forward results."""
         self.trackers.finish(self.runs)

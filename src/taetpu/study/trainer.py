@@ -1,4 +1,4 @@
-"""Training what is missing of a study, pack by pack."""
+"""Training the packs of a study, one after another."""
 
 import math
 import time

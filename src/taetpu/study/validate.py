@@ -57,7 +57,7 @@ def refuse_place(study: Study, place: Capabilities | None) -> None:
 
 
 def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
-    """Raise `UserError` where devices cannot hold an unfinished run."""
+    """Raise `UserError` if the devices cannot hold an unfinished run."""
     mistakes = ErrorList()
     for one in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
@@ -65,8 +65,8 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
             f"optimizer's moments), and {one['where']} has {one['available']:,}"
         )
         remedy = (
-            f"a model of at most about {one['available'] // 16:,} parameters; or a machine with more memory "
-            "(`taetpu plan --tpu all` says which TPU holds it)"
+            f"Use a model of at most about {one['available'] // 16:,} parameters, or a machine with more memory "
+            "(`taetpu plan --tpu all` names TPUs that hold it)."
         )
         first = next(arm for arm in study.arms if arm.name == one["arms"][0])
         mistakes.append(first.explain(UserError(problem, path=("model",), remedy=remedy)))
@@ -74,8 +74,11 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
 
 
 def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
-    """Of these arms, those whose runs do not fit into memory: `arms` of one size, bytes `needed` and `available`, and
-    `where`."""
+    """Return which of these arms have runs that do not fit into memory.
+
+    Returns:
+        For each size: its `arms`, the bytes `needed` and `available`, and `where`.
+    """
     where = "this machine" if first_device().platform == "cpu" else "a device here"
     found: dict[tuple[int, int], list[str]] = {}
     for arm in study.arms:
@@ -89,7 +92,7 @@ def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
 
 
 def refuse_mesh(study: Study, arm: Arm) -> None:
-    """Raise `UserError` where an arm's runs cannot be divided over devices as the study asks."""
+    """Raise `UserError` if an arm's runs cannot be divided over devices as the study asks."""
     mesh = arm.config.train.compute.mesh
     if mesh != "auto":
         try:
