@@ -104,7 +104,7 @@ def test_another_study_in_the_folder_is_refused_with_the_options_that_it_was_mad
     assert "inert" not in str(caught.value)
     remedy = str(caught.value.remedy)
     assert ("without --set" in remedy) == (not sets)
-    options = re.search(r"--set .*?(?=; or )", remedy) if sets else None
+    options = re.search(r"--set .*?(?=\. To start)", remedy) if sets else None
     named = shlex.split(options[0])[1::2] if options else []
     check_frozen(folder.read_study(), load_study(file, named))
 

@@ -69,11 +69,11 @@ def test_what_is_resolved_at_the_first_look_stops_there(looked):
     assert [arm["verdict"] for arm in outcome.results["arms"]] == [None, "equivalent"]
 
 
-def test_there_must_be_a_look_to_go_on_to(looked):
+def test_until_resolved_requires_planned_analyses(looked):
     with pytest.raises(UserError) as caught:
         looked(TINY + "seeds: 2\narms: {momentum: {train.optimizer.b1: 0.5}}\n")
     assert caught.value.problem == "--until-resolved requires planned interim analyses; none follows the 2 seeds"
-    assert caught.value.remedy == "measure: {looks: [2, 4]}, before the first run"
+    assert "measure: {looks: [2, 4]}" in str(caught.value.remedy)
 
 
 def test_added_seeds_are_fresh_and_none_of_tunings(tmp_path):
