@@ -12,7 +12,7 @@ from taetpu.train.usage import Usage
 
 @dataclass(frozen=True)
 class Span:
-    """From the least to the most, in seconds."""
+    """A range of seconds."""
 
     low: float = 0.0
     high: float = 0.0
@@ -21,26 +21,26 @@ class Span:
         return Span(self.low + other.low, self.high + other.high)
 
     def times(self, low: float, high: float | None = None) -> "Span":
-        """Multiplied by a number, or by another one at each end."""
+        """Return the range multiplied by a factor, or by one for each end."""
         return Span(self.low * low, self.high * (low if high is None else high))
 
     @property
     def middle(self) -> float:
-        """The geometric mean of both ends: a range of factors has its middle there."""
+        """The geometric mean of both ends."""
         return (self.low * self.high) ** 0.5
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of what is left to train of a study.
+    """The predicted seconds of a study's remaining training.
 
     Attributes:
-        steps: of all train steps, of which there are `run_steps`.
-        evaluating: of evaluations and of the texts drawn at them.
-        storing: of writing metrics and checkpoints.
-        compiling: of compiling the `programs`.
-        around: of all else, from the start to the report.
-        source: what it is computed from, in words.
+        steps: all train steps, of which there are `run_steps`.
+        evaluating: evaluations and sampled texts.
+        storing: writing metrics and checkpoints.
+        compiling: compiling the `programs`.
+        around: everything else, from the start to the report.
+        source: a description of its inputs.
     """
 
     steps: Span
@@ -54,6 +54,7 @@ class Forecast:
 
     @property
     def total(self) -> Span:
+        """Seconds of everything."""
         return self.steps + self.evaluating + self.storing + self.compiling + self.around
 
     @property

@@ -136,7 +136,7 @@ class Checkpoints:
 
     def _save_whole(self, step: int, arrays: Mapping[str, jax.Array], about: Json) -> None:
         with self._writing(sum(a.nbytes for a in arrays.values())):
-            if (self.folder / str(step)).exists():  # of several processes, and never completed
+            if (self.folder / str(step)).exists():  # left incomplete by several processes
                 self.pack.delete(step)
             self.manager.save(step, args=ocp.args.StandardSave(dict(arrays)))
             seal_folder(self.folder / str(step), **about)
@@ -217,8 +217,9 @@ class Checkpoints:
         return arrays
 
     def _read_whole(self, step: int, leaves: Leaves) -> tuple[Json, dict[str, jax.Array]]:
-        """Read the checkpoint of one process. Without digests, as earlier versions wrote it, it is damaged where Orbax
-        cannot read it.
+        """Read the checkpoint of one process.
+
+        A checkpoint of an earlier version has no digests; it is damaged if Orbax cannot read it.
         """
         folder = self.pack.fetch(step)
         about = None if folder is None else unseal_folder(folder)

@@ -1,7 +1,7 @@
-"""The other processes of a cluster: they train along the packs that the primary process announces.
+"""The processes of a cluster other than the primary: they train the packs that the primary announces.
 
-The primary runs the study as a process alone does. Before each pack it broadcasts the pack's plan, with the runs'
-configs; in the end, that there are no more.
+The primary runs the study like a single process. Before each pack it broadcasts the plan and the configs of its runs;
+after the last pack it broadcasts the exit code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,10 +30,10 @@ USER_ERROR, INTERRUPTED = 2, 130  # exit codes
 
 @contextmanager
 def announce_end() -> Iterator[None]:
-    """Tell the other processes, in the end, that no pack follows, and the exit code."""
+    """Broadcast the exit code to the other processes at the end of the block."""
     try:
         yield
-    except LocalFailure:  # they wait in another collective
+    except LocalFailure:  # the others wait in another collective
         raise
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -48,25 +48,25 @@ def _end(code: int) -> None:
 
 
 def follow(folder: StudyFolder, sources: Sources) -> int:
-    """Train along the packs that the primary process announces, until it ends.
+    """Train the packs that the primary process announces until it ends.
 
     Args:
-        folder: the study's, which all processes share.
+        folder: the study's folder, shared by all processes.
         sources: prepares tasks from this process's files.
 
     Returns:
         The exit code of the primary.
 
     Raises:
-        UserError: this process's data or plug-ins give other runs than the primary's.
+        UserError: the runs have other IDs with this process's data and plug-ins.
     """
     programs, refused = ProgramCache(), list[UserError]()
-    with record_interrupts():  # Ctrl-C counts at the next dispatch, where all processes hear of it
+    with record_interrupts():  # Ctrl-C takes effect at the next dispatch, in all processes
         while (message := broadcast())["pack"] is not None:
-            with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary tells the user
+            with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary reports it
                 try:
                     runs = in_every_process(lambda message=message: tuple(_load_runs(message["runs"], sources, folder)))
-                except UserError as error:  # the primary hears of it, and ends
+                except UserError as error:  # the primary ends as well
                     refused.append(error)
                     continue
                 pack = Pack(PackPlan.from_data(message["pack"]), runs)
@@ -83,6 +83,6 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
         config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
         if run_id(config, entry["seed"], data) != entry["id"]:
-            problem = f"this process would train another run as arm {entry['arm']!r} than the primary process"
+            problem = f"the run of arm {entry['arm']!r} has another ID in this process than in the primary process"
             raise UserError(problem, remedy="Give all processes the same data, plug-ins and versions.")
         yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)

@@ -97,6 +97,7 @@ class Workload:
 
     @property
     def size(self) -> int:
+        """The number of runs."""
         return len(self.group.runs)
 
     @property

@@ -80,7 +80,7 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
 
 
 def peak_bytes() -> int:
-    """Return the find_peak resident set size of this process in bytes."""
+    """Return the peak resident set size of this process in bytes."""
     status = Path("/proc/self/status")
     if status.exists():  # `getrusage` includes the parent's memory at the start of a child
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))

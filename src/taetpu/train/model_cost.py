@@ -1,7 +1,7 @@
 """The cost of a model: parameters, FLOPs and activation bytes, from shapes and the traced forward pass alone."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, cast
 
@@ -18,11 +18,16 @@ from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs
 
 def model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """Return a model as shapes; nothing is computed."""
+    return _model_shapes(cast(Any, config), vocab_size, seq_len)
+
+
+@lru_cache(maxsize=64)
+def _model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
 
 
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """Return the partition_trainable part of a model as shapes."""
+    """Return the trainable part of a model as shapes."""
     return _parameter_shapes(cast(Any, config), vocab_size, seq_len)
 
 
@@ -32,7 +37,7 @@ def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
-    """Return the number of partition_trainable parameters, including the embedding."""
+    """Return the number of trainable parameters, including the embedding."""
     return count_elements(parameter_shapes(config, vocab_size, seq_len))
 
 

@@ -3,9 +3,8 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +24,18 @@ from taetpu.nn.lm import LM, LMConfig, build_model, named_constants, named_param
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address
 from taetpu.store.settings import flatten_config
+from taetpu.train.model_cost import model_shapes
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-CONSTANT = "constant:"  # begins the names of stored arrays that are not trained, and may have been drawn from the seed
+CONSTANT = "constant:"  # prefix of the names of arrays that are not trained, and may be random
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model with what is needed to use it. `tokenizer` is None where the tokens are not text.
+    """A model with its config and tokenizer. `tokenizer` is None if the tokens are not text.
 
     Attributes:
-        folder: of the run that trained it, where it was opened from there.
+        folder: the folder of the run it was opened from.
     """
 
     model: LM
@@ -46,7 +46,7 @@ class SavedModel:
     folder: str | Path | None = None
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the run it comes from, what it came to, and how it was set."""
+        """Return the notebook view: the run, its metrics and its settings."""
         about, result = (self._stored(name) for name in ("config.json", "result.json"))
         came = result.get("outcome", "not done")
         run = f"seed {about['seed']}: {came}, {self.folder}" if about else "a model of no run"
@@ -68,7 +68,7 @@ class SavedModel:
 def to_files(
     model: LM, config: LMConfig, *, vocab_size: int, seq_len: int, tokenizer: Tokenizer | None
 ) -> dict[str, bytes]:
-    """File names with their content."""
+    """Return the files of a model by name."""
     constants = {CONSTANT + name: array for name, array in named_constants(model).items()}
     weights = {name: np.asarray(array) for name, array in {**named_parameters(model), **constants}.items()}
     about = {
@@ -86,18 +86,21 @@ def to_files(
 
 
 def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple) -> SavedModel:
-    """The model that `to_files` wrote.
+    """Return the model that `to_files` wrote.
 
     Args:
+        files: the files by name.
         where: the folder, for errors.
-        copies: gives the copies of plug-ins that the study keeps, for errors.
+        copies: returns the study's copies of plug-ins, for errors.
 
     Raises:
-        UserError: a file is missing, the weights are not those of the architecture, or a plug-in is not loaded.
+        UserError: a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
     """
     for name in (CONFIG, WEIGHTS):
         if name not in files:
-            raise UserError(f"no {name} is stored here", file=where, remedy="the run is not done, or this is no model")
+            raise UserError(
+                f"no {name} is stored here", file=where, remedy="Use the folder of a finished run or of a model."
+            )
     about: dict[str, Any] = json.loads(files[CONFIG])
     _check_plugins(about.get("plugins", []), where, copies)
     config = load_config(LMConfig, about["model"])
@@ -105,9 +108,8 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     stored = load_tensors(files[WEIGHTS])
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
-    if set(jax.eval_shape(named_constants, blank)) - set(
-        constants
-    ):  # files of an earlier version have none: the config's are drawn
+    missing = set(jax.eval_shape(named_constants, blank)) - set(constants)
+    if missing:  # files of an earlier version lack constants: build those of the config
         blank = build_model(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
@@ -119,27 +121,23 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
 
 
 def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """A model of zeros, made by numpy, so that nothing is compiled; one that holds random keys is drawn."""
-    model = _shapes(cast(Any, config), vocab_size, seq_len)
+    """Return a model of zeros, from NumPy to avoid compilation; a random one if it contains random keys."""
+    model = model_shapes(config, vocab_size, seq_len)
     if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model)):
         return build_model(config, vocab_size, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
 
 
-@lru_cache(maxsize=64)
-def _shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
-
-
 def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:
-    """The trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
+    """Return the trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
 
     Args:
-        plugins: the plug-ins that the model's kinds come from, unless they are loaded already. They are run, so this is
-            never done unasked with the copies that the study keeps.
+        folder: the folder of the run.
+        plugins: the plug-ins of the model's kinds, unless they are loaded already. They are executed, which is why the
+            study's copies are never loaded automatically.
 
     Raises:
-        UserError: no model is stored here, or a plug-in is missing or was changed since.
+        UserError: no model is stored there, or a plug-in is missing or has changed.
     """
     if files := [Path(file) for file in plugins]:
         load_plugins(files)
@@ -150,7 +148,7 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
 
 
 def _copies(run: str | Path) -> list[str]:
-    """The copies of plug-ins that the study of a run keeps."""
+    """Return the copies of plug-ins in the study of a run."""
     at = parse_address(run)
     names = at.name.split("/")[:-3] if at else []
     study = open_store(f"gs://{at.bucket}/{'/'.join(names)}" if at else Path(run).absolute().parent.parent.parent)
@@ -158,7 +156,7 @@ def _copies(run: str | Path) -> list[str]:
 
 
 def _check_plugins(digests: Iterable[str], where: str, copies: Callable[[], Iterable[str]]) -> None:
-    """Raise `UserError` for the first plug-in that is not loaded as it was when the model was trained."""
+    """Raise `UserError` for the first plug-in that is not loaded in the version the model was trained with."""
     loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:

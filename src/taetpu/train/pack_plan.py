@@ -1,4 +1,4 @@
-"""The plan of a pack: decided before its first step, stored, and kept, so that every resume computes the same bits."""
+"""Pack plans: made before the first step and stored, so that every resume computes the same bits."""
 
 import hashlib
 import json
@@ -49,18 +49,18 @@ class Run(RunSpec):
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The runs of a pack and how they are computed. It never changes once the pack has begun.
+    """The runs of a pack and how they are computed. It never changes after the pack's first step.
 
     Attributes:
         id: the name of the pack's folder.
         runs: its runs; a pack with fewer than `layout.width` is padded with copies of the first.
-        layout: how the program holds them.
-        compute: how their numbers are computed.
-        precision: of activations and products; a study that moves to another device keeps it.
-        live: fields traced though neutral in some runs (see `core.static_dynamic.split`).
-        chosen: how the layout was chosen: by `rule of thumb`, as `asked for`, or `measured` (earlier versions).
-        halved_from: the first planned width, where that ran out of memory.
-        platform: of the devices that it was planned for: cpu, gpu or tpu; "" in plans of earlier versions.
+        layout: the width of the program and its devices.
+        compute: the compute options of the model.
+        precision: of activations and matrix products; a study keeps it on other devices.
+        live: fields traced although neutral in some runs (see `core.static_dynamic.split`).
+        chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions).
+        halved_from: the first planned width, if it ran out of memory.
+        platform: the platform it was planned for: cpu, gpu or tpu; "" in plans of earlier versions.
     """
 
     id: str
@@ -75,11 +75,12 @@ class PackPlan:
 
     @property
     def width(self) -> int:
+        """The number of runs the program trains at once."""
         return self.layout.width
 
     @property
     def data(self) -> dict[str, Any]:
-        """The plan as the study's `plan.json` holds it."""
+        """The plan as plain data for `plan.json`."""
         flat = {name: value for name, value in vars(self).items() if name not in ("layout", "compute")}
         return {**flat, **asdict(self.layout), **asdict(self.compute)}
 
@@ -96,7 +97,7 @@ class PackPlan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the results of its runs record of it."""
+        """The part of the plan that the results of its runs record."""
         layout, compute = asdict(self.layout), self.compute
         divided = {name: layout[name] for name in ("data", "model")} if self.layout.divided else {}
         halved = {} if self.halved_from is None else {"halved_from": self.halved_from}
@@ -126,7 +127,7 @@ class PackPlan:
         return packing.widest is None or self.width <= packing.widest
 
     def halved(self, runs: Sequence[RunKey]) -> list["PackPlan"]:
-        """Plan packs of half the width for these of its runs, for when it runs out of memory."""
+        """Return plans of half the width for some of its runs, for a pack that ran out of memory."""
         width = -(-self.width // 2)
         devices = max(d for d in range(1, self.layout.devices + 1) if width % d == 0)
         layout = replace(self.layout, width=width, devices=devices)
@@ -169,8 +170,10 @@ def plan_packs(
     """Plan packs for runs that have none.
 
     Args:
+        runs: the runs.
         sources: the prepared task of each run.
-        earlier: the packs of the study so far; what `precision: auto` meant for them it means for these.
+        earlier: the plans of the study so far, whose meaning of `precision: auto` is kept.
+        packing: the option `--pack`.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
     plans = []

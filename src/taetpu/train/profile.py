@@ -1,7 +1,7 @@
-"""Where the time of a pack goes: some of its steps traced by JAX's profiler, every compile noted, both summed up.
+"""The profile of a pack: a trace of some steps by JAX's profiler, all compilations, and a summary of both.
 
-The trace has XProf's own layout, so that `tensorboard --logdir` and `xprof` find it. What is traced is computed by the
-programs that would have run anyway: the numbers stay the same to the bit. Only where chunks are cut may differ.
+The trace has XProf's layout, so that `tensorboard --logdir` and `xprof` find it. Profiling changes only the sizes of
+dispatches, and no bit of the results.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from taetpu.train.trace import TRANSFERS, WINDOW, summarize_trace, trace_file
 Summary: TypeAlias = dict[str, Any]
 """A profile's summary as plain data."""
 
-COMPILED = "/jax/core/compile/backend_compile_duration"  # also where the program was found in the cache
+COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for programs found in the cache
 FROM_CACHE = "/jax/compilation_cache/cache_hits"
 STEPS = "advance"  # the program that takes steps, see `train.program.Program`
 NAME = 56  # columns of an operation's name in the summary
 
 
 class Profile:
-    """Traces nothing; the base of what does. A context manager round the training of one pack."""
+    """A context manager around the training of a pack that records nothing. Base class of `Tracing`."""
 
     def __enter__(self) -> "Profile":
         return self
@@ -38,20 +38,21 @@ class Profile:
         pass
 
     def next_size(self, step: int, size: int, most: int, state: PyTree) -> int:
-        """How many steps to dispatch now, at `step`.
+        """Return the size of the next dispatch.
 
         Args:
-            size: as many as would be without a profile.
-            most: as many as there may be.
-            state: what the dispatch will read.
+            step: the step it starts at.
+            size: its size without a profile.
+            most: the largest size allowed.
+            state: the state it reads.
         """
         return size
 
     def on_dispatch(self, size: int, result: PyTree) -> None:
-        """So many steps were dispatched, and `result` will be there when they are done."""
+        """Handle a dispatch of `size` steps whose result is `result`."""
 
     def affects_time(self, step: int) -> bool:
-        """Was the time distorted that passed until the dispatch that led to `step` was read?"""
+        """Return whether profiling affected the wall time of the dispatch that ended at `step`."""
         return False
 
 
@@ -60,13 +61,14 @@ OFF = Profile()
 
 @dataclass(frozen=True)
 class Compile:
-    """A program that was compiled while a pack was trained.
+    """A compilation during the training of a pack.
 
     Attributes:
-        program: its name, as in the trace and in dumps: `advance` takes steps.
-        step: how many steps of the pack had been dispatched.
-        cached: it was found among the programs that are kept on the disk.
-        again: a program of this name had been compiled for this pack before, or by a pack that it shares it with.
+        program: the program's name in traces and dumps; `advance` trains.
+        step: the number of steps dispatched before.
+        seconds: its duration.
+        cached: the program was found in the compilation cache.
+        again: a program of this name was compiled before, for this pack or one that shares its program.
     """
 
     program: str
@@ -77,16 +79,15 @@ class Compile:
 
 
 class Tracing(Profile):
-    """Traces `steps` steps after the first dispatch, which compiles, and notes every compile.
+    """Traces `steps` steps after the first dispatch, and records all compilations. Its errors never stop training.
 
     Args:
-        folder, pack: whose `profile/<pack>/<time>/` the trace and the summary go to.
-        steps: how many to trace; fewer where the pack has not so many left.
+        folder, pack: the study and the ID of the pack; output goes to `profile/<pack>/<time>/`.
+        steps: the number of steps to trace; fewer if the pack ends before.
 
     Attributes:
-        summary: what was found, when the pack is done; None where nothing could be traced.
-        problem: why that is; a profile that fails never stops training.
-        where: the folder.
+        summary: the summary after the end of the pack; None if nothing was traced.
+        problem: the reason why nothing was traced.
     """
 
     def __init__(self, folder: StudyFolder, pack: str, steps: int):
@@ -102,6 +103,7 @@ class Tracing(Profile):
 
     @property
     def where(self) -> str:
+        """The folder of the output; empty before tracing starts."""
         return self.folder.profile_where(self.pack, self.path.name) if self.path else ""
 
     def __enter__(self) -> "Tracing":
@@ -113,7 +115,7 @@ class Tracing(Profile):
         monitoring.unregister_event_duration_listener(self._compiled)
         monitoring.unregister_event_listener(self._noted)
         self._stop()
-        if kind is None and self.traced:  # the trace of a pack that was stopped stays as it is
+        if kind is None and self.traced:  # an interrupted pack keeps its trace without a summary
             with self._tried():
                 self._write()
 
@@ -121,7 +123,7 @@ class Tracing(Profile):
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
-                jax.block_until_ready(state)  # what was dispatched before is no part of the window
+                jax.block_until_ready(state)  # exclude earlier dispatches from the trace
                 self._start(step)
             if not self.open:
                 return size
@@ -133,7 +135,7 @@ class Tracing(Profile):
     def on_dispatch(self, size: int, result: PyTree) -> None:
         self.step, self.dispatches = self.step + size, self.dispatches + 1
         if self.window is not None:
-            jax.block_until_ready(result)  # so that the window has all that was dispatched, and nothing else
+            jax.block_until_ready(result)  # the trace covers this dispatch exactly
             self.window.__exit__(None, None, None)
             self.window, self.traced = None, self.traced + size
             if self.traced >= self.steps:
@@ -145,7 +147,7 @@ class Tracing(Profile):
     def _start(self, step: int) -> None:
         self.path, self.first = new_folder(self.folder, self.pack), step
         options = ProfileOptions()
-        options.python_tracer_level = 0  # the calls of Python would fill the trace, and slow down what is timed
+        options.python_tracer_level = 0  # Python calls would fill the trace and slow training
         with self._tried():
             jax.profiler.start_trace(self.path, profiler_options=options)
             self.open = True
@@ -158,7 +160,7 @@ class Tracing(Profile):
 
     @contextmanager
     def _tried(self) -> Iterator[None]:
-        """What jax's profiler refuses (another one is at work, or its file cannot be read) is told and ends no pack."""
+        """Record an error of JAX's profiler as `problem`, e.g. that another profiler is active."""
         try:
             yield
         except (RuntimeError, ValueError, FileNotFoundError) as error:
@@ -193,7 +195,7 @@ class Tracing(Profile):
 
 
 def new_folder(folder: StudyFolder, pack: str) -> Path:
-    """`profile/<pack>/<time>/`, which was not there before."""
+    """Return a new folder `profile/<pack>/<time>/`."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S")
     number, name = 1, now
     while folder.has_profile(pack, name):
@@ -202,11 +204,11 @@ def new_folder(folder: StudyFolder, pack: str) -> Path:
     return folder.profile_folder(pack, name)
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 def format_summary(found: Summary) -> str:
-    """A summary as lines of text."""
+    """Return a summary as text."""
     short = "" if found["steps"] == found["steps_wanted"] else f" (of {found['steps_wanted']}: no more were left)"
     lines = [
         f"pack {found['pack']}: {found['steps']} steps{short} after step {found['first_step']}, "
@@ -252,7 +254,7 @@ def _format_compiles(found: list[Summary]) -> list[str]:
 
 
 def _platform_notes(found: Summary) -> list[str]:
-    """What a trace of this kind cannot tell."""
+    """Return notes on the limits of a trace by platform."""
     if found["platform"] == "cpu":
         return [
             "",

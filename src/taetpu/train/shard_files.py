@@ -25,17 +25,28 @@ class ArrayLike(Protocol):
     """An array, or its shape and dtype, with a sharding."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        ...
+
     @property
-    def dtype(self) -> np.dtype: ...
+    def dtype(self) -> np.dtype:
+        """The dtype."""
+        ...
+
     @property
-    def sharding(self) -> Any: ...
+    def sharding(self) -> jax.sharding.Sharding:
+        """The sharding."""
+        ...
 
 
 class StoredShard(Protocol):
     """A slice of a safetensors file, read on indexing."""
 
-    def get_shape(self) -> list[int]: ...
+    def get_shape(self) -> list[int]:
+        """Return the size of each axis."""
+        ...
+
     def __getitem__(self, index: Any, /) -> np.ndarray: ...
 
 

@@ -1,9 +1,9 @@
-"""What a trace of JAX's profiler says in a few figures: time in compute, in transfers, in neither; costly operations.
+"""The summary of a trace of JAX's profiler: time in compute, in transfers and idle, and the most expensive operations.
 
-A trace is an XSpace of planes. An accelerator has one of its own, `/device:TPU:0` or `/device:GPU:0`: operations of a
-TPU stand on the line `XLA Ops`, and those that run beside them on `Async XLA Ops`; a GPU has a line for each CUDA
-stream, with kernels and copies. A CPU has none: its operations lie among the host's threads, and are known by the stats
-`hlo_op` and `device_ordinal`. Transfers from and to a TPU's host are known by their names on the host's plane.
+A trace is an XSpace of planes. An accelerator has a plane, `/device:TPU:0` or `/device:GPU:0`: the operations of a TPU
+are on the line `XLA Ops`, asynchronous ones on `Async XLA Ops`; a GPU has a line of kernels and copies per CUDA stream.
+The operations of a CPU are on the lines of the host's threads, with the stats `hlo_op` and `device_ordinal`. Transfers
+between a TPU and its host are on the host's plane, identified by name.
 """
 
 import re
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MOST_COSTLY = 10  # operations that a summary names
+MOST_COSTLY = 10  # operations in a summary
 
-# Operations that hold others: what is in them is told by itself.
+# Operations that contain others, which are counted separately.
 CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")
 COLLECTIVE = re.compile(
     r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|^nccl|^(send|recv)\b"
-    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # as jax calls them, and XLA after it
+    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # names of JAX, which XLA keeps
     re.IGNORECASE,
 )
 TO_DEVICE = re.compile(r"^Memcpy(H2D|HtoD)|^infeed|^tpu::System::TransferToDevice$", re.IGNORECASE)
 FROM_DEVICE = re.compile(r"^Memcpy(D2H|DtoH)|^outfeed|^tpu::System::TransferFromDevice$", re.IGNORECASE)
 BETWEEN = re.compile(r"^Memcpy(P2P|PtoP)", re.IGNORECASE)
 WINDOW = "train"
-"""The annotation round each dispatch that is looked at, from its issue until its result is there."""
+"""The annotation around each traced dispatch, from its issue to its result."""
 TRANSFERS = ("host to device", "device to host", "between devices")
 
 Span = tuple[float, float]
@@ -35,7 +35,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of a device. `own` is its time without that of operations within it, in nanoseconds."""
+    """An operation of a device. `own` is its time in nanoseconds without that of nested operations."""
 
     name: str
     kind: str
@@ -46,7 +46,7 @@ class Operation:
 
 @dataclass
 class Device:
-    """One device's part of a trace."""
+    """The operations of one device in a trace."""
 
     name: str
     operations: list[Operation] = field(default_factory=list)
@@ -54,17 +54,17 @@ class Device:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """A trace in figures; all are means over the devices.
+    """The summary of a trace. Values are means over the devices.
 
     Attributes:
         platform: `tpu`, `gpu` or `cpu`.
-        devices: how many were seen at work.
-        seconds: of the windows together.
-        compute: the share of the window in which an operation ran that is no transfer.
-        transfer: the share in which nothing but transfers ran.
+        devices: the number of devices with operations.
+        seconds: the total duration of the windows.
+        compute: the share of time in which an operation other than a transfer ran.
+        transfer: the share in which only transfers ran.
         idle: the share in which no operation ran.
-        transfers: seconds by `TRANSFERS`, those that ran beside operations included; None where the trace cannot tell.
-        costly: the operations that took longest: `name`, `seconds`, `share` (of the window), `times`.
+        transfers: seconds by `TRANSFERS`, including those during compute; None if the trace lacks them.
+        costly: the most expensive operations: `name`, `seconds`, `share` (of the windows), `times`.
     """
 
     platform: str
@@ -78,10 +78,10 @@ class TraceSummary:
 
 
 def trace_file(folder: Path) -> Path:
-    """The trace that `jax.profiler.start_trace(folder)` left.
+    """Return the file that `jax.profiler.start_trace(folder)` wrote.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no file.
     """
     found = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
     if not found:
@@ -90,13 +90,13 @@ def trace_file(folder: Path) -> Path:
 
 
 def summarize_trace(trace: Any) -> TraceSummary:
-    """The figures of what lies in a trace's windows (`WINDOW`).
+    """Return the summary of a trace's windows (`WINDOW`).
 
     Args:
         trace: a `jax.profiler.ProfileData`.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the trace has no windows.
     """
     planes = {plane.name: plane for plane in trace.planes}
     host = planes.get("/host:CPU")
@@ -123,7 +123,7 @@ def summarize_trace(trace: Any) -> TraceSummary:
 
 
 def find_windows(host: Any) -> list[Span]:
-    """When what is looked at was going on. Raises `ValueError` where nothing says so."""
+    """Return the spans of the traced dispatches. Raises `ValueError` if there are none."""
     found = [_span(e) for line in (host.lines if host is not None else ()) for e in line.events if e.name == WINDOW]
     if not found:
         raise ValueError(f"this trace has no steps that are marked as {WINDOW!r}")
@@ -131,7 +131,7 @@ def find_windows(host: Any) -> list[Span]:
 
 
 def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
-    """Did something begin in one of the windows? It ended there, too: they end when all is done."""
+    """Return whether a span starts in a window; it then also ends there, since windows end with their result."""
     return any(begin <= span[0] < end for begin, end in windows)
 
 
@@ -139,19 +139,19 @@ def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
 
 
 def read_accelerator(plane: Any) -> Device:
-    """The operations of an accelerator's plane."""
+    """Return the operations of an accelerator's plane."""
     device = Device(plane.name)
     for line in plane.lines:
         if line.name == "XLA Ops" or line.name.startswith("Stream #"):
             device.operations += nest_operations((event.name, _span(event)) for event in line.events)
-        elif line.name == "Async XLA Ops":  # copies within the device's memory run beside operations, and cost nothing
+        elif line.name == "Async XLA Ops":  # asynchronous copies within device memory are free
             found = nest_operations((event.name, _span(event)) for event in line.events)
             device.operations += [operation for operation in found if operation.kind in TRANSFERS]
     return device
 
 
 def read_cpu(host: Any) -> list[Device]:
-    """The operations of a CPU's devices, which are threads of the host."""
+    """Return the operations of a CPU's devices, which are threads of the host."""
     devices: dict[int, Device] = {}
     for line in host.lines if host is not None else ():
         found: dict[int, list[tuple[str, Span]]] = defaultdict(list)
@@ -167,7 +167,7 @@ def read_cpu(host: Any) -> list[Device]:
 
 
 def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
-    """The operations of one line, where one that lies within another takes its time from it."""
+    """Return the operations of one line; the time of a nested operation is subtracted from its parent."""
     found: list[tuple[str, Span]] = sorted(events, key=lambda event: (event[1][0], -event[1][1]))
     own = [end - begin for _, (begin, end) in found]
     open_: list[int] = []
@@ -183,7 +183,7 @@ def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
 
 
 def classify(name: str) -> str:
-    """Of an operation, by its name; by its opcode where the name is all its text, as a TPU's is."""
+    """Return the kind of an operation, by its name, or by its opcode if the name is HLO text, as on TPUs."""
     text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
     name = text[1] if text else _short(name)
     if CONTAINER.fullmatch(name):
@@ -195,7 +195,7 @@ def classify(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """`fusion.3` of a TPU's `%fusion.3 = f32[8]{0} fusion(...)`."""
+    """Return the name in HLO text: `fusion.3` of `%fusion.3 = f32[8]{0} fusion(...)`."""
     return name.split(" = ")[0].removeprefix("%")
 
 
@@ -207,7 +207,7 @@ def _span(event: Any) -> Span:
 
 
 def covered_time(spans: Iterable[Span]) -> float:
-    """How long at least one of these was going on."""
+    """Return the total time covered by spans."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))
@@ -216,14 +216,14 @@ def covered_time(spans: Iterable[Span]) -> float:
 
 
 def _shares(device: Device, window: float) -> tuple[float, float]:
-    """The shares of the window in compute, and in transfers alone."""
+    """Return the shares of the window in compute, and in transfers only."""
     compute = [op.span for op in device.operations if op.kind == "compute"]
     busy = [op.span for op in device.operations if op.kind != "container"]
     return covered_time(compute) / window, (covered_time(busy) - covered_time(compute)) / window
 
 
 def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Sequence[Span]) -> dict[str, float | None]:
-    """Seconds by direction. A TPU's transfers from and to the host stand on the host's plane, for all devices."""
+    """Return seconds by direction. The host's plane of a TPU has the transfers of all devices."""
     found: dict[str, float | None] = {}
     for kind in TRANSFERS:
         spans = [covered_time(op.span for op in device.operations if op.kind == kind) for device in devices]
@@ -239,7 +239,7 @@ def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Seq
 
 
 def _costly(devices: Sequence[Device], window: float) -> list[dict[str, Any]]:
-    """The operations that took longest, over the devices' mean."""
+    """Return the most expensive operations, as means over the devices."""
     taken: dict[str, tuple[float, int]] = {}
     for op in (op for device in devices for op in device.operations if op.kind != "container"):
         seconds, times = taken.get(op.name, (0.0, 0))

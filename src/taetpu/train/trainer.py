@@ -96,6 +96,7 @@ class PackTrainer:
 
     @property
     def source(self) -> Source:
+        """The prepared task."""
         return self.program.source
 
     def run(self) -> None:
@@ -304,8 +305,9 @@ class PackTrainer:
             raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 
     def write_models(self, files: dict[int, Files]) -> dict[int, Files]:
-        """Write the final models and read them back. The processes that cannot read them proceed with what was written,
-        which is checked to be the same.
+        """Write the final models, and return them as read back.
+
+        Processes that do not write return `files`, which the primary checks to be the same.
         """
         stored = dict(files)
 

@@ -71,7 +71,7 @@ def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
 
 
 def resident_bytes() -> int:
-    """Return the resident set size of this process in bytes; its find_peak where the system lacks `/proc`."""
+    """Return the resident set size of this process in bytes; its peak where the system lacks `/proc`."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_bytes()
