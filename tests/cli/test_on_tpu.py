@@ -132,7 +132,7 @@ def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path
     first.until(lambda: saved(google))
     os.killpg(first.process.pid, signal.SIGINT)  # as a terminal does: ssh, too, receives it
     assert first.end() == 130, first.printed
-    for part in (NAME, "costs money", "taetpu tpu down", "same command"):
+    for part in (NAME, "costs money", "taetpu tpu down", "Repeat the command"):
         assert part in first.printed.splitlines()[-1]
     (machine,) = google.hosts.vms.values()
 

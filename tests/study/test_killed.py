@@ -97,6 +97,6 @@ def test_a_second_run_on_the_same_folder_says_who_holds_it(tmp_path):
     first.send_signal(signal.SIGINT)
     _, err = end(first)
     assert first.returncode == 130
-    assert "the same command goes on" in err
+    assert "repeat the command to continue" in err
     assert os.path.exists(tmp_path / "root/killed/plan.json")
     assert json.loads((tmp_path / "root/killed/plan.json").read_text())["packs"]
