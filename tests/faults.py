@@ -66,8 +66,8 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
-class Told(Callback):
-    """Collects what is told of damage."""
+class DamageLog(Callback):
+    """Collects the damaged files that a run reports."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -197,11 +197,11 @@ class Bench:
         KINDS[fault.kind](here / fault.place, at)
         before = files(folder)
         self.check_report(folder, here / fault.place)
-        told = Told()
+        reported = DamageLog()
         try:
             if fault.of == "data":
                 study = load_study(here / "study.yaml")
-            self.train(folder, told, study)
+            self.train(folder, reported, study)
         except UserError as error:
             self.check_refusal(error, here / fault.place)
             self.check_untouched(folder, before, fault)
@@ -210,8 +210,8 @@ class Bench:
         finally:
             self.check_untouched(folder, before, fault)
         self.check_whole(folder)
-        if told.lines:
-            assert any(overlap(Path(line), here / fault.place) for line in told.lines), f"named {told.lines}"
+        if reported.lines:
+            assert any(overlap(Path(line), here / fault.place) for line in reported.lines), f"named {reported.lines}"
             return "repaired"
         assert not needed(fault), "not a word was said"
         return "not used"
@@ -252,15 +252,15 @@ class Bench:
         """Do what the error says; the study then ends with the numbers of the undamaged one."""
         assert error.remedy
         if "--retrain-damaged" in error.remedy:
-            told = Told()
-            self.train(folder, told, retrain=True)
-            assert told.lines, "retrained without a word"
+            reported = DamageLog()
+            self.train(folder, reported, retrain=True)
+            assert reported.lines, "retrained without a word"
         else:
             if "delete it" in error.remedy:
                 struck.unlink()
             else:
                 shutil.copy2(self.source / fault.place, struck)
-            self.train(folder, Told())
+            self.train(folder, DamageLog())
         self.check_whole(folder)
 
 
@@ -269,16 +269,16 @@ def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]
     made: dict[str, Any] = {}
     build_program, prove = program_module.Program, run.check_study
 
-    def program(structure: Any, source: Any, **settings: Any) -> Any:
-        key = f"{structure} {settings}"
+    def program(structure: Any, source: Any, layout: Any, **settings: Any) -> Any:
+        key = f"{structure} {layout} {settings}"
         if key not in made:
-            made[key] = build_program(structure, source, **settings)
+            made[key] = build_program(structure, source, layout, **settings)
         return made[key]
 
     proof = prove(study)
     yield program_module, "Program", program
     yield run, "check_study", lambda one, **given: proof if one is study else prove(one, **given)
-    yield run, "build", read_for_report
+    yield run, "build_report", read_for_report
 
 
 def read_for_report(folder: StudyFolder) -> dict[str, str]:

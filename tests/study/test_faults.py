@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.faults import Bench, Fault, Told
+from tests.faults import Bench, Fault, DamageLog
 
 
 def broken(*given: str) -> str:
@@ -38,9 +38,9 @@ def test_a_run_that_was_killed_between_its_evaluation_and_its_result_is_not_dama
         assert left
         for run in left:  # of any values, since it is written again
             run.write_evaluation(done[0].evaluation())
-        told = Told()
-        bench.train(folder, told)
-        assert told.lines == []
+        reported = DamageLog()
+        bench.train(folder, reported)
+        assert reported.lines == []
         bench.check_whole(folder)
 
 
