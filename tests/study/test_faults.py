@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.faults import Bench, Fault, DamageLog
+from tests.faults import Bench, DamageLog, Fault
 
 
 def broken(*given: str) -> str:
