@@ -324,7 +324,7 @@ MISTAKES = {
     "metric, no sites": Mistake(
         metric("return seen.loss\n    def sites(self): return 'residual'"),
         LR,
-        ("metric 'own'", "'residual'"),
+        ("sites() of metric 'own'", "'residual'"),
         "train.metrics.own",
     ),
     # the file
