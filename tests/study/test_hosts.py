@@ -61,12 +61,27 @@ def environ(cache: Path, devices: int) -> dict[str, str]:
     return {**own, "TAETPU_CACHE": str(cache), "XLA_FLAGS": flags}
 
 
+STARTED: list[subprocess.Popen] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test():
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
 def start(folder: Path, root: str, devices: int, *args: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "taetpu", "run", "study.yaml", "--root", root, *args]
     out = subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=folder, env=environ(folder / "cache", devices), stdout=out, stderr=out, text=True
+    STARTED.append(
+        subprocess.Popen(command, cwd=folder, env=environ(folder / "cache", devices), stdout=out, stderr=out, text=True)
     )
+    return STARTED[-1]
 
 
 def end(process: subprocess.Popen) -> tuple[int, str]:
@@ -202,6 +217,18 @@ def test_ctrl_c_in_one_process_ends_all_and_loses_nothing(tmp_path, study):
     if study == PACKED:
         assert stored(tmp_path, "one") == stored(tmp_path, "two")
     assert losses(tmp_path, "one") == pytest.approx(losses(tmp_path, "two"), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_primary_whose_output_is_closed_ends_and_so_do_the_others(tmp_path):
+    """Its progress display raises in the middle of a pack, and again when it is closed."""
+    (tmp_path / "study.yaml").write_text(PACKED)
+    primary, other = together(tmp_path, "two", 2, "--set", "train.steps=6000", "--set", "train.checkpoint=50")
+    wait_for(tmp_path, "two", "[1-9]*0/complete")
+    primary.stderr.close()
+    assert other.wait(timeout=200) != 0
+    assert primary.wait(timeout=20) == 3
+    assert not (tmp_path / "two" / "packed" / "results.json").exists()
 
 
 @pytest.mark.slow

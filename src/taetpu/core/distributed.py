@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from taetpu.core.errors import Failed, StudyFailed, UserError
+from taetpu.core.signals import Interrupted
 
 FRAME_BYTES = 1024  # bytes of the first collective of a broadcast; the rest is padded to a power of two
 AUTO = "auto"
@@ -94,20 +95,21 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
     JOINED.append(cluster)
     try:
         yield
-    except LocalFailure as error:
-        _leave(str(error), Failed.exit_code)
-    except (UserError, Failed, KeyboardInterrupt):  # raised in every process, or between collectives
-        jax.distributed.shutdown()
+    except (Exception, KeyboardInterrupt) as error:
+        if local := find_local_failure(error):
+            _leave(str(local), Failed.exit_code)
+        if not isinstance(error, UserError | Failed | KeyboardInterrupt):
+            _leave(traceback.format_exc(), 1)
+        jax.distributed.shutdown()  # the error was raised in every process, or between collectives
         raise
-    except Exception:
-        _leave(traceback.format_exc(), 1)
     jax.distributed.shutdown()
 
 
 def _leave(message: str, code: int) -> NoReturn:
     """End this process at once: an orderly shutdown would wait for processes that may be gone, and abort."""
-    sys.stderr.write(f"{message}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody may read it any more
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -167,12 +169,20 @@ def raise_local_failure() -> Iterator[None]:
         yield
     except (UserError, Failed):
         raise
-    except Exception as error:
+    except (Exception, Interrupted) as error:
         if not multi_process():
             raise
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        pressed_again = isinstance(error, Interrupted)
+        reason = "Ctrl-C was pressed twice" if pressed_again else f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"process {jax.process_index()} of {jax.process_count()} failed: {reason}"
         raise LocalFailure(f"{problem}\nRun the same command in every process again: it resumes.") from error
+
+
+def find_local_failure(error: BaseException | None) -> LocalFailure | None:
+    """Return the `LocalFailure` that an exception is or replaced, for example while a progress display was closed."""
+    while error is not None and not isinstance(error, LocalFailure):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def broadcast(value: Any = None) -> Any:

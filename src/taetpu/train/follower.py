@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from taetpu.core.distributed import LocalFailure, PeerFailed, broadcast, in_every_process, multi_process
+from taetpu.core.distributed import PeerFailed, broadcast, find_local_failure, in_every_process, multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load_config
 from taetpu.core.signals import record_interrupts
@@ -33,9 +33,9 @@ def announce_end() -> Iterator[None]:
     """Broadcast the exit code to the other processes at the end of the block."""
     try:
         yield
-    except LocalFailure:  # the others wait in another collective
-        raise
     except BaseException as error:
+        if find_local_failure(error):  # the others wait in another collective
+            raise
         interrupted = isinstance(error, KeyboardInterrupt)
         _end(INTERRUPTED if interrupted else getattr(error, "exit_code", USER_ERROR))
         raise
