@@ -227,7 +227,7 @@ def test_a_primary_whose_output_is_closed_ends_and_so_do_the_others(tmp_path):
     wait_for(tmp_path, "two", "[1-9]*0/complete")
     primary.stderr.close()
     assert other.wait(timeout=200) != 0
-    assert primary.wait(timeout=20) == 3
+    assert primary.wait(timeout=20) != 0
     assert not (tmp_path / "two" / "packed" / "results.json").exists()
 
 

@@ -95,10 +95,10 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
     JOINED.append(cluster)
     try:
         yield
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
         if local := find_local_failure(error):
             _leave(str(local), Failed.exit_code)
-        if not isinstance(error, UserError | Failed | KeyboardInterrupt):
+        if isinstance(error, Exception) and not isinstance(error, UserError | Failed):
             _leave(traceback.format_exc(), 1)
         jax.distributed.shutdown()  # the error was raised in every process, or between collectives
         raise
@@ -169,8 +169,8 @@ def raise_local_failure() -> Iterator[None]:
         yield
     except (UserError, Failed):
         raise
-    except (Exception, Interrupted) as error:
-        if not multi_process():
+    except BaseException as error:  # also `SystemExit`, which a display raises if its output is closed
+        if not multi_process() or type(error) is KeyboardInterrupt:  # the latter is agreed on
             raise
         pressed_again = isinstance(error, Interrupted)
         reason = "Ctrl-C was pressed twice" if pressed_again else f"{type(error).__name__}: {error}".splitlines()[0]

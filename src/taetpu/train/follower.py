@@ -63,7 +63,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
     programs, refused = ProgramCache(), list[UserError]()
     with record_interrupts():  # Ctrl-C takes effect at the next dispatch, in all processes
         while (message := broadcast())["pack"] is not None:
-            with suppress(PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary reports it
+            with suppress(UserError, PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary reports it
                 try:
                     runs = in_every_process(lambda message=message: tuple(_load_runs(message["runs"], sources, folder)))
                 except UserError as error:  # the primary ends as well
