@@ -24,7 +24,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
 
 SLOWEST, TRACED = 10, 30  # seconds of this thread: any answer; a plan without a mistake, which traces each of its arms
-CASES, MANY = 100, 10_000
+CASES, MANY = 50, 10_000
 
 PLUGIN = """\
 from taetpu.plugin import Component, register

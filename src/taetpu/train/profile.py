@@ -120,6 +120,7 @@ class Tracing(Profile):
                 self._write()
 
     def next_size(self, step: int, size: int, most: int, state: PyTree) -> int:
+        """Start the trace when it is due; return the size that fits its window."""
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
@@ -133,6 +134,7 @@ class Tracing(Profile):
         return size
 
     def on_dispatch(self, size: int, result: PyTree) -> None:
+        """Count the steps; stop the trace at the end of its window."""
         self.step, self.dispatches = self.step + size, self.dispatches + 1
         if self.window is not None:
             jax.block_until_ready(result)  # the trace covers this dispatch exactly
@@ -142,6 +144,7 @@ class Tracing(Profile):
                 self._stop()
 
     def affects_time(self, step: int) -> bool:
+        """Return whether the trace covers or borders on a step."""
         return self.path is not None and self.first <= step <= self.first + self.traced
 
     def _start(self, step: int) -> None:

@@ -185,6 +185,7 @@ class ManualDivision(Division):
     devices: int
 
     def local_batch(self, batch: Batch) -> Batch:
+        """Return the slice of this device's sequences."""
         size = len(batch.tokens) // self.devices
         start = jax.lax.axis_index(DATA) * size
         return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
@@ -195,6 +196,7 @@ class ManualDivision(Division):
         return back(jax.lax.psum(flat, DATA))
 
     def gather(self, tree: PyTree) -> PyTree:
+        """Gather each device's sequences over `DATA`."""
         return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
 
 
@@ -209,9 +211,12 @@ class PartitionedDivision(Division):
     mesh: Mesh
 
     def local_batch(self, batch: Batch) -> Batch:
+        """Return the whole batch, sharded by sequence."""
         return jax.tree.map(self.by_sequence, batch)
 
     def wrap(self, compute: Forward) -> Forward:
+        """Constrain the residual stream to the sharding by sequence."""
+
         def constrained(model: LM, *args: PyTree, **options: PyTree) -> PyTree:
             stacks = tuple(replace(stack, sharding=self.sequences) for stack in model.stacks)
             return compute(replace(model, stacks=stacks), *args, **options)
@@ -219,6 +224,7 @@ class PartitionedDivision(Division):
         return constrained
 
     def sum(self, tree: PyTree) -> PyTree:
+        """Return the sums, which XLA has made, sharded like the parameters."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
 
     def by_sequence(self, x: jax.Array) -> jax.Array:

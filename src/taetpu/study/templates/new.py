@@ -1,7 +1,7 @@
-"""A plug-in: kinds of your own for the study beside it, which names this file under `plugins`.
+"""A plug-in: your own kinds, for a study that names this file under `plugins`.
 
-    python -m taetpu.testing NAME.py         tries each kind in tiny models: shapes, causality, gradients and more
-    taetpu catalog ffn --plugin NAME.py      shows it beside the kinds that come with the package
+    python -m taetpu.testing NAME.py         checks each kind in tiny models: shapes, causality, gradients and more
+    taetpu catalog ffn --plugin NAME.py      lists it beside the built-in kinds
 
 A kind is a config class, whose fields a study sets, and an equinox module, which `init` builds for each layer.
 """
@@ -16,31 +16,34 @@ from pydantic import Field
 from taetpu.plugin import Component, Fixed, Traced, named, project, register, site
 
 
-@register("ffn", "squared-relu")  # a slot, and the name of a new kind for it; `taetpu catalog` lists the slots
+@register("ffn", "squared-relu")  # a slot and the name of the new kind; `taetpu catalog` lists the slots
 class SquaredReLUConfig(Component):
     """max(h, slope h)^2 W_down of h = x W_up. So et al. 2021 (Primer), whose slope below zero is 0."""
 
-    mult: float = 4.0  # inner size over dim: a setting of the structure, each value is compiled anew
-    # A traced setting is an input of the program: arms and seeds that differ in it alone are trained together.
+    mult: float = 4.0  # inner size over dim: a structural setting, so each value is compiled separately
+    # A traced setting is an input of the program: arms and seeds that differ only in it train together.
     slope: Annotated[float, Field(ge=0, le=1), Traced()] = 0.0
 
     def init(self, dims, *, key):
+        """Draw the weights and return the module."""
         hidden = round(self.mult * dims.dim)
         return SquaredReLU(
-            # Drawn from a key of its own name, so that adding a weight later leaves the others as they are.
+            # The key depends on the name, so that adding a weight later does not change the others.
             up=dims.weight(named(key, "up"), dims.dim, hidden),
             down=dims.weight(named(key, "down"), hidden, dims.dim, role="out"),  # writes to the residual stream
-            slope=Fixed(self.slope),  # a number that the model holds but does not train
+            slope=Fixed(self.slope),  # a number that is stored in the model and not trained
         )
 
 
 class SquaredReLU(eqx.Module):
+    """The module that `SquaredReLUConfig` builds."""
+
     up: jax.Array  # (dim, hidden)
     down: jax.Array  # (hidden, dim)
     slope: Fixed
 
     def __call__(self, x, ctx):
-        """x: (batch, seq, dim), float32 or bfloat16; the result is alike. `ctx` knows tokens, positions and layer."""
+        """Map x `(batch, seq, dim)` to the same shape and type, float32 or bfloat16; `ctx` has tokens and positions."""
         h = project(x, self.up)  # x @ up
         h = jnp.maximum(h, self.slope.value.astype(x.dtype) * h) ** 2
         return project(site("ffn.hidden", h), self.down)  # a site: metrics can read it
