@@ -319,7 +319,7 @@ MISTAKES = {
     ),
     "metric, nothing": Mistake(metric("pass"), LR, ("metric 'own' gives a value that is None",), "train.metrics.own"),
     "metric, text": Mistake(metric("return 'x'"), LR, ("metric 'own' gives a value that is 'x'",), "train.metrics.own"),
-    "metric, several": Mistake(metric("return jnp.ones(3)"), LR, ("of shape (3,)",), "train.metrics.own", "reduce it"),
+    "metric, several": Mistake(metric("return jnp.ones(3)"), LR, ("of shape (3,)",), "train.metrics.own", "Reduce it"),
     "metric, none of them": Mistake(metric("return {}"), LR, ("metric 'own' returns no values",), "train.metrics.own"),
     "metric, no sites": Mistake(
         metric("return seen.loss\n    def sites(self): return 'residual'"),

@@ -117,7 +117,8 @@ def test_a_run_that_lost_its_result_is_not_trained_again_unasked(taetpu, study, 
     before = contents(study / "runs")
     done = taetpu("run", "s.yaml", "--root", study.parent)
     assert done.code == 2
-    assert f"{a_run(study)}: this run had ended" in done.err
+    assert f"{a_run(study)}: " in done.err
+    assert "result.json" in done.err
     assert "--retrain-damaged" in done.err
     assert contents(study / "runs") == before
 

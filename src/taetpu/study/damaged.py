@@ -12,7 +12,7 @@ from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.train.callbacks import Callback
 from taetpu.train.pack_plan import PackPlan
 
-LOST = "this run was done, and its result.json is missing"
+LOST = "this run is finished and its result.json is missing"
 
 UNRECORDED = "the file is missing and is written again"
 
