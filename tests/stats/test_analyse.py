@@ -8,7 +8,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.stats.analyse import analyse
-from taetpu.stats.changes import format_changes
+from taetpu.stats.arm_changes import format_changes
 from taetpu.stats.power import PowerAnalysis
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.stats.anova import AnovaRM
 
-from taetpu.spec.fractions import build_fraction
+from taetpu.spec.fractional_factorial import build_fraction
 from taetpu.stats.factorial import Factorial, analyse_factorial
 
 

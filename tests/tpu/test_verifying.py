@@ -16,7 +16,7 @@ import pytest
 from taetpu.core.chips import find_peak
 from taetpu.core.devices import Accelerators
 from taetpu.core.errors import UserError
-from taetpu.tpu.verifying import checks, machine, pytorch, rates, training
+from taetpu.tpu.verifying import checks, machine, pytorch_backends, rates, training
 from taetpu.tpu.verifying.checks import Check
 from taetpu.tpu.verifying.devices import REFERENCES, collectives, devices
 from taetpu.tpu.verifying.numerics import BOUNDS, matmul
@@ -234,13 +234,13 @@ def test_jax_on_the_cpu_of_a_machine_with_an_accelerator_fails(monkeypatch):
 
 @pytest.mark.slow
 def test_pytorch_matches_itself_on_the_cpu():
-    assert pytorch.compare_with_cpu("cpu", 1, lambda: None).status == "ok"
-    wrong = {name: 1.05 * value for name, value in pytorch.compute("cpu").items()}
-    found = pytorch.compare_with_cpu("cpu", 1, lambda: None, wrong)
+    assert pytorch_backends.compare_with_cpu("cpu", 1, lambda: None).status == "ok"
+    wrong = {name: 1.05 * value for name, value in pytorch_backends.compute("cpu").items()}
+    found = pytorch_backends.compare_with_cpu("cpu", 1, lambda: None, wrong)
     assert found.status == "FAILED"
     assert "matmul on cpu" in found.figure
     assert "5e-02" in found.figure
-    assert pytorch.pytorch().figure == "torch_xla and torch_tpu are not installed"
+    assert pytorch_backends.pytorch().figure == "torch_xla and torch_tpu are not installed"
 
 
 def test_a_check_that_raises_fails_with_its_reason():

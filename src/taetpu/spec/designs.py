@@ -13,7 +13,7 @@ from typing import Any
 from taetpu.core.errors import KeyPath, UserError, dotted_path
 from taetpu.core.loading import load_config
 from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
-from taetpu.spec.fractions import Fraction, build_fraction
+from taetpu.spec.fractional_factorial import Fraction, build_fraction
 from taetpu.spec.overrides import apply_overrides, format_value
 from taetpu.spec.schema import BASELINE, RunConfig, StudySpec, check_name
 

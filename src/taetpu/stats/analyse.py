@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.stats import divergence, formatting, model, verdict
-from taetpu.stats.changes import changes_of, format_changes
+from taetpu.stats.arm_changes import changes_of, format_changes
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
 from taetpu.stats.efficiency import compute_efficiency

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.stats import factorial, formatting, ladder, model
-from taetpu.stats.changes import changes_of
+from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
 

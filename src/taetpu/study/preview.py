@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.report import held_out
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
-from taetpu.stats.changes import effective_overrides, format_changes
+from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import metric_bounds
 from taetpu.stats.power import POWER, PowerAnalysis

@@ -50,7 +50,7 @@ class Check:
     def group(self) -> Group:
         """The process it runs in: this one, or a child with jax or torch, which may hang or be killed by a driver."""
         module = self.function.partition(".")[0]
-        return "machine" if module == "machine" else "torch" if module == "pytorch" else "jax"
+        return "machine" if module == "machine" else "torch" if module == "pytorch_backends" else "jax"
 
     def run(self) -> Finding:
         """Run the check; an exception is a failure."""
@@ -96,7 +96,7 @@ CHECKS = (
         "If matmul is ok, suspect the versions of jax and taetpu: install those of requirements.lock.",
     ),
     Check(
-        "pytorch", "torch_xla or torch_tpu", "pytorch.pytorch", 240,
+        "pytorch", "torch_xla or torch_tpu", "pytorch_backends.pytorch", 240,
         "Install the torch version that the backend requires. taetpu itself does not use it.",
     ),
 )  # fmt: skip
