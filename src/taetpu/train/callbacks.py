@@ -21,12 +21,12 @@ class Span:
         return Span(self.low + other.low, self.high + other.high)
 
     def times(self, low: float, high: float | None = None) -> "Span":
-        """Return the range multiplied by a factor, or by one for each end."""
+        """Return the range multiplied by a factor, or each end multiplied by a factor for that end."""
         return Span(self.low * low, self.high * (low if high is None else high))
 
     @property
     def middle(self) -> float:
-        """The geometric mean of both ends."""
+        """The geometric mean of the two ends."""
         return (self.low * self.high) ** 0.5
 
 
@@ -35,12 +35,14 @@ class Forecast:
     """The predicted seconds of a study's remaining training.
 
     Attributes:
-        steps: all train steps, of which there are `run_steps`.
-        evaluating: evaluations and sampled texts.
-        storing: writing metrics and checkpoints.
-        compiling: compiling the `programs`.
-        around: everything else, from the start to the report.
-        source: a description of its inputs.
+        steps: seconds spent on the `run_steps` train steps.
+        evaluating: seconds spent on evaluations and on sampling texts.
+        storing: seconds spent on writing metrics and checkpoints.
+        compiling: seconds spent on compiling all programs.
+        run_steps: the number of train steps of all runs.
+        programs: the number of programs to compile.
+        source: a description of the data that the forecast is based on.
+        around: seconds spent on everything else, from the start of the study to its report.
     """
 
     steps: Span
@@ -54,23 +56,23 @@ class Forecast:
 
     @property
     def total(self) -> Span:
-        """Seconds of everything."""
+        """The total number of seconds."""
         return self.steps + self.evaluating + self.storing + self.compiling + self.around
 
     @property
     def beside(self) -> float:
-        """Seconds of evaluating and storing for each second of train steps."""
+        """Seconds spent on evaluating and storing per second of train steps."""
         return (self.evaluating + self.storing).middle / self.steps.middle if self.steps.high else 0.0
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As plain data: `[low, high]` in seconds."""
+        """The forecast as plain data: each range as `[low, high]` in seconds, and the source."""
         names = ("total", "steps", "evaluating", "storing", "compiling", "around")
         return {**{name: [(s := getattr(self, name)).low, s.high] for name in names}, "source": self.source}
 
 
 class Callback:
-    """Base class of training callbacks. Every method does nothing; override those of interest.
+    """Base class of training callbacks. The methods do nothing; override the ones you need.
 
     The methods are in the order in which they are called.
     """
@@ -79,29 +81,31 @@ class Callback:
         """Handle the start of a study whose arms are compared by the metric `primary`."""
 
     def on_step_timing(self, arm: str) -> None:
-        """Handle the timing of an arm's steps, which matching arms by time requires."""
+        """Handle the start of timing an arm's steps. Timings are needed to match arms by training time."""
 
     def on_plan_reused(self, plan: PackPlan) -> None:
-        """Handle a pack that keeps its stored plan although the current packing option differs."""
+        """Handle a pack whose stored plan is reused although `--pack` now requests another packing."""
 
     def on_damage(self, where: str, problem: str, moved: str) -> None:
-        """Handle a damaged stored file, which will be computed again.
+        """Handle a stored file that is damaged. Its contents will be computed again.
 
         Args:
-            moved: where the file was moved to; empty if it was deleted.
+            where: the path of the damaged file.
+            problem: a description of the damage.
+            moved: the path that the file was moved to; empty if it was deleted.
         """
 
     def on_forecast(self, forecast: Forecast | None) -> None:
-        """Handle the predicted duration of training; None if it cannot be predicted."""
+        """Handle the forecast of the training time; None if no forecast is possible."""
 
     def on_train_begin(self, run_steps: int) -> None:
-        """Handle the start of training; `run_steps` counts the optimizer steps of all runs."""
+        """Handle the start of training; `run_steps` is the number of optimizer steps of all runs together."""
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[Run]) -> None:
-        """Handle the start of pack `number` (from 1) of `total`. Its first dispatch compiles the program."""
+        """Handle the start of pack `number` (from 1) of `total`; the first dispatch compiles the program."""
 
     def on_resume(self, step: int) -> None:
-        """Handle the step a pack starts from: 0 for a new pack, else that of its checkpoint."""
+        """Handle the step that a pack starts from: 0 for a new pack, otherwise the step of its checkpoint."""
 
     def on_steps(self, step: int, loss: np.ndarray) -> None:
         """Handle the end of a dispatch at `step`; `loss` holds the latest training loss of each run."""
@@ -113,47 +117,53 @@ class Callback:
         """Handle the observation of the metrics due at the next update."""
 
     def on_evaluate(self, step: int, run: Run, values: dict[str, float]) -> None:
-        """Handle a run's evaluation on the validation sample, or after the last step on the whole split."""
+        """Handle an evaluation of a run: on the validation sample, or on the whole split after the last step."""
 
     def on_sample(self, step: int, run: Run, text: str) -> None:
         """Handle a text generated by a run's model."""
 
     def on_save(self, step: int) -> None:
-        """Handle the storing of all metrics up to `step`, and of a checkpoint if one is due."""
+        """Handle that all metrics up to `step` were stored, and a checkpoint if one was due."""
 
     def on_seeds_added(self, seeds: Sequence[int]) -> None:
         """Handle the seeds added for the next interim analysis because an arm is inconclusive."""
 
     def on_replicate(self, runs: Sequence[Run]) -> None:
-        """Handle the reused runs that are trained again to verify them."""
+        """Handle the start of retraining reused runs in order to verify them."""
 
     def on_pack_split(self, runs: Sequence[Run], plans: Sequence[PackPlan], error: Exception | None) -> None:
-        """Handle a pack that ran out of memory and restarts as narrower packs; no error if the process was killed."""
+        """Handle a pack that ran out of memory and is split into narrower packs.
+
+        Args:
+            runs: the runs of the pack.
+            plans: the plans of the narrower packs.
+            error: the out-of-memory error; None if the process was killed.
+        """
 
     def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Handle a pack that resumes under other XLA flags; its numbers may differ in the last bits from here."""
+        """Handle a pack that is resumed with other XLA flags, which may change the last bits of its results."""
 
     def on_profile(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
-        """Handle the pack's profile in the folder `where`; None and the problem if profiling failed."""
+        """Handle the pack's profile in the folder `where`; if profiling failed, `summary` is None."""
 
     def on_remote_pack_end(self, number: int, total: int, runs: Sequence[Run], run_steps: int) -> None:
-        """Handle the end of pack `number` (from 1) of `total` on another machine, and the steps of its runs."""
+        """Handle the end of pack `number` (from 1) of `total`, which another machine trained for `run_steps` steps."""
 
     def on_wait(self, reason: str) -> None:
-        """Handle waiting for other processes; an empty reason ends it."""
+        """Handle waiting for other processes; an empty reason means that the wait is over."""
 
     def on_pack_end(self, runs: Sequence[Run]) -> None:
-        """Handle the end of a pack whose results are stored."""
+        """Handle the end of a pack, after its results were stored."""
 
     def on_pack_failed(self, runs: Sequence[Run], error: Exception) -> None:
         """Handle an error in a pack; the study continues with the next pack."""
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
-        """Handle a failed tracker, which receives nothing from here on; training continues."""
+        """Handle the failure of a tracker. It receives no further events; training continues."""
 
 
 class CallbackList(Callback):
-    """Forwards every event to several callbacks, in their order."""
+    """Forwards every event to several callbacks, in the order in which they were passed."""
 
     def __init__(self, *callbacks: Callback):
         self.callbacks = callbacks

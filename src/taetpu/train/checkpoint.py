@@ -1,9 +1,9 @@
-"""The resume state of a pack: one folder a step, committed whole or not at all; two are kept.
+"""Checkpoints of a pack: one folder per step, committed atomically. The two latest are kept.
 
-One process writes a step as one Orbax checkpoint. Several write the shards on their devices each, into
-`<step>/process-<k>/`; the primary then commits the step with the document `<step>/complete`. Any number of processes
-resumes from either form. (Orbax writes sharded arrays only into a file system that all processes mount or a bucket it
-talks to itself; the shards go through `taetpu.store` as everything else.)
+A single process writes each step as an Orbax checkpoint. With several processes, each process writes the shards on its
+devices into `<step>/process-<k>/`, and the primary process then commits the step by writing `<step>/complete`. Both
+forms can be resumed by any number of processes. Shards are not written with Orbax: for sharded arrays, Orbax requires a
+file system that all processes mount, or its own access to a bucket, while all other files go through `taetpu.store`.
 """
 
 import errno
@@ -31,11 +31,11 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.shard_files import ArrayLike, local_bytes, place, read_shards, regions_of, write_shards
 
 SHARDS = "shards.safetensors"
-MARGIN = 1 << 20  # bytes that a checkpoint needs besides its arrays
+MARGIN = 1 << 20  # bytes that a checkpoint needs in addition to its arrays
 
 State = TypeVar("State")
 Json: TypeAlias = dict[str, Any]
-"""What a checkpoint records besides its arrays."""
+"""The JSON document that a checkpoint holds in addition to its arrays."""
 Check: TypeAlias = Callable[[Json], None]
 Leaves: TypeAlias = Mapping[str, ArrayLike]
 
@@ -44,8 +44,8 @@ class Unusable(Exception):
     """A checkpoint that cannot be resumed from.
 
     Args:
-        error: what is damaged; None where it was never written whole.
-        keep: move the checkpoint to the study's folder `damaged` instead of deleting it.
+        error: the damage; None if the checkpoint was never completely written.
+        keep: whether to move the checkpoint to the study's folder `damaged` instead of deleting it.
     """
 
     def __init__(self, error: Damaged | None = None, keep: bool = False):
@@ -54,11 +54,12 @@ class Unusable(Exception):
 
 
 class Checkpoints:
-    """Checkpoints of one pack. A context manager.
+    """The checkpoints of one pack, as a context manager.
 
     Args:
-        pack: where they are stored; a folder that all processes share.
-        on_damage: is called for each damaged file: where it was, what is wrong with it, and where it was moved to.
+        pack: the folder that stores the checkpoints. All processes must share it.
+        on_damage: function that is called for each damaged file with its path, the problem, and the path that the file
+            was moved to.
     """
 
     def __init__(self, pack: PackFolder, on_damage: Callable[[str, str, str], None] = lambda *_: None):
@@ -92,10 +93,13 @@ class Checkpoints:
 
     @property
     def manager(self) -> ocp.CheckpointManager:
-        """The manager of one-process checkpoints; opened late, since Orbax deletes folders it takes for unfinished."""
+        """The Orbax manager of single-process checkpoints.
+
+        It is opened only when needed, because Orbax deletes folders that it considers unfinished.
+        """
         if self.open_manager is None:
-            # It writes in the foreground: the caller donates the arrays next, and a full disk is an error here rather
-            # than a traceback of a background thread.
+            # Writing is synchronous because the caller donates the arrays afterwards, and so that a full disk raises
+            # an error here instead of a traceback in a background thread.
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=KEPT, cleanup_tmp_directories=True, enable_async_checkpointing=False
             )
@@ -104,7 +108,7 @@ class Checkpoints:
         return self.open_manager
 
     def latest(self) -> int | None:
-        """Return the newest step that was written whole."""
+        """Return the latest step whose checkpoint is complete; None if there is none."""
         if multi_process():
             return broadcast(max(filter(self.pack.is_complete, self.pack.steps()), default=None))
         return max(filter(self._is_whole, self.pack.steps()), default=None)
@@ -113,19 +117,21 @@ class Checkpoints:
         return self.pack.is_complete(step) or self._is_committed(step)
 
     def _is_committed(self, step: int) -> bool:
-        """Return whether Orbax committed a checkpoint of one process, which it does by renaming its folder."""
+        """Return whether Orbax committed a single-process checkpoint, which it does by renaming its folder."""
         return (self.folder / str(step) / "_CHECKPOINT_METADATA").is_file()
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def save(self, step: int, state: object, **about: Any) -> None:
-        """Write the state of `step` with the digests of its files; it counts only once it is whole.
+        """Write the state of `step` with the digests of its files. Incomplete checkpoints are never resumed.
 
         Args:
-            about: JSON that `resume` passes to `check`; of several processes, that of the primary counts.
+            step: the number of steps taken.
+            state: the state of the pack as a tree of arrays.
+            about: JSON that `resume` passes to `check`. With several processes, the primary process's JSON is stored.
 
         Raises:
-            UserError: the disk is full, or the disk or the store fails otherwise.
+            UserError: if the disk is full, or if the disk or the store fails in another way.
         """
         arrays = leaves_by_path(state)
         if not multi_process():
@@ -151,7 +157,7 @@ class Checkpoints:
 
     @contextmanager
     def _writing(self, nbytes: int) -> Iterator[None]:
-        """Free space for a checkpoint at the cost of all older ones but the last, and explain what fails."""
+        """Free space by deleting all checkpoints except the latest if necessary, and explain disk errors."""
         needed = nbytes + MARGIN
         with (
             disk.explain_os_error("write a checkpoint", self.folder, needed=needed),
@@ -169,14 +175,14 @@ class Checkpoints:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def resume(self, like: State, check: Check = lambda about: None) -> tuple[State, int]:
-        """Return the newest state that is whole, and its step; `like` and 0 where there is none.
+        """Return the latest complete state and its step; `like` and 0 if there is no complete state.
 
-        Damaged checkpoints are set aside.
+        Damaged checkpoints are moved to the study's folder `damaged`, or deleted.
 
         Args:
-            like: arrays, or their shapes with shardings; the state gets the same shardings.
-            check: raises `Damaged` where a checkpoint cannot be used; called with what `save` was given as `about`, in
-                the primary process.
+            like: a tree of arrays, or of their shapes with shardings. The returned state has the same shardings.
+            check: function that is called in the primary process with the `about` that was passed to `save`. It raises
+                `Damaged` if the checkpoint cannot be used.
         """
         leaves = leaves_by_path(like)
         for step in reversed(broadcast(self.pack.steps())):
@@ -200,7 +206,11 @@ class Checkpoints:
             self.on_damage(str(reason.error.file), reason.error.problem, moved)
 
     def _read(self, step: int, leaves: Leaves, check: Check) -> dict[str, jax.Array]:
-        """Return the arrays of a step. Raises `Unusable`."""
+        """Return the arrays of a step.
+
+        Raises:
+            Unusable: if the checkpoint cannot be used.
+        """
         try:
             complete = self.pack.read_complete(step)
             about, arrays = self._read_whole(step, leaves) if complete is None else (complete["about"], None)
@@ -211,15 +221,15 @@ class Checkpoints:
         try:
             if is_primary():
                 check(about)
-        except Damaged as error:  # the checkpoint is of no use without the file, and is written again
+        except Damaged as error:  # a file of a run is damaged: the run's steps are computed and stored again
             raise Unusable(error) from None
         assert arrays is not None
         return arrays
 
     def _read_whole(self, step: int, leaves: Leaves) -> tuple[Json, dict[str, jax.Array]]:
-        """Read the checkpoint of one process.
+        """Return the document and the arrays of a checkpoint that a single process wrote.
 
-        A checkpoint of an earlier version has no digests; it is damaged if Orbax cannot read it.
+        Checkpoints of earlier versions have no digests. They count as damaged if Orbax cannot read them.
         """
         folder = self.pack.fetch(step)
         about = None if folder is None else unseal_folder(folder)
@@ -239,7 +249,7 @@ class Checkpoints:
             raise Damaged(problem, file=self.folder / str(step)) from error
 
     def _read_parts(self, step: int, leaves: Leaves, processes: int) -> dict[str, jax.Array]:
-        """Read the regions on this process's devices out of the parts that several processes wrote."""
+        """Read the regions on this process's devices from the parts that several processes wrote."""
         parts = list[Path]()
         for process in range(processes):
             part = self.pack.fetch_part(step, process)
@@ -250,7 +260,10 @@ class Checkpoints:
 
 
 def _restore_alone(folder: Path, leaves: Leaves) -> dict[str, jax.Array]:
-    """Read a checkpoint of one process in each of several, which wait for no other; keep the local regions."""
+    """Read a single-process checkpoint in one of several processes, and keep the local regions.
+
+    The processes do not wait for each other.
+    """
     number = jax.process_index()
     options = ocp.options.MultiprocessingOptions(
         primary_host=number, active_processes={number}, barrier_sync_key_prefix=f"process-{number}"
@@ -264,11 +277,11 @@ def _restore_alone(folder: Path, leaves: Leaves) -> dict[str, jax.Array]:
 
 @contextmanager
 def as_os_errors() -> Iterator[None]:
-    """Raise TensorStore's failures to write a file, which are `ValueError`s, as the `OSError`s they were.
+    """Convert the `ValueError`s that TensorStore raises when it cannot write a file into `OSError`s.
 
-    What is raised here says it all. But Orbax also logs the traceback of each of its threads that met one, asyncio
-    that of each further write, and Python that of each which fails after the event loop is closed. They are silenced,
-    and stay so after a failure, since they may come late.
+    The `OSError` contains all the information. In addition, Orbax logs the traceback of each of its threads that
+    failed, asyncio the traceback of each further write, and Python the traceback of each write that fails after the
+    event loop is closed. These logs are silenced. After a failure they stay silenced, since they may arrive late.
     """
     logs, hook = [logging.getLogger(name) for name in ("absl", "asyncio")], sys.unraisablehook
 

@@ -1,4 +1,4 @@
-"""The choice of compute options for the runs of a pack, made when the pack is planned and then stored."""
+"""The choice of compute options for a pack. They are chosen when the pack is planned, and stored in its plan."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,23 +17,23 @@ from taetpu.train.device_capabilities import Capabilities, first_device, platfor
 from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
 from taetpu.train.model_cost import model_shapes
 
-# The kernel of `attention: auto` by platform, and the shortest sequences it is used for. The length for TPUs is from
-# the compiler's cycle counts (docs/log.md); that of cuDNN has not been measured.
+# The kernel that `attention: auto` selects on each platform, and the minimum sequence length for it. The minimum for
+# TPUs is based on the compiler's cycle counts (docs/log.md); the minimum for cuDNN has not been measured.
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
 DIVIDED = "the run is divided over devices, which kernels do not support"
 OWN_PATH = "the component defines its own path"
-LARGE, SMALL = 1 / 16, 1 / 64  # shares of memory: logits larger than the first are computed in chunks of the second
+LARGE, SMALL = 1 / 16, 1 / 64  # shares of memory: logits larger than LARGE are computed in chunks of size SMALL
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """A part of a run that is computed in another way than its compute options say.
+    """A part of a run that is not computed as its compute options specify.
 
     Attributes:
-        layers: the layers concerned; empty for the loss.
-        when: `always` or only in `training`.
-        reason: a clause: `dropout on its pattern is drawn in training`.
-        path: the class of the component's own attention path; empty for the plain path.
+        layers: the numbers of the affected layers; empty for the loss.
+        when: `always`, or `training` if only training is affected.
+        reason: the reason as a clause, e.g. `dropout on its pattern is drawn in training`.
+        path: the class name of the attention path that the component defines; empty for the plain path.
     """
 
     layers: tuple[int, ...]
@@ -57,17 +57,17 @@ def choose_compute(
     platform: str | None = None,
     memory: int | None = None,
 ) -> ComputeOptions:
-    """Return the compute options of runs of a config.
+    """Return the compute options for the runs of a pack.
 
     Args:
         config: the config of one of the runs.
-        source: its prepared task.
-        precision: of activations and matrix products.
-        platform: see `platform_of`; that of this process's devices by default.
-        memory: the bytes of a device that packs may use; those of this process's devices by default.
+        source: the prepared task of the runs.
+        precision: dtype of activations and matrix products.
+        platform: the platform (see `platform_of`); the platform of this process's devices by default.
+        memory: the number of bytes per device that packs may use; determined from this process's devices by default.
 
     Raises:
-        UserError: this platform lacks the requested attention path.
+        UserError: if this platform lacks the requested attention path.
     """
     asked, platform = config.train.compute, platform or platform_of(first_device())
     attention, chunk, remat = asked.attention, asked.loss_chunk, asked.remat
@@ -76,7 +76,7 @@ def choose_compute(
     else:
         Capabilities(platform).check_path(attention)
     room = memory_bytes() if memory is None else memory
-    if platform == "cpu":  # rematerialisation is not worth its time: models that a CPU can train fit
+    if platform == "cpu":  # rematerialisation would only cost time: any model that a CPU can train fits into memory
         room = math.inf
     chosen = ComputeOptions(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
     ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
@@ -93,17 +93,18 @@ def list_fallbacks(
     platform: str | None = None,
     divided: bool = False,
 ) -> list[Fallback]:
-    """Return the parts of a run that do not follow its compute options, and the layers without a kernel under `auto`.
+    """Return the parts of a run that do not follow its compute options.
 
-    Calls that read scores, patterns or logits, and samples, always use the plain path and are not listed.
+    If `attention: auto` selected the plain path, the layers that cannot use the platform's kernel are listed as well.
+    Calls that read scores, patterns or logits, and sampling, always use the plain path and are not listed.
 
     Args:
         config: the config of the run.
-        source: its prepared task.
-        execution: its compute options.
-        precision: of activations and matrix products.
-        platform: see `platform_of`; that of this process's devices by default.
-        divided: the run is divided over devices (see `train.layout.without_kernels`).
+        source: the prepared task of the run.
+        execution: the compute options of the run.
+        precision: dtype of activations and matrix products.
+        platform: the platform (see `platform_of`); the platform of this process's devices by default.
+        divided: whether the run is divided over devices (see `train.layout.without_kernels`).
     """
     auto = config.train.compute.attention == "auto" and execution.attention == "plain"
     kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
@@ -114,7 +115,7 @@ def list_fallbacks(
         if divided and not own:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
-            when = "always" if evaluation or auto else "training"  # without a kernel evaluation is plain as well
+            when = "always" if evaluation or auto else "training"  # without a kernel, evaluation is plain too
             layers_by.setdefault((when, reason, own), []).extend(layers)
     found = [Fallback(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
     if execution.loss_chunk is not None:
@@ -125,7 +126,7 @@ def list_fallbacks(
 
 
 def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, tuple[int, ...]]]:
-    """Return the attention modules of a model as shapes, each with the numbers of its layers."""
+    """Return the attention modules of a model as shapes, each with the numbers of the layers that use it."""
 
     def is_attention(node: Any) -> bool:
         return isinstance(node, Attention)
@@ -140,27 +141,27 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
 
 
 def _attention(config: ResolvedConfig, source: Source, precision: str, platform: str) -> str:
-    """Return the platform's kernel if some layer supports it in training on sequences this long; else `plain`."""
+    """Return the platform's kernel if at least one layer supports it in training; otherwise `plain`."""
     name = _kernel(source, platform)
     parts = (part for part, _ in attentions(config, source))
     return name if any(_refusal(name, part, source, precision, training=True) is None for part in parts) else "plain"
 
 
 def _refusal(kernel: str, attention: Attention, source: Source, precision: str, training: bool) -> str | None:
-    """Return the reason for which an attention module cannot use a kernel; None if it can."""
+    """Return the reason why an attention module cannot use a kernel; None if it can use it."""
     if not uses_plain_attention(attention):
         return OWN_PATH
     return PATHS[kernel].refusal(describe_call(attention, source.seq_len, precision, training=training))
 
 
 def _kernel(source: Source, platform: str) -> str:
-    """Return the kernel of `attention: auto` for the platform and the sequence length; `plain` if there is none."""
+    """Return the kernel that `attention: auto` selects by platform and sequence length; `plain` if there is none."""
     name, least = KERNELS.get(platform, ("plain", 0))
     return name if source.seq_len >= least else "plain"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
-    """Return the tokens per loss chunk; None if the logits of a microbatch are small or a hook reads them."""
+    """Return the number of tokens per loss chunk; None if a microbatch's logits are small or a hook reads them."""
     sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
     if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None

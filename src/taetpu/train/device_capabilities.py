@@ -1,4 +1,4 @@
-"""The capabilities of the devices that train: those of this machine or of a TPU slice."""
+"""The capabilities of the training devices, which belong to this machine or to a TPU slice."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.nn.kernels import PATHS
 
 Device: TypeAlias = Any
-"""A `jax.Device`, which type checkers take for a variable."""
+"""A `jax.Device`. The alias exists because type checkers treat `jax.Device` as a variable."""
 
 AMPERE = 8.0  # the lowest compute capability with flash attention in cuDNN
 AUTO_ATTENTION = "Use attention: auto, which selects a kernel where the device has one."
@@ -19,12 +19,13 @@ AUTO_ATTENTION = "Use attention: auto, which selects a kernel where the device h
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What devices can do that a study may request.
+    """The device capabilities that a study may request.
 
     Attributes:
-        platform: see `platform_of`.
-        devices, processes: the numbers on all machines together; every process takes part in every pack.
-        name: the name of the slice; empty for this machine.
+        platform: the platform (see `platform_of`).
+        devices: the number of devices on all machines together.
+        processes: the number of processes on all machines together. Every process takes part in every pack.
+        name: the name of the TPU slice; empty for this machine.
     """
 
     platform: str
@@ -60,7 +61,7 @@ def local_capabilities() -> Capabilities:
     """Return the capabilities of all devices that JAX sees.
 
     Raises:
-        UserError: JAX does not start.
+        UserError: if JAX does not start.
     """
     return Capabilities(platform_of(first_device()), jax.device_count(), jax.process_count())
 
@@ -69,7 +70,7 @@ def first_device() -> Device:
     """Return JAX's first device.
 
     Raises:
-        UserError: JAX does not start, e.g. because `JAX_PLATFORMS` names a missing accelerator.
+        UserError: if JAX does not start, e.g. because `JAX_PLATFORMS` names a missing accelerator.
     """
     try:
         return jax.devices()[0]
