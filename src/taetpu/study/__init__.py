@@ -1,1 +1,1 @@
-"""A study from end to end: what is missing is trained, then analysed and reported."""
+"""Running a study from end to end: train the missing runs, then analyse and report."""

@@ -1,4 +1,4 @@
-"""Damaged runs of a study: refused, or moved away to be trained again, before any of them is used."""
+"""Damaged runs of a study are either rejected or moved away, so that they are trained again."""
 
 from collections.abc import Sequence
 
@@ -18,17 +18,17 @@ UNRECORDED = "the file is missing and is written again"
 
 
 def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
-    """Verify every file of finished runs, and the records of unfinished ones.
+    """Verify all files of finished runs and the records of unfinished runs.
 
     A damaged record of an unfinished run is moved away and written again from the study file.
 
     Args:
         folder: the study's folder.
         retrain: move damaged finished runs away, so that they are trained again.
-        callback: receives each damaged file.
+        callback: receives a report of each damaged run or record.
 
     Raises:
-        UserError: a finished run is damaged, and `retrain` is not set.
+        UserError: if a finished run is damaged and `retrain` is not set.
     """
     for place, problem, moved in _checked(folder, retrain):
         callback.on_damage(place, problem, moved)
@@ -54,7 +54,10 @@ def _checked(folder: StudyFolder, retrain: bool) -> list[tuple[str, str, str]]:
 
 
 def _lost(run: RunFolder, folder: StudyFolder) -> bool:
-    """Return whether a finished run lost its result: it was evaluated, and the state of its pack is deleted."""
+    """Return whether the result of a finished run is missing.
+
+    The run has finished if it was evaluated and the training state of its pack was deleted.
+    """
     if not run.has_evaluation():
         return False
     packs = [plan.id for plan, runs in _planned_runs(folder) if run.key in {planned.key for planned in runs}]
@@ -64,14 +67,14 @@ def _lost(run: RunFolder, folder: StudyFolder) -> bool:
 
 
 def _unrecorded(folder: StudyFolder, recorded: Sequence[RunFolder]) -> list[RunFolder]:
-    """Return planned runs that have files but no record, which is written first."""
+    """Return planned runs that have files but no record. The record must have been lost, since it is written first."""
     known = {run.key for run in recorded}
     planned = [run for _, runs in _planned_runs(folder) for run in runs]
     return [run for run in planned if run.key not in known and folder.store.list(run.key)]
 
 
 def _planned_runs(folder: StudyFolder) -> list[tuple[PackPlan, list[RunFolder]]]:
-    """Return the planned packs with the folders of their runs."""
+    """Return each planned pack with the folders of its runs."""
     packs = PackStore(folder)
     return [(plan, [packs.run_folder(key) for key in plan.runs]) for plan in stored_plans(folder)]
 
@@ -81,7 +84,7 @@ def _first(problems: Sequence[str]) -> str:
 
 
 def _of_record(run: RunFolder) -> str | None:
-    """Return the problem of an unfinished run's record, or None."""
+    """Return the problem with an unfinished run's record, or None if the record is intact or missing."""
     try:
         return next(check_record(run), None)
     except NotStored:

@@ -1,6 +1,6 @@
-"""Where the packs of a study are trained. The executor of this module trains them in this process.
+"""The executor that trains the packs of a study in this process.
 
-`study.shards` has one for several independent processes, `study.on_ray` one for a Ray cluster.
+`study.shards` has an executor for several independent processes, and `study.on_ray` has one for a Ray cluster.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -25,9 +25,9 @@ class Executor:
     """Trains packs in this process.
 
     Attributes:
-        folder: the study's.
-        live: whether this process can show runs to the study's trackers while they train.
-        place: the devices that train the packs; None for those of this process.
+        folder: the study's folder.
+        live: whether this process can send runs to the study's trackers while they train.
+        place: the devices that train the packs, or None if the devices of this process train them.
     """
 
     folder: StudyFolder
@@ -36,10 +36,10 @@ class Executor:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the study's claim, whose holder plans packs, analyses and reports.
+        """Hold the study's claim. Only its holder plans packs, analyses the study and writes the report.
 
         Raises:
-            ClaimHeld: another process runs the study, or trains packs of it.
+            ClaimHeld: if another process runs the study or trains one of its packs.
         """
         with self.folder.claim():
             refuse_shards(self.folder)
@@ -50,7 +50,7 @@ class Executor:
         return ()
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
-        """Measure a train step of one run of an arm. Raises `UserError` where it cannot be measured."""
+        """Return the seconds of a train step of one run of an arm. Raises `UserError` if they cannot be measured."""
         return seconds_per_step(study, arm, callback)
 
     def train(
@@ -59,7 +59,7 @@ class Executor:
         """Train the runs that have no result, pack by pack. The caller holds the study's claim.
 
         Args:
-            profile: the steps of each pack to trace.
+            profile: the number of steps to trace in each pack.
         """
         packs = PackStore(self.folder, runs)
         packs.plan(sources, packing)
@@ -74,7 +74,7 @@ class Executor:
 
 
 def refuse_shards(folder: StudyFolder) -> None:
-    """Raise `ClaimHeld` where other processes train packs of a study."""
+    """Raise `ClaimHeld` if other processes train packs of the study."""
     for pack in folder.claimed_packs():
         try:
             with folder.claim_pack(pack):

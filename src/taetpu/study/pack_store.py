@@ -1,4 +1,4 @@
-"""The packs of a study as its folder stores them, with their runs."""
+"""The packs that are stored in a study's folder, with their runs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ def resolve_runs(study: Study, folder: StudyFolder) -> list[Run]:
 
 
 class PackStore:
-    """The stored packs of a study with their runs, each resolved once.
+    """The stored packs of a study with their runs. Each run is resolved once.
 
     Args:
-        folder: the study's.
-        runs: those that the study file names. Others are read from their folders.
+        folder: the study's folder.
+        runs: the runs that the study file names. Other runs are read from their folders.
     """
 
     def __init__(self, folder: StudyFolder, runs: Iterable[Run] = ()):
@@ -36,7 +36,7 @@ class PackStore:
         return self.runs[key].folder if key in self.runs else self.folder.run(*key)
 
     def load_run(self, key: RunKey) -> Run:
-        """Return a planned run, as its folder records it if the study file does not name it."""
+        """Return a planned run. If the study file does not name it, it is read from its folder."""
         if key not in self.runs:
             folder, (arm, seed, run_id) = self.folder.run(*key), key
             config = load_config(ResolvedConfig, folder.config()["config"])
@@ -52,10 +52,10 @@ class PackStore:
         return [key for key in plan.runs if self.run_folder(key).status() != "done"]
 
     def missing_packs(self, clean: bool = False) -> list[Pack]:
-        """Return the packs with unfinished runs that the study file names, in the order in which they were planned.
+        """Return the packs with unfinished runs that the study file names, in the order of the stored plan.
 
         Args:
-            clean: delete the training state of finished packs, which a process that was killed may have left.
+            clean: delete the training state of finished packs, which a killed process may have left behind.
         """
         packs = []
         for plan in stored_plans(self.folder):
@@ -67,7 +67,7 @@ class PackStore:
         return packs
 
     def start_unplanned(self) -> list[Run]:
-        """Return the runs that are neither done nor in a pack. Record every run that is not recorded yet."""
+        """Record every run that has no record. Return the runs that are neither done nor in a pack."""
         planned = {key for plan in stored_plans(self.folder) for key in plan.runs}
         new = []
         for run in self.named:
@@ -79,11 +79,14 @@ class PackStore:
         return new
 
     def plan(self, sources: Sources, packing: Packing) -> None:
-        """Plan packs for the runs that have none, before any of them is trained."""
+        """Plan packs for the runs that are neither done nor in a pack."""
         add_plans(self.folder, self.start_unplanned(), sources, packing)
 
     def halve(self, packs: Sequence[Pack]) -> list[Pack]:
-        """Replace packs by ones of half the width for their unfinished runs, which start from step 0."""
+        """Replace the given packs by packs of half their width, and return the new packs.
+
+        The new packs contain the unfinished runs, which start again from step 0.
+        """
         halves = {pack.id: pack.plan.halved([run.key for run in pack.unfinished]) for pack in packs}
         for pack in packs:
             self.folder.delete_pack(pack.id)
@@ -92,7 +95,7 @@ class PackStore:
 
 
 def add_plans(folder: StudyFolder, new: Sequence[RunSpec], sources: Sources, packing: Packing) -> None:
-    """Plan packs for runs on this process's devices, beside the stored ones."""
+    """Plan packs for new runs on this process's devices. Stored plans are kept."""
     old = stored_plans(folder)
     write_plans(folder, [*old, *plan_packs(new, [sources.prepare(run.config) for run in new], old, packing)])
 
@@ -103,13 +106,13 @@ def stored_plans(folder: StudyFolder) -> list[PackPlan]:
 
 
 def write_plans(folder: StudyFolder, plans: Sequence[PackPlan]) -> None:
-    """Store the packs of a study, in place of earlier ones."""
+    """Store the plans of all packs of a study. They replace the stored plans."""
     folder.write_plan({"packs": [plan.data for plan in plans]})
 
 
 @contextmanager
 def marked_as_training(folder: StudyFolder, pack: Pack) -> Iterator[None]:
-    """Store a mark while a pack is trained. A process that is killed leaves it behind."""
+    """Store a mark while a pack is trained. If the process is killed, the mark remains."""
     now = oom_kills()
     if now is not None:
         folder.write_pack_mark(pack.id, {"boot": now[0], "oom_kills": now[1]})
@@ -120,10 +123,10 @@ def marked_as_training(folder: StudyFolder, pack: Pack) -> Iterator[None]:
 
 
 def killed_for_memory(folder: StudyFolder, pack: Pack) -> bool:
-    """Return whether the process that began a pack was killed out of memory before it stored any metrics.
+    """Return whether the process that began a pack ran out of memory before it stored any metrics.
 
-    Which processes were killed is not known. But the system counts its kills, and a mark that is still there says that
-    the process was killed.
+    The system counts the processes that it killed for lack of memory, but does not name them. The process is assumed to
+    be one of them if its mark remains and the count has changed since the mark was stored.
     """
     mark, now = folder.read_pack_mark(pack.id), oom_kills()
     if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:

@@ -1,7 +1,8 @@
-"""Reuse of finished runs of this and other studies, which are copied instead of trained again; and its verification.
+"""Reusing finished runs of this and other studies, and verifying the reused runs.
 
-A run's ID is a hash of everything that its numbers depend on: config, seed, data, plug-ins and schema. Runs of one ID
-are therefore the same run, wherever they were trained. A random sample is trained again to verify this.
+A reused run is copied instead of being trained again. The ID of a run is a hash of everything that determines its
+results: config, seed, data, plug-ins and schema. Runs with the same ID should therefore have the same results. A random
+sample of the reused runs is trained again to verify this.
 """
 
 import math
@@ -30,11 +31,11 @@ class Reuse:
     """Copies finished runs into a study.
 
     Args:
-        folder: the study's.
-        roots: folders of studies, or roots of many.
+        folder: the study's folder.
+        roots: folders of studies, or roots that contain several studies.
 
     Raises:
-        UserError: no study at a root has run IDs of this version's schema.
+        UserError: if a root contains no study, or no study whose run IDs use the current schema.
     """
 
     def __init__(self, folder: StudyFolder, roots: Sequence[str] = ()):
@@ -43,20 +44,21 @@ class Reuse:
 
     @cached_property
     def elsewhere(self) -> dict[str, RunFolder]:
-        """The finished runs of the other studies, by ID."""
+        """The finished runs of the other studies, by run ID."""
         return {run_id: run for studies in self.roots for run_id, run in finished_runs(studies).items()}
 
     def adopt(self, runs: Sequence[Run], reserved: Container[str] = ()) -> list[Run]:
-        """Copy those of some runs that have no result here, and have one in this or another study.
+        """Copy results for the given runs that have none, if a finished run with the same ID exists.
 
         Args:
-            reserved: IDs of runs that other processes may be training, which are not copied.
+            runs: the runs of the study.
+            reserved: IDs of runs that other processes may be training. These runs are skipped.
 
         Returns:
-            The runs that were copied from other studies, now or before.
+            The runs that were copied from other studies, in this call or in an earlier one.
 
         Raises:
-            UserError: a run of another study is damaged, or its ID is not that of its record.
+            UserError: if a run of another study is damaged or its record does not match its ID.
         """
         missing = [run for run in runs if not run.done and run.id not in reserved]
         here = finished_runs([self.folder]) if missing else {}
@@ -70,10 +72,10 @@ class Reuse:
 
 
 def find_reusable(root: str) -> list[StudyFolder]:
-    """Return the studies at a root whose run IDs are of this version's schema.
+    """Return the studies under a root whose run IDs use the current schema.
 
     Raises:
-        UserError: there is none.
+        UserError: if there is no such study.
     """
     studies = find_studies(root)
     if not studies:
@@ -88,7 +90,7 @@ def find_reusable(root: str) -> list[StudyFolder]:
 
 
 def _schema(study: StudyFolder) -> Any:
-    """Return the schema of a study's run IDs, or None where its `study.yaml` cannot be read."""
+    """Return the schema of a study's run IDs, or None if its `study.yaml` cannot be read."""
     try:
         return study.read_study().get("schema")
     except UserError:
@@ -96,8 +98,8 @@ def _schema(study: StudyFolder) -> Any:
 
 
 def check_reusable(run: Run, other: RunFolder) -> None:
-    """Raise `UserError` unless a finished run is intact and is the run that its ID stands for."""
-    from taetpu.stats.verify import find_contradictions  # here: it imports statsmodels, which most commands do without
+    """Raise `UserError` unless a finished run is intact and its record matches its ID."""
+    from taetpu.stats.verify import find_contradictions  # late: it imports statsmodels, which few commands need
 
     remedy = "The run was changed after training: move it away, or leave out --reuse."
     for problem in other.find_damage():
@@ -113,10 +115,10 @@ def check_reusable(run: Run, other: RunFolder) -> None:
 
 
 def finished_runs(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
-    """Return the finished runs of some studies by their whole ID.
+    """Return the finished runs of the given studies, by their full ID.
 
     Raises:
-        UserError: a run's record has another ID than its folder.
+        UserError: if the ID in a run's record does not match the name of its folder.
     """
     found = dict[str, RunFolder]()
     for study in studies:
@@ -131,7 +133,10 @@ def finished_runs(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
 
 
 def sample_runs(runs: Sequence[Run], share: float) -> list[Run]:
-    """Draw a share of some runs: no run twice, at least one unless the share is 0, and always the same ones."""
+    """Draw a random fraction of the given runs. The same runs always give the same sample.
+
+    Runs with the same ID count once. The size of the sample is rounded up.
+    """
     ordered = sorted({run.id: run for run in runs}.values(), key=lambda run: run.id)
     count = math.ceil(share * len(ordered))
     return random.Random("".join(run.id for run in ordered)).sample(ordered, count)
@@ -140,14 +145,14 @@ def sample_runs(runs: Sequence[Run], share: float) -> list[Run]:
 # --- replication ------------------------------------------------------------------------------------------------------
 
 REPLICAS = "audit"
-"""The folder in a study's folder in which runs are trained again."""
+"""Name of the folder within a study's folder for runs that are trained again."""
 TOLERANCE = 1e-4
-"""The largest difference of a primary metric, relative above 1: other packs and machines round differently."""
+"""Maximum difference in the primary metric due to rounding in other packs or on other machines; relative above 1."""
 
 
 @dataclass(frozen=True)
 class Replication:
-    """Trains reused runs again, beside the study's own runs, and compares."""
+    """Trains reused runs again, in a separate folder, and compares the results."""
 
     study: Study
     folder: StudyFolder
@@ -155,13 +160,17 @@ class Replication:
     packing: Packing
 
     def check(self, sample: Sequence[Run], reused: Sequence[Run]) -> list[str]:
-        """Train a sample of the reused runs again, apart from those that were replicated before, and compare.
+        """Train the sampled runs again and compare the results. Runs that were verified before are skipped.
 
-        If one disagrees, no reused run is trusted: the replicas take the place of the sample, and the other reused runs
-        are deleted, so that the next `taetpu run` trains them.
+        If the results of any run disagree, no reused run is trusted. The replicas then replace the sampled runs, and
+        the other reused runs are deleted, so that the next `taetpu run` trains them.
+
+        Args:
+            sample: the runs to train again.
+            reused: all reused runs.
 
         Returns:
-            The problem of each run that disagrees.
+            One message for each run whose results disagree.
         """
         known = (self.folder.read_audit() or {"proved": []})["proved"]
         todo = [run for run in sample if [run.arm, run.seed] not in known]
@@ -185,7 +194,7 @@ class Replication:
         return wrong
 
     def train(self, replicas: Sequence[Run], scratch: StudyFolder) -> None:
-        """Train replicas into their folders. Raises what a pack raises."""
+        """Train the replicas. Raises the error of the first pack that fails."""
         sources, packs = self.study.sources, PackStore(scratch, replicas)
         trainer = StudyTrainer(scratch, sources, self.callback, stored_sample(self.folder))
         left = packs.start_unplanned()
@@ -200,7 +209,7 @@ class Replication:
 
 
 def find_disagreement(run: Run, replica: Run, metric: str) -> str | None:
-    """Return how a replica disagrees with the reused run, or None."""
+    """Return how the results of a replica differ from the reused run, or None if they agree."""
     old, new = _finished_result(run), _finished_result(replica)
     if old["outcome"] != new["outcome"]:
         return f"{run.arm} on seed {run.seed} {old['outcome']} there, and {new['outcome']} here"
@@ -211,7 +220,7 @@ def find_disagreement(run: Run, replica: Run, metric: str) -> str | None:
 
 def _finished_result(run: Run) -> dict[str, Any]:
     result = run.folder.result()
-    assert result is not None  # it was copied, or has just been trained
+    assert result is not None  # the run was copied or has just been trained
     return result
 
 

@@ -1,4 +1,4 @@
-"""Running a study: freeze it, plan missing runs, train them pack by pack, analyse and report."""
+"""Running a study: freeze it, plan the missing runs, train them pack by pack, analyse and report."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Outcome:
         results: the content of `results.json`.
         report: the addresses of the report, by format.
         failed: the packs that failed.
-        refuted: the reused runs that gave other results when they were trained again, with their differences.
+        refuted: one message for each reused run whose results differed when it was trained again.
         folder: the study's folder, which `taetpu.plot` accepts.
     """
 
@@ -55,13 +55,13 @@ class Outcome:
     folder: str = ""
 
     def _repr_html_(self) -> str:
-        """Return the display in a notebook."""
+        """Return the HTML that a notebook displays."""
         failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
         return notebook_html(self.results, self.report, [*failed, *self.refuted])
 
     @property
     def whole(self) -> bool:
-        """Whether every run is done, and no reused run was refuted."""
+        """Whether no pack failed and no reused run was refuted."""
         return not self.failed and not self.refuted
 
 
@@ -71,11 +71,11 @@ class Options:
 
     Attributes:
         packing: how runs are packed.
-        reuse: roots whose finished runs are copied instead of trained again.
-        audit: the share of reused runs that is trained again to verify them.
+        reuse: roots of studies whose finished runs are copied instead of being trained again.
+        audit: the fraction of the reused runs to train again for verification.
         until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
-        profile: the number of steps of each pack to trace.
-        retrain_damaged: move finished runs with damaged files away, and train them again.
+        profile: the number of steps to trace in each pack.
+        retrain_damaged: move away finished runs with damaged files and train these runs again.
     """
 
     packing: Packing = AUTO
@@ -109,24 +109,25 @@ def run(
 
     Args:
         file: the study file.
-        sets: changes of the baseline, each `path=value`.
+        sets: changes to the baseline, each in the form `path=value`.
         root: the folder of all studies; default: `TAETPU_ROOT`, else `./runs`.
-        pack: `auto` (a rule of thumb), the most runs in a pack, or `off` (each run alone). Packs that have begun keep
-            their plan.
-        reuse: see `Options`; so are `audit`, `until_resolved`, `profile` and `retrain_damaged`.
+        pack: `auto` (a rule of thumb), the maximum number of runs in a pack, or `off` (one run per pack). Packs that
+            are already planned keep their plan.
+        reuse: see `Options`.
         audit: see `Options`.
         until_resolved: see `Options`.
         profile: see `Options`.
         retrain_damaged: see `Options`.
-        shard: the share of the packs that this process trains, `I/N`; see `study.shards`.
-        wait: with a shard, wait for other shards if more packs are planned after all have finished.
-        ray: the address of a Ray cluster that trains; "" for one on this host, which is started if none runs.
-        callback: receives the events of training.
+        shard: the share of the packs that this process trains, in the form `I/N`; see `study.shards`.
+        wait: if `shard` is set, wait for the other shards when more packs will be planned after they finish.
+        ray: the address of the Ray cluster that trains the packs. With "", a cluster on this host is used, and one is
+            started if none is running.
+        callback: receives the training events.
 
     Raises:
-        UserError: as `load_study` and `run_study`; the shard is invalid; there is no Ray cluster; or there are several
-            processes that were not started by `taetpu run`.
-        SharesLeft: this shard is trained, and others are not.
+        UserError: if `load_study` or `run_study` raises it, if the shard is invalid, if there is no Ray cluster, or if
+            there are several processes that were not started by `taetpu run`.
+        SharesLeft: if this shard is trained but other shards are not.
     """
     options = Options(
         parse_packing(pack), tuple(reuse), parse_audit(audit), until_resolved, parse_profile(profile), retrain_damaged
@@ -151,14 +152,14 @@ def run(
 
 
 def parse_audit(share: float) -> float:
-    """Return the share of reused runs to train again. Raises `UserError` unless it is from 0 to 1."""
+    """Return the fraction of the reused runs to train again. Raises `UserError` unless it is between 0 and 1."""
     if 0 <= share <= 1:
         return share
     raise UserError(f"`audit` must be from 0 to 1, got {share}", path=("audit",), remedy="Use e.g. 0.05.")
 
 
 def parse_profile(steps: int) -> int:
-    """Return the steps of each pack to trace. Raises `UserError` if they are negative."""
+    """Return the number of steps to trace in each pack. Raises `UserError` if it is negative."""
     if steps >= 0:
         return steps
     raise UserError(f"`profile` must be at least 0 steps, got {steps}", path=("profile",), remedy="Use e.g. 20.")
@@ -167,19 +168,21 @@ def parse_profile(steps: int) -> int:
 def run_study(
     study: Study, folder: StudyFolder, callback: Callback, options: Options = DEFAULTS, executor: Executor | None = None
 ) -> Outcome:
-    """Train missing runs, then analyse and report. Called again, it resumes.
+    """Train the missing runs, then analyse the study and write its report.
+
+    A call resumes the work of an earlier call that was interrupted.
 
     Args:
-        study: as loaded from its file.
+        study: the study as loaded from its file.
         folder: the study's folder.
-        callback: receives the events of training.
+        callback: receives the training events.
         options: see `Options`.
-        executor: trains the packs; default: this process, with those of its JAX cluster.
+        executor: trains the packs. By default, this process and the other processes of its JAX cluster train them.
 
     Raises:
-        UserError: an arm's data cannot be used, its model cannot be built, or it breaks the arm contract (nothing is
-            stored then); a finished run is damaged, and `retrain_damaged` is not set; another process holds the study's
-            folder, the folder holds another study, or the disk is full.
+        UserError: if an arm's data cannot be used, if its model cannot be built, or if it breaks the arm contract (in
+            these cases nothing is stored); if a finished run is damaged and `retrain_damaged` is not set; if another
+            process holds the study's claim, if the folder holds another study, or if the disk is full.
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
@@ -189,7 +192,7 @@ def run_study(
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
-    refuse_another(study, folder)  # before the contract is checked, which may take long
+    refuse_another(study, folder)  # before the contract check, which may take long
     checked, _ = check_study(study, place=executor.place)
     if executor.place is None:
         refuse_too_large(checked, resolve_runs(checked, folder))
@@ -214,7 +217,7 @@ def run_study(
 
 
 def refuse_another(study: Study, folder: StudyFolder) -> None:
-    """Raise `UserError` where the folder holds another study."""
+    """Raise `UserError` if the folder holds another study."""
     if folder.exists():
         check_frozen(read_study(folder), study)
 
@@ -224,8 +227,8 @@ class StudyRunner:
     """Trains, analyses and reports a study up to its next interim analysis; see `run_study`.
 
     Attributes:
-        study: as loaded from its file.
-        steps: the steps of arms matched by time.
+        study: the study as loaded from its file.
+        steps: the number of training steps of each arm that is matched by time.
     """
 
     study: Study
@@ -237,7 +240,10 @@ class StudyRunner:
     steps: dict[str, int] = field(default_factory=dict)
 
     def match_times(self) -> None:
-        """Measure the steps of arms matched by time, unless an earlier run of the study did, and store them."""
+        """Find the number of training steps of each arm that is matched by time, and store it.
+
+        Numbers that an earlier run of the study stored are not measured again.
+        """
         known = read_study(self.folder).get("matching", {}) if self.folder.exists() else {}
         seconds = partial(self.executor.seconds_per_step, self.study, callback=self.callback)
         self.steps = time_matched_steps(self.study, seconds, known)
@@ -245,14 +251,14 @@ class StudyRunner:
             freeze(self.with_arms(self.study.seeds), self.folder, matching={**known, **self.steps})
 
     def with_arms(self, seeds: tuple[int, ...], tuning: Mapping[str, Any] | None = None) -> Study:
-        """Return the study on some seeds with all arms that are known."""
+        """Return the study with the given seeds and all arms that are known so far."""
         return self.study.changed(arms=list_arms(self.study, self.steps, tuning), seeds=seeds)
 
     def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
-        """Train every arm on some seeds, then the trials of tuning and the tuned arms; analyse and report.
+        """Train the arms with the given seeds, run the tuning if there is any, then analyse and report.
 
         Returns:
-            None where another process analysed these seeds meanwhile and added more.
+            The outcome, or None if another process has analysed these seeds in the meantime and added seeds.
         """
         untuned = self.with_arms(seeds)
         freeze(untuned, self.folder)
@@ -277,7 +283,7 @@ class StudyRunner:
         return Outcome(results, build_report(self.folder), failed, refuted, self.folder.where)
 
     def train(self, study: Study) -> tuple[list[Run], list[Failure]]:
-        """Copy runs that were trained before, and train the others. Return those that were reused, and the failures."""
+        """Copy finished runs and train the other runs. Return the reused runs and the failures."""
         runs, options = resolve_runs(study, self.folder), self.options
         reused = self.reuse.adopt(runs, self.executor.reserved_runs())
         return reused, self.executor.train(runs, study.sources, self.callback, options.packing, options.profile)
@@ -289,7 +295,7 @@ class StudyRunner:
 def next_seeds(study: Study, seeds: tuple[int, ...], results: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Return the seeds of the next planned interim analysis.
 
-    None if no arm is inconclusive, or no analysis is left.
+    Returns None if no arm is inconclusive or no further analysis is planned.
     """
     analyses = [number for number in study.measure.looks if number > len(seeds)]
     if not analyses or all(arm["verdict"] != "inconclusive" for arm in results["arms"]):
@@ -298,7 +304,7 @@ def next_seeds(study: Study, seeds: tuple[int, ...], results: Mapping[str, Any])
 
 
 def seeds_begun(study: Study, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
-    """Return these seeds with those of the interim analysis that an earlier process began to train for."""
+    """Return `seeds`, extended to the interim analysis for which an earlier process began training."""
     stored = read_study(folder)["seeds"] if folder.exists() else []
     known = (*seeds, *(seed for seed in stored if seed not in seeds))
     planned = next((number for number in study.measure.looks if number >= len(known)), len(known))
@@ -306,7 +312,7 @@ def seeds_begun(study: Study, seeds: tuple[int, ...], folder: StudyFolder) -> tu
 
 
 def extend_seeds(study: Study, seeds: tuple[int, ...], number: int) -> tuple[int, ...]:
-    """Return seeds with new ones up to this number, none of which tuning uses."""
+    """Return `seeds`, extended to `number` seeds. The added seeds are not used for tuning."""
     taken = {*seeds, *(study.tune.seeds if study.tune else ())}
     fresh = (seed for seed in chain(range(max(seeds) + 1, MAX_SEED + 1), range(MAX_SEED)) if seed not in taken)
     return (*seeds, *islice(fresh, number - len(seeds)))

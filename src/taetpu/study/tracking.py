@@ -13,12 +13,12 @@ from taetpu.train.pack_plan import Run
 
 @contextmanager
 def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = True) -> Iterator[Callback]:
-    """Yield `callback` extended by the study's trackers.
+    """Yield a callback that also forwards metrics to the study's trackers.
 
     Args:
-        study: names the trackers.
+        study: the study, whose file names the trackers.
         folder: the study's folder.
-        callback: receives all events, and the failures of trackers.
+        callback: receives all events, including the failures of trackers.
         live: whether trackers receive runs while they train. Otherwise they receive finished runs when the block ends.
     """
     if not study.trackers:
@@ -34,19 +34,19 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
 
 
 class Tracking(Callback):
-    """Forwards events to trackers. It raises only what stops training, such as Ctrl-C."""
+    """Forwards events to trackers. Their errors do not stop training; only exceptions such as Ctrl-C are raised."""
 
     def __init__(self, trackers: Trackers):
         self.trackers = trackers
         self.runs: list[RunFolder] = []
 
     def on_train_begin(self, run_steps: int) -> None:
-        """Forward runs that earlier processes stored."""
+        """Forward the runs that earlier processes stored."""
         self.trackers.catch_up()
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[Run]) -> None:
         """Close the runs of the previous pack."""
-        self.trackers.close()  # if that failed, or was halved and starts from step 0
+        self.trackers.close()  # if the previous pack failed, or was halved and starts again from step 0
         self.runs = [run.folder for run in runs]
 
     def on_save(self, step: int) -> None:

@@ -31,14 +31,17 @@ from taetpu.train.trainer import PackTrainer
 
 @dataclass(frozen=True)
 class Failure:
-    """A pack that raised, or those of its runs that are not reproduced."""
+    """An error that a pack raised, with the runs that it affects."""
 
     runs: tuple[Run, ...]
     error: Exception
 
 
 def missing_packs(packs: PackStore, callback: Callback, packing: Packing) -> list[Pack]:
-    """Return the packs to train. A pack is trained whole, even if the study no longer names some of its runs."""
+    """Return the packs to train. Report each pack whose stored plan does not respect `packing`.
+
+    All runs of a pack are trained, including those that the study file no longer names.
+    """
     queue = packs.missing_packs(clean=True)
     for pack in queue:
         if not pack.plan.respects(packing):
@@ -58,13 +61,14 @@ def train_packs(
     """Train packs one after another. A pack that runs out of memory is halved.
 
     Args:
-        profile: the steps of each pack to trace.
-        change_plan: claims the study, if this process does not hold it. Other processes then train packs too, so that
-            only the pack itself is halved. Otherwise the packs in the queue that share its program are halved as well.
-        held: receives the IDs of packs that other processes train, which are skipped.
+        profile: the number of steps to trace in each pack.
+        change_plan: acquires the study's claim, or None if this process holds it already. If it is given, other
+            processes train packs too, and only the pack that ran out of memory is halved. If it is None, the packs in
+            the queue that share its program are halved as well.
+        held: receives the IDs of the packs that are skipped because other processes train them.
 
     Raises:
-        ClaimHeld: another process trains a pack, and `held` is None.
+        ClaimHeld: if another process trains a pack and `held` is None.
     """
     queue, folder = list(queue), packs.folder
     trainer = StudyTrainer(folder, sources, callback, stored_sample(folder), profile)
@@ -76,7 +80,7 @@ def train_packs(
         runs = pack.runs
         try:
             with folder.claim_pack(pack.id):
-                if not pack.unfinished:  # another process was faster
+                if not pack.unfinished:  # another process has finished it
                     continue
                 callback.on_pack_begin(number, number + len(queue), runs)
                 error = trainer.train(pack)
@@ -113,7 +117,10 @@ def is_free(folder: StudyFolder, pack_id: str) -> bool:
 
 @dataclass
 class StudyTrainer:
-    """Trains packs of a study. Packs of one structure and layout share a program; only the last is kept in memory."""
+    """Trains packs of a study.
+
+    Packs with the same structure and layout share a program. Only the last program is kept in memory.
+    """
 
     folder: StudyFolder
     sources: Sources
@@ -123,7 +130,11 @@ class StudyTrainer:
     programs: ProgramCache = field(default_factory=ProgramCache)
 
     def train(self, pack: Pack) -> Exception | None:
-        """Train a pack to its end. Return what it raised: the failure of a pack does not end the study."""
+        """Train a pack to its end. Return its error, or None if it succeeded.
+
+        An error is returned so that the study can continue with other packs. Only `UserError` and `StudyFailed`, which
+        end the study, are raised.
+        """
         if pack.plan.width > 1 and killed_for_memory(self.folder, pack):
             return MemoryError("the process that began this pack was killed out of memory")
         began, source = time.monotonic(), self.sources.prepare(pack.config)
@@ -142,7 +153,7 @@ class StudyTrainer:
             return error
         except Exception as error:
             self.programs.clear()
-            traceback.clear_frames(error.__traceback__)  # they hold the pack's arrays
+            traceback.clear_frames(error.__traceback__)  # the frames hold the pack's arrays
             return error
         if isinstance(profile, Tracing):
             self.callback.on_profile(profile.where, profile.summary, profile.problem)
@@ -153,14 +164,14 @@ class StudyTrainer:
         return None
 
     def remember_step_time(self, pack: Pack, source: Source) -> None:
-        """Cache the time of a step of a pack, from which later studies on this machine forecast theirs."""
+        """Cache the measured time of a step. Forecasts of later studies on this machine use it."""
         timed = pack.runs[0].folder.times().get("step_seconds")
         if timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
             seconds = float(timed.value[-1]) * pack.plan.width
             remember_step(pack.plan.work(pack.runs, source), pack.plan.layout, seconds)
 
     def check_flags(self, pack: Pack) -> None:
-        """Store the XLA flags that a pack begins with; report a pack that began with others."""
+        """Store the XLA flags of a new pack. Report a resumed pack that was started with different flags."""
         before, now = self.folder.read_pack_flags(pack.id), program_flags()
         if not self.folder.pack(pack.id).steps():
             self.folder.write_pack_flags(pack.id, now)
@@ -168,7 +179,7 @@ class StudyTrainer:
             self.callback.on_xla_flags_changed(pack.plan, before, now)
 
     def forecast(self, queue: Sequence[Pack]) -> Forecast | None:
-        """Return how long packs will take; None if it cannot be predicted on this device."""
+        """Return the predicted duration of the packs, or None if it cannot be predicted on this device."""
         if not queue:
             return None
         started = [(pack.plan, pack.runs, max(self.folder.pack(pack.id).steps(), default=0)) for pack in queue]
@@ -176,10 +187,10 @@ class StudyTrainer:
 
 
 def stored_sample(folder: StudyFolder) -> Sample:
-    """Return the sample of the validation split that a study was frozen with."""
+    """Return the sample of the validation split that was recorded when the study was frozen."""
     return Sample.from_data(folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:
-    """Return the optimizer steps of a run."""
+    """Return the number of optimizer steps of a run."""
     return run.config.train.total_steps(sources.prepare(run.config).num_windows)
