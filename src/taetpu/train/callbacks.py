@@ -84,7 +84,7 @@ class Callback:
         """Handle the start of timing an arm's steps. Timings are needed to match arms by training time."""
 
     def on_plan_reused(self, plan: PackPlan) -> None:
-        """Handle a pack whose stored plan is reused although `--pack` now requests another packing."""
+        """Handle a pack whose stored plan is reused although it is wider than `--pack` allows now."""
 
     def on_damage(self, where: str, problem: str, moved: str) -> None:
         """Handle a stored file that is damaged. Its contents will be computed again.

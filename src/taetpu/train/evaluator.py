@@ -1,4 +1,4 @@
-"""The evaluation of a pack's models: a sample of the validation split in training, whole splits at the end."""
+"""Evaluation of a pack's models: on a sample of the validation split during training, on whole splits at the end."""
 
 import math
 import time
@@ -26,15 +26,17 @@ class Evaluator:
     """Evaluates the runs of one pack.
 
     Args:
-        sample: the part of the validation split that is evaluated in training.
+        program: the program of the pack.
+        runs: the runs of the pack.
+        sample: the part of the validation split that is evaluated during training.
 
     Attributes:
-        sampled: the windows of that part.
-        val_windows: the windows of the validation split; 0 where the task has none.
+        sampled: the number of windows in the validation sample.
+        val_windows: the number of windows in the validation split; 0 if the task has no validation split.
         windows: the evaluation set of each split on the pack's devices, by split.
-        sums: of the last whole evaluation of each split, in the split's own order.
-        first_batch: the part of `sums` that the first batch of `windows` gave.
-        seconds_per_token: of the last evaluation; NaN until one ran without compiling.
+        sums: the sums of each sequence in the latest evaluation of a whole split, by split, in the split's order.
+        first_batch: the sums of each sequence in the first batch of `windows`, by split.
+        seconds_per_token: the time per token in the latest evaluation; NaN before an evaluation ran without compiling.
     """
 
     def __init__(self, program: Program, runs: Sequence[RunSpec], sample: Sample):
@@ -49,12 +51,12 @@ class Evaluator:
         self.compiled: set[str] = set()
 
     def evaluate(self, models: LM, split: str, *, whole: bool = True) -> list[dict[str, float]]:
-        """Return the metrics of each place of the pack; empty where the task has no such split.
+        """Return the metrics of the run at each place in the pack; empty if the task does not have the split.
 
         Args:
-            models: with a leading run axis.
-            split: `val`, of which the sample is measured as well, or `test`.
-            whole: evaluate the whole split, not the sample alone.
+            models: the models, with a leading run axis.
+            split: `val` or `test`. For `val`, the metrics of the sample are always included.
+            whole: whether to evaluate the whole split instead of the sample only.
         """
         width, windows, data = self.program.width, self.windows[split], self.program.source.evaluation(split)
         if windows is None or data is None:
@@ -75,7 +77,7 @@ class Evaluator:
         return metrics
 
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
-        """Continue the task's prompt with the first run of every arm; return the texts by place in the pack."""
+        """Return texts that the first run of each arm generates from the task's prompt, by place in the pack."""
         config = self.runs[0].config
         if config.train.sample is None or not config.task.causal:
             return {}

@@ -1,7 +1,7 @@
-"""The processes of a cluster other than the primary: they train the packs that the primary announces.
+"""Training in the non-primary processes of a cluster, which train the packs that the primary process announces.
 
-The primary runs the study like a single process. Before each pack it broadcasts the plan and the configs of its runs;
-after the last pack it broadcasts the exit code.
+The primary process runs the study as if it were the only process. Before each pack, it broadcasts the pack's plan and
+the configs of its runs. After the last pack, it broadcasts the exit code.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ def announce_end() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if find_local_failure(error):  # the others wait in another collective
+        if find_local_failure(error):  # the other processes are waiting in a different collective
             raise
         interrupted = isinstance(error, KeyboardInterrupt)
         _end(INTERRUPTED if interrupted else getattr(error, "exit_code", USER_ERROR))
@@ -48,25 +48,25 @@ def _end(code: int) -> None:
 
 
 def follow(folder: StudyFolder, sources: Sources) -> int:
-    """Train the packs that the primary process announces until it ends.
+    """Train the packs that the primary process announces, until the primary process ends.
 
     Args:
         folder: the study's folder, shared by all processes.
-        sources: prepares tasks from this process's files.
+        sources: the object that prepares tasks from this process's files.
 
     Returns:
-        The exit code of the primary.
+        The exit code of the primary process.
 
     Raises:
-        UserError: the runs have other IDs with this process's data and plug-ins.
+        UserError: if the runs have different IDs in this process, because its data or plug-ins differ.
     """
     programs, refused = ProgramCache(), list[UserError]()
-    with record_interrupts():  # Ctrl-C takes effect at the next dispatch, in all processes
+    with record_interrupts():  # Ctrl-C takes effect in all processes at the next dispatch
         while (message := broadcast())["pack"] is not None:
-            with suppress(UserError, PeerFailed, NotReproduced, KeyboardInterrupt):  # the primary reports it
+            with suppress(UserError, PeerFailed, NotReproduced, KeyboardInterrupt):  # reported by the primary process
                 try:
                     runs = in_every_process(lambda message=message: tuple(_load_runs(message["runs"], sources, folder)))
-                except UserError as error:  # the primary ends as well
+                except UserError as error:  # the primary process ends too
                     refused.append(error)
                     continue
                 pack = Pack(PackPlan.from_data(message["pack"]), runs)

@@ -1,4 +1,4 @@
-"""Layouts: which runs share a program, how many train at once, and on which devices."""
+"""Layouts: which runs share a program, how many runs train at once, and on which devices."""
 
 import json
 from collections import defaultdict
@@ -20,8 +20,8 @@ from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, s
 from taetpu.train.model_cost import num_params
 from taetpu.train.sharding import check_mesh, device_bytes, possible_divisions
 
-LIGHT = 8 << 20  # bytes of gradients above which exchanging them costs more than dividing a batch gains
-WIDEST = 32  # the most runs per device
+LIGHT = 8 << 20  # gradient bytes above which dividing a batch does not pay: the all-reduce costs more than it saves
+WIDEST = 32  # maximum number of runs per device
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Layout:
     """The runs and devices of a program.
 
     Attributes:
-        width: the number of runs it trains at once.
-        devices: the number of devices; divides `width`, or divides the batch of a single run. Each core of a CPU is a
-            device.
-        data, model: the number of devices along these mesh axes, over which each run is divided with its parameters
-            (see `train.sharding`).
+        width: the number of runs that train at once.
+        devices: the number of devices. It divides `width`, or the batch if there is one run. Each CPU core is a device.
+        data: the number of devices along the mesh axis `data`, over which each run and its parameters are divided (see
+            `train.sharding`).
+        model: the number of devices along the mesh axis `model`, likewise.
     """
 
     width: int
@@ -49,10 +49,10 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packing:
-    """The option `--pack`.
+    """The value of the option `--pack`.
 
     Attributes:
-        widest: the most runs in a pack; None selects the default layout.
+        widest: the maximum number of runs in a pack; None selects the default layout.
     """
 
     widest: int | None = None
@@ -62,10 +62,10 @@ AUTO = Packing()
 
 
 def parse_packing(text: str | int) -> Packing:
-    """Parse `--pack`: `auto`, `off`, or the most runs in a pack.
+    """Parse the value of `--pack`: `auto`, `off`, or the maximum number of runs in a pack.
 
     Raises:
-        UserError: the value is invalid.
+        UserError: if the value is invalid.
     """
     if text == "auto":
         return AUTO
@@ -80,7 +80,7 @@ def parse_packing(text: str | int) -> Packing:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs of one structure; `live` as in `PackPlan`."""
+    """Runs whose configs have the same structure. `live` has the same meaning as in `PackPlan`."""
 
     live: frozenset[str]
     runs: tuple[RunSpec, ...]
@@ -88,7 +88,14 @@ class RunGroup:
 
 @dataclass(frozen=True)
 class Workload:
-    """A group that is to be packed, with its prepared task; `precision` and `execution` as in `PackPlan`."""
+    """A group of runs to be packed, with the runs' prepared task.
+
+    Attributes:
+        group: the group of runs.
+        source: the prepared task of the runs.
+        precision: dtype of activations and matrix products.
+        execution: the compute options of the model.
+    """
 
     group: RunGroup
     source: Source
@@ -106,9 +113,9 @@ class Workload:
         return self.group.runs[0].config
 
     def widest(self, devices: int) -> int:
-        """Return the most runs of a pack on `devices` devices that fit into memory.
+        """Return the maximum number of runs in a pack on `devices` devices that fit into memory.
 
-        The cores of a CPU share its memory, and each computes one run at a time.
+        The cores of a CPU share one memory, and each core computes one run at a time.
         """
         state = state_bytes(self.config, self.source)
         step = step_bytes(self.config, self.source, self.execution, self.precision)
@@ -125,7 +132,7 @@ def structure_key(structure: ResolvedConfig) -> str:
 def group_runs(runs: Sequence[RunSpec]) -> list[RunGroup]:
     """Group runs by structure, in order of first appearance.
 
-    A mask that some runs of a group use is traced in all runs of that group.
+    If at least one run of a group uses a mask, the mask is traced in all runs of the group.
     """
     everywhere = frozenset[str]().union(*(promoted_fields(run.config) for run in runs))
     groups: dict[str, list[RunSpec]] = defaultdict(list)
@@ -138,7 +145,7 @@ def group_runs(runs: Sequence[RunSpec]) -> list[RunGroup]:
 
 
 def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
-    """Return the layout of a group, and how it was chosen."""
+    """Return the layout of a group of runs, and a description of how it was chosen."""
     mesh = work.config.train.compute.mesh
     data, model = least_division(work) if mesh == "auto" else (mesh.data, mesh.model)
     if data * model > 1:
@@ -147,9 +154,9 @@ def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
 
 
 def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
-    """Return the bytes per device that a run keeps between steps and the bytes available; None if they suffice.
+    """Return the bytes per device that a run needs between steps and the available bytes; None if the memory suffices.
 
-    If a run can be divided over devices, the smallest need of all divisions counts.
+    If the run can be divided over devices, the division that needs the fewest bytes counts.
     """
     available, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
     mesh = config.train.compute.mesh
@@ -167,7 +174,7 @@ def without_kernels(execution: ComputeOptions, config: ResolvedConfig) -> Comput
     """Return compute options with plain attention, since XLA cannot partition a kernel.
 
     Raises:
-        UserError: the config requests a kernel.
+        UserError: if the config requests a kernel.
     """
     asked = config.train.compute.attention
     if asked not in ("auto", "plain"):
@@ -185,17 +192,17 @@ def least_division(work: Workload) -> tuple[int, int]:
 
 
 def fitting_division(config: ResolvedConfig, source: Source, memory: int, devices: int) -> tuple[int, int]:
-    """Return the smallest division of a run with which each part fits into `memory` bytes; the largest if none does."""
+    """Return the smallest division of a run whose parts fit into `memory` bytes; if none fits, the largest division."""
     ways = list(possible_divisions(config, source.vocab_size, devices))
     sizes = (config.model, source.vocab_size, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
 
 
 def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> Layout:
-    """Return the layout with the most runs, each divided over `data * model` devices.
+    """Return the widest layout in which each run is divided over `data * model` devices.
 
     Raises:
-        UserError: there are too few devices for one run, or a size of the run is not divisible.
+        UserError: if there are too few devices for one run, or a size of the run is not divisible.
     """
     local_capabilities().check_devices(data, model)
     check_mesh(work.config, work.source.vocab_size, data, model)
@@ -207,9 +214,10 @@ def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> L
 
 
 def default_layout(work: Workload, packing: Packing) -> Layout:
-    """Return a layout that is close to the fastest: as few packs as fit into memory, on all devices.
+    """Return the layout with the fewest packs that fit into memory, on as many devices as possible.
 
-    On a CPU, one run per core is faster than all cores on one run. The batch of a small single run is divided.
+    This layout is close to the fastest one: on a CPU, one run per core is faster than one run on all cores. If packs
+    hold a single run, the batch of a small model is divided over the devices.
     """
     for devices in reversed(device_counts(work.size)):
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
@@ -220,9 +228,9 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
 
 
 def exact_shard_counts(config: ResolvedConfig) -> list[int]:
-    """Return the numbers of devices over which a run's batch can be divided, changing only the last bits.
+    """Return the numbers of devices over which a run's batch can be divided with the same results up to rounding.
 
-    Random numbers of dropout, hooks and plug-ins depend on the division, so that such runs are not divided.
+    Runs with dropout, hooks or plug-ins are not divided, because their random numbers depend on the division.
     """
     train, own = config.train, bool(plugin_sources(config))
     if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
@@ -231,25 +239,25 @@ def exact_shard_counts(config: ResolvedConfig) -> list[int]:
 
 
 def even_width(runs: int, most: int, devices: int) -> int:
-    """Return the smallest width, a multiple of `devices`, that needs the fewest packs of at most `most` runs."""
+    """Return the smallest multiple of `devices` as width that needs the fewest packs of at most `most` runs."""
     packs = -(-runs // (most // devices * devices))
     return -(-runs // (packs * devices)) * devices
 
 
 def device_counts(runs: int = 1) -> list[int]:
-    """Return the possible numbers of devices of a pack of `runs` runs.
+    """Return the possible numbers of devices for a pack of `runs` runs.
 
-    With several processes every device takes part. A CPU has one device per core unless XLA_FLAGS sets another number.
+    With several processes, every device is used. A CPU has one device per core unless XLA_FLAGS sets another number.
     """
     devices = jax.device_count()
     return [devices] if jax.process_count() > 1 else possible_device_counts(devices, runs)
 
 
 def possible_device_counts(devices: int, runs: int = 1) -> list[int]:
-    """Return the numbers of devices, up to `devices`, to try for `runs` runs: powers of two, all, and one per run."""
+    """Return the numbers of devices to try for `runs` runs: powers of two, all devices, and one device per run."""
     return sorted({devices, min(runs, devices), *(2**i for i in range(devices.bit_length()))})
 
 
 def auto_precision() -> str:
-    """Return the meaning of `precision: auto` on this device: bfloat16 on accelerators, float32 on a CPU."""
+    """Return the dtype that `precision: auto` selects: bfloat16 on accelerators, float32 on a CPU."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"

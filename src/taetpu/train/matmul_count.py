@@ -1,4 +1,4 @@
-"""The matrix products of a traced program, with their sizes."""
+"""The matrix products in a traced program and their sizes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
@@ -7,17 +7,17 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 Jaxpr: TypeAlias = Any
-"""An open or closed jaxpr. JAX has no public types of jaxprs, equations and variables."""
+"""An open or closed jaxpr. JAX has no public types for jaxprs, equations and variables."""
 Equation: TypeAlias = Any
 Constants: TypeAlias = Mapping[Any, Any]
-"""Constants by the jaxpr variables that hold them."""
+"""Mapping from jaxpr variables to the constants that they hold."""
 
 Sizes: TypeAlias = tuple[int, int, int, int]
 """`many`, `rows`, `columns` and `depth` of a `Matmul`."""
 
 
 class Matmul(NamedTuple):
-    """A batched product `(many, rows, depth) @ (many, depth, columns)` that is computed `times` times."""
+    """A batched matrix product `(many, rows, depth) @ (many, depth, columns)`, computed `times` times."""
 
     times: int
     many: int
@@ -27,7 +27,7 @@ class Matmul(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """The FLOPs of all repetitions; a multiply-add counts as two."""
+        """The FLOPs of all repetitions. A multiply-add counts as two FLOPs."""
         return 2 * prod(self)
 
 
@@ -37,7 +37,7 @@ def matmul_flops(jaxpr: Jaxpr) -> int:
 
 
 def kernel_matmuls(jaxpr: Jaxpr) -> dict[str, list[Matmul]]:
-    """Return the products inside a jaxpr's Pallas kernels, by kernel name."""
+    """Return the matrix products inside the Pallas kernels of a jaxpr, by kernel name."""
     found: dict[str, list[Matmul]] = {}
     for name, one in _walk(jaxpr, 1, {}, ""):
         if name:
@@ -48,15 +48,15 @@ def kernel_matmuls(jaxpr: Jaxpr) -> dict[str, list[Matmul]]:
 def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
     """Yield every matrix product in a jaxpr, including convolutions and grouped products (`ragged_dot`).
 
-    A loop of known length multiplies its products by that length; one of unknown length counts once (see
-    `count_unbounded_loops`). Of the branches of a conditional, the most expensive one counts. A Pallas kernel is
-    multiplied by its grid, except that splash attention skips blocks that are masked entirely.
+    Products in a loop of known length are multiplied by that length. The body of a loop of unknown length counts once
+    (see `count_unbounded_loops`). For a conditional, only the most expensive branch counts. Products in a Pallas kernel
+    are multiplied by the size of its grid. For splash attention, blocks that are completely masked are not counted.
     """
     return (one for _, one in _walk(jaxpr, 1, {}, ""))
 
 
 def _walk(jaxpr: Jaxpr, times: int, known: Constants, kernel: str) -> Iterator[tuple[str, Matmul]]:
-    """Yield every product with the name of its Pallas kernel; empty outside of kernels."""
+    """Yield every matrix product with the name of its Pallas kernel; the name is empty outside kernels."""
     jaxpr, known = _open(jaxpr, known)
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -89,7 +89,7 @@ def inner_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
 
 
 def _inner_closed_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
-    """Return the jaxprs that an equation calls, closed over their constants if they have any."""
+    """Return the jaxprs that an equation calls, as closed jaxprs if they have constants."""
     found = [part for value in params.values() for part in (value if isinstance(value, tuple | list) else (value,))]
     return [part for part in found if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
@@ -102,7 +102,7 @@ def _open(jaxpr: Jaxpr, known: Constants) -> tuple[Jaxpr, Constants]:
 
 
 def _called_jaxprs(eqn: Equation, known: Constants) -> Iterator[tuple[Jaxpr, Constants]]:
-    """Yield the jaxprs that an equation calls, each with those of its inputs that are known constants."""
+    """Yield each jaxpr that an equation calls, with the inputs of the jaxpr that are known constants."""
     skip = {"cond": 1, "while": eqn.params.get("cond_nconsts", 0)}.get(eqn.primitive.name, 0)
     fixed = eqn.params.get("num_consts" if eqn.primitive.name == "scan" else "body_nconsts", len(eqn.invars))
     for part in _inner_closed_jaxprs(eqn.params):
@@ -120,7 +120,7 @@ def _repetitions(eqn: Equation, known: Constants) -> int:
     grid = eqn.params["grid_mapping"]
     rounds = prod(size for size in grid.grid if isinstance(size, int))
     if (eqn.params["name"] or "").startswith(SPLASH) and grid.num_index_operands > 1:
-        blocks = known.get(eqn.invars[1])  # 0 for each block that is masked entirely
+        blocks = known.get(eqn.invars[1])  # 0 for each block that is completely masked
         if blocks is not None:
             return rounds * int(np.count_nonzero(blocks)) // np.size(blocks)
     return rounds
@@ -135,7 +135,7 @@ def _dot(eqn: Equation) -> Sizes:
 
 
 def _ragged(eqn: Equation) -> Sizes:
-    """Return the sizes of a grouped product, in which each row meets one group only."""
+    """Return the sizes of a grouped product, in which each row is multiplied with the matrix of one group."""
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contract, rest), (batch, other) = numbers.dot_dimension_numbers
     return _contraction(eqn, contract, batch, (*rest, *other, *numbers.rhs_group_dimensions))
@@ -149,9 +149,9 @@ def _contraction(eqn: Equation, contract: Sequence[int], batch: Sequence[int], n
 
 
 def _convolution(eqn: Equation) -> Sizes:
-    """Return the sizes of a convolution as a product of windows with kernels.
+    """Return the sizes of a convolution, written as a matrix product of windows and kernels.
 
-    Windows that overlap the border count fully; zeros inserted by dilation (the gradient of a stride) do not count.
+    Windows that overlap the border count in full. Zeros inserted by dilation (the gradient of a stride) do not count.
     """
     numbers, (_, kernel) = eqn.params["dimension_numbers"], (v.aval.shape for v in eqn.invars[:2])
     (out,) = (v.aval.shape for v in eqn.outvars)

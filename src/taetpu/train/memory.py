@@ -1,4 +1,4 @@
-"""Memory: the limits of a device, the needs of a run, and out-of-memory errors."""
+"""Memory: the limit of a device, the requirements of a run, and out-of-memory errors."""
 
 import os
 from dataclasses import replace
@@ -19,49 +19,53 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory_bytes() -> int:
-    """Return the bytes of a device's memory that packs may use; the devices of a CPU share them."""
+    """Return the number of bytes per device that packs may use. The devices of a CPU share one memory."""
     return int(device_bytes_limit() * SHARE_OF_MEMORY)
 
 
 def device_bytes_limit() -> int:
-    """Return the memory of a device in bytes; of a CPU, this machine's."""
+    """Return the memory of a device in bytes; for a CPU, the memory of this machine."""
     stats = jax.local_devices()[0].memory_stats() or {}
     return stats.get("bytes_limit") or host_bytes()
 
 
 def state_bytes(config: ResolvedConfig, source: Source) -> int:
-    """Return the bytes a run keeps from step to step: parameters, two moments and gradients, all float32."""
+    """Return the bytes that a run keeps between steps: parameters, two moments and gradients in float32."""
     return 4 * 4 * num_params(config.model, source.vocab_size, source.seq_len)
 
 
 def step_bytes(
     config: ResolvedConfig, source: Source, execution: ComputeOptions = DEFAULT_OPTIONS, precision: str = "float32"
 ) -> int:
-    """Return an upper estimate of the bytes of activations that a train step of a run holds.
+    """Return an upper estimate of the activation bytes that a train step of a run needs.
 
-    It counts all results of a microbatch's forward pass except those that `execution` rematerialises or chunks.
+    All results of a microbatch's forward pass are counted, except the results that are rematerialised or chunked
+    according to `execution`.
     """
     sequences = config.train.batch_size // config.train.accumulate
-    if execution.loss_chunk is not None:  # a chunk counts tokens of the whole microbatch
+    if execution.loss_chunk is not None:  # the chunk size is in tokens of the whole microbatch
         chunk = None if hooks_reading_logits(config.train.hooks) else max(1, execution.loss_chunk // sequences)
         execution = replace(execution, loss_chunk=chunk)
     return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
 
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
-    """Return the bytes of the 16-bit key-value cache of one sequence; None if a mixer has an unknown cache size."""
+    """Return the bytes of a 16-bit key-value cache for one sequence; None if a mixer's cache size is unknown."""
     dims = config.model.dims(source.vocab_size, source.seq_len)
     kept = [mixer_cache(layer.mixer, dims) for layer in config.model.layers]
     return None if None in kept else 2 * source.seq_len * sum(size for size in kept if size is not None)
 
 
 def mixer_cache(mixer: Any, dims: Dims) -> int | None:
-    """Return the number of values a mixer caches per token; None if it does not define `cache_size`."""
+    """Return the number of values that a mixer caches per token; None if it does not define `cache_size`."""
     return 0 if mixer.kind == "none" else getattr(mixer, "cache_size", lambda dims: None)(dims)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:
-    """Return this machine's memory in bytes, or the limit of the process's control groups (a container, a service)."""
+    """Return this machine's memory in bytes, or the limit set by the process's control groups if that is lower.
+
+    Containers and services have such limits.
+    """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for line in member.read_text().splitlines() if member.exists() else []:
         _, controllers, group = line.split(":", 2)
@@ -72,7 +76,7 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
         else:
             continue
         parts = group.strip("/").split("/")
-        for depth in range(len(parts) + 1):  # a group's limit holds for its subgroups
+        for depth in range(len(parts) + 1):  # the limit of a group also applies to its subgroups
             file = base.joinpath(*parts[:depth], name)
             text = file.read_text().strip() if file.is_file() else "max"
             limits += [] if text == "max" else [int(text)]
@@ -82,7 +86,7 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
 def peak_bytes() -> int:
     """Return the peak resident set size of this process in bytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # `getrusage` includes the parent's memory at the start of a child
+    if status.exists():  # `getrusage` includes the memory of the parent when this process was forked
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
     import resource
@@ -91,14 +95,14 @@ def peak_bytes() -> int:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out."""
+    """Return whether an error is an out-of-memory error."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
     return isinstance(error, MemoryError)
 
 
 def oom_kills() -> tuple[str, int] | None:
-    """Return this machine's boot ID and its number of OOM kills since; None if the system does not count them."""
+    """Return this machine's boot ID and the number of OOM kills since boot; None if the system does not count them."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
