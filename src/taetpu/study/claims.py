@@ -1,4 +1,4 @@
-"""Files of claims about a study."""
+"""Checking the claims about a study in a claims file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,8 +34,8 @@ def check_claims(file: Path) -> list[Finding]:
     """Check every claim of a file against the stored runs.
 
     Raises:
-        UserError: the file holds no claims, a claim cannot be checked, or the study has no results.
-        Failed: the stored results do not agree with the runs, so that no claim can be checked.
+        UserError: if the file contains no claims, if a claim cannot be checked, or if the study has no results.
+        Failed: if the stored results do not agree with the runs. No claim can be checked then.
     """
     document = read_document(file, FORM)
     try:
@@ -49,7 +49,7 @@ def check_claims(file: Path) -> list[Finding]:
 
 
 def _results(folder: StudyFolder) -> dict[str, Any]:
-    """Return the results of a study, recomputed from its runs; the stored ones must agree."""
+    """Return the results of a study, recomputed from its runs. Raises `Failed` if the stored results differ."""
     if folder.read_results() is None:
         remedy = f"taetpu report {folder.where}"
         raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Freezing a study: its folder records the study before the first run, and later only adds arms and seeds."""
+"""Freezing a study: its folder records the study before the first run. Afterwards only arms and seeds are added."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,12 +19,13 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     Arms and seeds that the file no longer names stay recorded if they have finished runs.
 
     Args:
-        study: with all arms that are known.
+        study: the study with all arms that are known so far.
         folder: the study's folder.
-        found: measurements to record: the steps of arms matched by time (`matching`), and the best values (`tuning`).
+        found: measurements to record: the steps of arms matched by time (`matching`) and the best values (`tuning`).
 
     Raises:
-        UserError: the folder holds another study; or arms would be compared on seeds that they were tuned on.
+        UserError: if the folder holds another study, if arms would be compared on seeds that they were tuned on, or if
+            the data or a plug-in of a finished run has changed.
     """
     asked = {**frozen_data(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
     if not folder.exists() and (ended := sum(run.status() == "done" for run in folder.runs())):
@@ -48,14 +49,14 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
 
 
 def _judged(stored: Mapping[str, Any], done: Sequence[RunFolder]) -> bool:
-    """Return whether the stored study could have given verdicts: all runs of several arms and seeds are done."""
+    """Return whether verdicts were possible: there are several arms and seeds, and all their runs are done."""
     wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
     several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
     return several and wanted <= {(run.arm, run.seed) for run in done}
 
 
 def _with_baselines(arms: set[str], asked: Mapping[str, Any]) -> set[str]:
-    """Return arms with the baselines that they are compared with."""
+    """Return the given arms and the baselines that they are compared with."""
     return arms | {role["against"] for name, role in asked["roles"].items() if name in arms and "against" in role}
 
 
@@ -83,7 +84,7 @@ def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
-    """Raise `UserError` if the data or a plug-in of a finished run has changed since."""
+    """Raise `UserError` if the data or a plug-in of a finished run has changed since it was trained."""
     now = {(run.arm, run.seed): run for run in study.runs()}
     for run in done:
         new = now.get((run.arm, run.seed))

@@ -1,7 +1,7 @@
-"""Arms matched to their baseline: trained or sized until both have the same FLOPs, time or parameters.
+"""Arms matched to their baseline by training FLOPs, training time or number of parameters.
 
-Arms are otherwise trained for equally many steps, so that an arm that computes more per token may win by that alone.
-Beside such an arm, `match` adds one that is trained for fewer or more steps, or made narrower or wider.
+Without matching, all arms are trained for the same number of steps, and an arm may win only because it computes more
+per token. `match` adds a variant of the arm that is trained for fewer or more steps, or is narrower or wider.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,19 +23,20 @@ from taetpu.train.step_time import measure_step
 from taetpu.train.training_flops import training_flops_per_token
 
 TOLERANCE = 0.01
-"""An arm whose cost differs from its baseline's by a smaller share needs no matching."""
+"""Relative difference between the costs of an arm and its baseline below which the arm is not matched."""
 LENGTH = ("train.steps", "train.epochs")
 INNER = "model.ffn.hidden"
 INNER_SIZE = (INNER, "model.ffn.mult")
 
 
 def match_sizes(study: Study) -> Iterator[Arm]:
-    """Yield the arms matched by FLOPs and by parameters, as far as the study asks for them.
+    """Yield the arms matched by FLOPs and by parameters, if the study asks for them.
 
-    An arm that sets its number of steps, or the width of its feed-forward networks, keeps it.
+    An arm that sets its number of steps is not matched by FLOPs. An arm that sets the width of its feed-forward
+    networks is not matched by parameters.
 
     Raises:
-        UserError: an arm cannot be matched.
+        UserError: if an arm cannot be matched.
     """
     for arm in study.arms:
         if "flops" in study.match and _may_change(study, arm, LENGTH):
@@ -45,18 +46,28 @@ def match_sizes(study: Study) -> Iterator[Arm]:
 
 
 def match_times(study: Study, steps: Mapping[str, int]) -> Iterator[Arm]:
-    """Yield the arms matched by time, from `time_matched_steps`. Raises as `match_sizes`."""
+    """Yield the arms matched by time.
+
+    Args:
+        study: the study.
+        steps: the result of `time_matched_steps`.
+
+    Raises:
+        UserError: if an arm cannot be matched.
+    """
     for arm in study.arms:
         if arm.name in steps:
             yield from _lengthened(study, arm, "time", steps[arm.name])
 
 
 def time_matched_steps(study: Study, seconds: Callable[[str], float], known: Mapping[str, int]) -> dict[str, int]:
-    """Return for how many steps each arm is trained in the baseline's time.
+    """Return the number of steps for which each arm can be trained in its baseline's training time.
 
     Args:
-        seconds: measures a step of an arm; called for arms that are not `known`, and their baselines.
-        known: the steps found by an earlier run of the study.
+        study: the study.
+        seconds: measures the time of a step of an arm. It is called for arms that are not in `known`, and for their
+            baselines.
+        known: the numbers of steps that an earlier run of the study found.
     """
     measured: dict[str, float] = {}
 
@@ -75,10 +86,10 @@ def arms_to_time(study: Study) -> list[Arm]:
 
 
 def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
-    """Measure a train step of one run of an arm, whose runs are packed by themselves.
+    """Return the seconds of a train step of one run of an arm. The pack contains only runs of this arm.
 
     Raises:
-        UserError: it cannot be measured.
+        UserError: if the step cannot be timed, for example because it runs out of memory.
     """
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.prepare(runs[0].config)
@@ -100,12 +111,12 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
 
 
 def matched_name(arm: Arm, kind: str) -> str:
-    """Return the name of an arm that is matched by `flops`, `params` or `time`."""
+    """Return the name of the variant of an arm that is matched by `flops`, `params` or `time`."""
     return bounded(f"{arm.name}@{kind}")
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
-    """Return whether matching may set these paths: the arm is no baseline, and sets none apart from its scale."""
+    """Return whether matching may set these paths: the arm has a baseline and overrides them equally."""
     baseline = study.against(arm)
     return arm is not baseline and not any(arm.overrides.get(p) != baseline.overrides.get(p) for p in paths)
 
@@ -131,19 +142,19 @@ def _refused(study: Study, arm: Arm, kind: str, why: str) -> UserError:
 
 
 def steps_of(study: Study, arm: Arm) -> int:
-    """Return the optimizer steps of an arm's runs."""
+    """Return the number of optimizer steps of each run of an arm."""
     return arm.config.train.total_steps(study.source(arm).num_windows)
 
 
 def flops_per_step(study: Study, arm: Arm) -> float:
-    """Return the training FLOPs of a step of one run of an arm."""
+    """Return the FLOPs of a train step of one run of an arm."""
     source = study.source(arm)
     tokens = arm.config.train.batch_size * source.seq_len
     return tokens * training_flops_per_token(arm.config, source)
 
 
 def affordable_steps(study: Study, arm: Arm, cost: Callable[[Study, Arm], float]) -> int:
-    """Return how many steps of an arm cost as much as its baseline's training; `cost` is that of a step."""
+    """Return the number of steps of an arm that cost as much as training its baseline. `cost` returns a step's cost."""
     baseline = study.against(arm)
     return max(1, round(steps_of(study, baseline) * cost(study, baseline) / cost(study, arm)))
 
@@ -158,7 +169,7 @@ def _lengthened(study: Study, arm: Arm, kind: str, steps: int) -> Iterator[Arm]:
 
 
 def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
-    """Yield the arm with the inner size of feed-forward networks that gives the baseline's number of parameters."""
+    """Yield the arm with the feed-forward inner size that gives the number of parameters closest to the baseline's."""
     goal = num_arm_params(study, study.against(arm))
     if abs(num_arm_params(study, arm) / goal - 1) < TOLERANCE:
         return

@@ -1,10 +1,10 @@
 """Training a study's packs as tasks of a Ray cluster: `taetpu run STUDY --on ray`.
 
-The driver holds the study's claim, checks arms and analyses, all on the CPU: accelerators are left to the tasks. Work
-that depends on devices runs as a task with all devices of a node: pack planning, timing, and training reused runs
-again. Ray places one task per pack on a node with the devices of its plan, and restarts it if the node or its process
-dies. Such a task resumes from the store, so every node needs the store (or a bucket), the study file and its data under
-the same paths.
+The driver holds the study's claim, checks the arms and analyses the results. It uses only the CPU, since the tasks need
+the accelerators. Work that depends on devices (planning packs, timing steps, verifying reused runs) runs as a task with
+all devices of one node. Each pack is a separate task, which Ray places on a node with the devices that its plan
+requires. If the node or the process dies, Ray restarts the task, which resumes from the store. Every node therefore
+needs the store (or access to its bucket), the study file and its data under the same paths.
 
 Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
@@ -42,20 +42,20 @@ from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 RETRIES = 20
-"""How often Ray restarts a task whose node or process died."""
+"""Maximum number of times that Ray restarts a task whose node or process died."""
 CONNECT_SECONDS = 10.0
 POLL_SECONDS = 0.5
 HELD_SECONDS = 120.0
-"""How long a task waits for the claim of the previous attempt, whose host may be gone."""
+"""Time that a task waits for the pack's claim. The previous attempt may still hold it if its host is gone."""
 
 
 class PackFailed(Failed):
-    """A pack failed on a node; the message is that of the exception there."""
+    """A task failed on a node. The message contains the error of the node or of Ray."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a task: its value, or the user's error."""
+    """The outcome of a task: its value, or the `UserError` that it raised."""
 
     value: Any = None
     error: UserError | None = None
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of a pack on a node: an error's text or "", and whether it ran out of memory."""
+    """The outcome of training a pack on a node: the text of its error or "", and whether it ran out of memory."""
 
     error: str = ""
     out_of_memory: bool = False
@@ -74,10 +74,11 @@ class RayExecutor(Executor):
     """Trains packs on the nodes of a Ray cluster.
 
     Attributes:
-        file, sets: the study as nodes load it.
-        root: the absolute root of the store.
-        node: the resources of a whole node, one with accelerators if there are any; `place` has its devices.
-        running: the packs being trained, by Ray's reference of their task.
+        file, sets: the arguments with which the nodes load the study.
+        root: the bucket or absolute path of the store.
+        node: Ray resources that reserve all devices of one node, with accelerators if the cluster has any. `place`
+            describes these devices.
+        running: the packs that are being trained, by Ray's reference to their task.
     """
 
     live: bool = False
@@ -88,30 +89,30 @@ class RayExecutor(Executor):
     running: dict[Any, Pack] = field(default_factory=dict)
 
     def find_devices(self) -> None:
-        """Choose a node for the tasks that depend on devices, and ask it for its devices."""
+        """Choose a node for the tasks that depend on devices, and query its devices."""
         self.node = whole_node(live_nodes())
         self.place = self.ask(node_place)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function on a node, with all its devices, and return its result.
+        """Call a function on a node with all devices of the node, and return its result.
 
         Raises:
-            UserError: the function raised it on the node.
-            PackFailed: it failed in another way.
+            UserError: if the function raised it on the node.
+            PackFailed: if the task failed for another reason.
         """
         import ray
         from ray.exceptions import RayError
 
         try:
             outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
-        except RayError as error:  # its node died too often, or it failed
+        except RayError as error:  # the node died too often, or the function failed
             raise PackFailed(f"Ray ended {function.__name__}: {error}") from None
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
 
     def submit_call(self, needed: Mapping[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
-        """Submit a task with some resources. Its process ends with it if it holds an accelerator."""
+        """Submit a task that needs the given resources. On accelerators, the process ends together with the task."""
         import ray
 
         task: Any = ray.remote(call_prepared) if self.platform == "cpu" else ray.remote(max_calls=1)(call_prepared)
@@ -127,7 +128,7 @@ class RayExecutor(Executor):
             yield
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
-        """Measure a train step of one run of an arm on a node."""
+        """Return the seconds of a train step of one run of an arm, measured on a node."""
         callback.on_wait(f"a node measures arm {arm}")
         seconds = self.ask(node_seconds_per_step, arm)
         callback.on_wait("")
@@ -143,7 +144,7 @@ class RayExecutor(Executor):
     def train(
         self, runs: Sequence[Run], sources: Sources, callback: Callback, packing: Packing, profile: int
     ) -> list[Failure]:
-        """Train all packs on the cluster; on Ctrl-C tasks are cancelled, which leaves finished runs valid."""
+        """Train all packs on the cluster. Ctrl-C cancels the running tasks; finished runs remain valid."""
         packs = PackStore(self.folder, runs)
         if new := packs.start_unplanned():
             callback.on_wait("a node plans packs")
@@ -181,7 +182,7 @@ class RayExecutor(Executor):
         """Submit a pack.
 
         Raises:
-            UserError: no node has the devices that it needs.
+            UserError: if no node has the devices that the pack needs.
         """
         needed = resources(pack.plan, pack.plan.platform or self.platform)
         check_nodes(needed, live_nodes())
@@ -189,11 +190,11 @@ class RayExecutor(Executor):
 
     @property
     def platform(self) -> str:
-        """The platform of the chosen node's devices as JAX names its backend."""
+        """The JAX backend of the chosen node: `tpu`, `gpu` or `cpu`."""
         return "tpu" if "resources" in self.node else "gpu" if "num_gpus" in self.node else "cpu"
 
     def ended_packs(self) -> Iterator[tuple[Pack, Trained]]:
-        """Yield the packs that ended since the last call, waiting up to `POLL_SECONDS` for the first."""
+        """Wait up to `POLL_SECONDS` for a pack to end. Yield the packs that ended, with their outcomes."""
         import ray
         from ray.exceptions import RayError
 
@@ -218,7 +219,7 @@ class RayExecutor(Executor):
 
 
 def resources(plan: PackPlan, backend: str) -> dict[str, Any]:
-    """Return the Ray resources that a pack needs: its devices, on the platform that it was planned for."""
+    """Return the Ray resources that a pack needs: the number of devices in its plan, on the given backend."""
     if backend == "tpu":
         return {"num_cpus": 1, "resources": {"TPU": plan.layout.devices}}
     if backend == "gpu":
@@ -234,7 +235,7 @@ def live_nodes() -> list[dict[str, float]]:
 
 
 def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the resources of a task with all devices of a node: TPU chips if the cluster has any, GPUs, or CPUs."""
+    """Return Ray resources for all devices of a node: its TPU chips if the cluster has any, else its GPUs or CPUs."""
     most = {name: max((int(node.get(name, 0)) for node in nodes), default=0) for name in ("TPU", "GPU", "CPU")}
     if most["TPU"]:
         return {"num_cpus": 1, "resources": {"TPU": most["TPU"]}}
@@ -242,7 +243,7 @@ def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Raise `UserError` if no node has the resources of a pack: Ray would wait for one for ever."""
+    """Raise `UserError` if no node has the resources that a pack needs. Ray would wait forever for such a node."""
     wanted = {"CPU": needed["num_cpus"], "GPU": needed.get("num_gpus", 0), **needed.get("resources", {})}
     if any(all(node.get(name, 0) >= number for name, number in wanted.items()) for node in nodes):
         return
@@ -253,10 +254,10 @@ def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]])
 
 
 def refuse_accelerator() -> None:
-    """Configure JAX to use the CPU in this process, since tasks need the accelerators.
+    """Configure JAX to use the CPU in this process, since the tasks need the accelerators.
 
     Raises:
-        UserError: it holds one already.
+        UserError: if this process already holds an accelerator.
     """
     jax.config.update("jax_platforms", "cpu")
     if (backend := jax.default_backend()) != "cpu":
@@ -266,10 +267,13 @@ def refuse_accelerator() -> None:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """Connect to a Ray cluster for a `with` block; without an address, to a running one or else a new local one.
+    """Connect to a Ray cluster for the duration of a `with` block.
+
+    Args:
+        address: the address of the cluster. With None, a running local cluster is used, or else a new one is started.
 
     Raises:
-        UserError: Ray is not installed, or the cluster does not answer.
+        UserError: if Ray is not installed or the cluster does not answer.
     """
     try:
         import ray
@@ -288,14 +292,14 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise `OSError` if no process listens at HOST:PORT: Ray retries for minutes, and can hang."""
+    """Raise `OSError` if no process listens at HOST:PORT. Ray itself would retry for minutes, and could hang."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
 def shared_root(root: str) -> str:
-    """Return the root of a store as nodes address it: a bucket, or an absolute path."""
+    """Return the address of a store that all nodes can use: a bucket or an absolute path."""
     return root if bucket_address(root) else str(Path(root).expanduser().resolve())
 
 
@@ -303,7 +307,7 @@ def shared_root(root: str) -> str:
 
 
 def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Outcome:
-    """Call a function of this module with the study and its folder, in a process of Ray."""
+    """Call a function of this module with the study and its folder, in a Ray process."""
     try:
         study = load_study(file, sets)
         return Outcome(globals()[function](study, StudyFolder(open_store(root), study.name), *arguments))
@@ -312,31 +316,31 @@ def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments
 
 
 def node_place(study: Study, folder: StudyFolder) -> Capabilities:
-    """Return the devices of this node."""
+    """Return the capabilities of this node's devices."""
     return replace(local_capabilities(), name="the Ray cluster")
 
 
 def node_plan(study: Study, folder: StudyFolder, keys: Sequence[RunKey], packing: dict[str, Any]) -> None:
-    """Plan packs for some runs; the driver holds the study's claim."""
+    """Plan packs for the given runs. The driver holds the study's claim."""
     refuse_too_large(study, resolve_runs(study, folder))
     add_plans(folder, _load_runs(folder, keys), study.sources, Packing(**packing))
 
 
 def node_seconds_per_step(study: Study, folder: StudyFolder, arm: str) -> float:
-    """Measure a train step of an arm on this node."""
+    """Return the seconds of a train step of one run of an arm, measured on this node."""
     return seconds_per_step(study, arm, Callback())
 
 
 def node_replicate(
     study: Study, folder: StudyFolder, sample: Sequence[RunKey], reused: Sequence[RunKey], packing: dict[str, Any]
 ) -> list[str]:
-    """Train a sample of the reused runs again, and return the problem of each that disagrees."""
+    """Train a sample of the reused runs again. Return one message for each run whose results disagree."""
     replication = Replication(study, folder, Callback(), Packing(**packing))
     return replication.check(_load_runs(folder, sample), _load_runs(folder, reused))
 
 
 def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) -> Trained:
-    """Train a pack on this node, from its last checkpoint."""
+    """Train a pack on this node, starting from its last checkpoint."""
     plan = next((plan for plan in stored_plans(folder) if plan.id == plan_id), None)
     if plan is None:
         return Trained(f"{platform.node()} does not see the pack plan in {folder.where}")
@@ -358,7 +362,7 @@ def _load_runs(folder: StudyFolder, keys: Sequence[RunKey]) -> list[Run]:
 
 @contextmanager
 def _claimed(folder: StudyFolder, pack: Pack) -> Iterator[None]:
-    """Hold a pack, waiting for the process that trained it before, which may just be ending."""
+    """Hold a pack's claim. Wait for it first, because the process of the previous attempt may still hold it."""
     until = time.monotonic() + HELD_SECONDS
     with ExitStack() as claim:
         while True:

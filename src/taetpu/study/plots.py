@@ -1,4 +1,4 @@
-"""`taetpu.plot`: metrics of studies as a chart, from Python."""
+"""`taetpu.plot`: charts of the metrics of studies."""
 
 from collections.abc import Sequence
 from os import PathLike
@@ -20,17 +20,17 @@ Place: TypeAlias = Union[str, PathLike[str], "Outcome"]
 def plot(
     studies: Place | Sequence[Place], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
 ) -> "alt.TopLevelMixin":
-    """Return a chart of a metric, which a notebook displays; `taetpu plot` in Python.
+    """Return a chart of a metric, which a notebook displays. This is the Python form of `taetpu plot`.
 
     Args:
-        studies: one or several folders of studies, roots of many, or outcomes of `taetpu.run`.
-        metric: see `taetpu.report.plot`; so are `x`, `by` and `arms`.
+        studies: one or more studies: their folders, roots that contain studies, or outcomes of `taetpu.run`.
+        metric: see `taetpu.report.plot`.
         x: see `taetpu.report.plot`.
         by: see `taetpu.report.plot`.
         arms: see `taetpu.report.plot`.
 
     Raises:
-        UserError: no study is stored there; no run has the metric, or the setting; there would be too many lines.
+        UserError: if no study is found, if no run has the metric or setting, or if the chart would have too many lines.
     """
     places = studies if isinstance(studies, Sequence) and not isinstance(studies, str) else [studies]
     found = {folder.where: folder for place in places for folder in _folders(place)}

@@ -1,11 +1,11 @@
-"""Training one study in several processes, each a share of its packs: `taetpu run STUDY --shard I/N`.
+"""Training a study in several processes, each of which trains a share of the packs: `taetpu run STUDY --shard I/N`.
 
 Any scheduler that gives processes a rank can run a study this way. The processes communicate only through the study's
-folder (on a shared disk, or in a bucket). A process holds the study's claim to plan packs and to end a stage (analysis,
-report, tuned values, seeds of the next interim analysis), and a pack's claim while it trains the pack. Claims end with
-their process, so that no pack is trained twice or lost.
+folder (on a shared disk, or in a bucket). A process must hold the study's claim to plan packs and to end a stage
+(analysis, report, tuned values, seeds of the next interim analysis). It holds the claim of a pack while it trains the
+pack. When a process ends, its claims are released. Therefore no pack is trained twice or lost.
 
-The first process that holds the study's claim plans the packs. The numbers of a run depend on its pack, not on the
+The first process that acquires the study's claim plans the packs. The results of a run depend on its pack, not on the
 process that trains it.
 """
 
@@ -26,16 +26,16 @@ from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 POLL_SECONDS = 2.0
-"""Between two attempts to acquire a claim, or two checks of what other processes have finished."""
+"""Interval between attempts to acquire a claim, and between checks for packs that other processes have finished."""
 ABANDONED_SECONDS = 300.0
-"""How long a process in a study with stages waits before it trains packs that no process has begun."""
+"""Time that a process waits, in a study with stages, before it trains packs that no process has begun."""
 MOST_SHARDS = 100_000
 WAITING_EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h: run the command again later."""
 
 
 class SharesLeft(Exception):
-    """The shard is trained, and packs of other shards are not. `exit_code` is 0 unless the study waits for them."""
+    """This shard is trained, but packs of other shards are not. `exit_code` is not 0 if this process must run again."""
 
     def __init__(self, message: str, exit_code: int = 0):
         super().__init__(message)
@@ -58,7 +58,7 @@ def parse_shard(text: str) -> Shard:
     """Parse `I/N`.
 
     Raises:
-        UserError: it has another form, or I is not below N.
+        UserError: if the text has another form, if I is not less than N, or if N is too large.
     """
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
     if not found:
@@ -74,11 +74,11 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass
 class ShardExecutor(Executor):
-    """Trains a share of the packs in this process. Other processes, unknown to this one, train the other shares.
+    """Trains a share of the packs in this process. Independent processes train the other shares.
 
     Attributes:
-        staged: whether more packs are planned when the present ones are done, so that this process has to wait.
-        wait: wait for packs that others train; otherwise end with `WAITING_EXIT_CODE`.
+        staged: whether more packs may be planned once all current packs are done.
+        wait: if `staged`, wait for packs that other processes train; otherwise end with `WAITING_EXIT_CODE`.
     """
 
     live: bool = False
@@ -91,7 +91,7 @@ class ShardExecutor(Executor):
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Hold the study's claim, waiting for it; `train` releases it meanwhile."""
+        """Wait for the study's claim and hold it. `train` releases it while packs are trained."""
         self.acquire()
         with self.study_claim:
             yield
@@ -118,13 +118,13 @@ class ShardExecutor(Executor):
     def train(
         self, runs: Sequence[Run], sources: Sources, callback: Callback, packing: Packing, profile: int
     ) -> list[Failure]:
-        """Train this share, and packs that dead processes left; return when all packs are done.
+        """Train this share and the packs that other processes abandoned. Return when all packs are done.
 
-        In a study with stages, packs that no process begins within `ABANDONED_SECONDS` are trained too: their process
-        may never start, and this one would wait for ever.
+        In a study with stages, this process also trains packs that no process begins within `ABANDONED_SECONDS`.
+        Otherwise it would wait forever for a process that is never started.
 
         Raises:
-            SharesLeft: other processes train what is left, or will, and this process does not wait for them.
+            SharesLeft: if the remaining packs are left to other processes and this process does not wait for them.
         """
         planned_before = bool(stored_plans(self.folder))
         packs = PackStore(self.folder, runs)
@@ -132,8 +132,8 @@ class ShardExecutor(Executor):
         missing = missing_packs(packs, callback, packing)
         if not missing:
             return []
-        # If this share was done before, the command was repeated: to train what other processes did not. A share
-        # without packs helps as soon as another process has planned them.
+        # If this share was done before, the user has repeated the command to train the packs that other processes did
+        # not train. A process whose share has no packs helps too if another process planned the packs.
         nonempty = any(run_id in packs.ids for plan in self.share() for _, _, run_id in plan.runs)
         again = not self.own(missing) and (nonempty or planned_before)
         tried, failed = set[str](), list[Failure]()
@@ -152,7 +152,7 @@ class ShardExecutor(Executor):
                 failed += train_packs(packs, sources, callback, todo, profile, self.claim, held)
                 tried |= {pack.id for pack in todo} - held
                 idle_since = time.monotonic()
-            if len(held) == len(todo):  # others train all of them, if there are any
+            if len(held) == len(todo):  # other processes train all of these packs, or there are none
                 if failed:
                     break
                 self.pause(len(missing), unbegun, callback)
@@ -161,11 +161,11 @@ class ShardExecutor(Executor):
         return failed
 
     def share(self) -> list[PackPlan]:
-        """Return the packs of this share, finished ones too."""
+        """Return all packs of this share, including finished packs."""
         return self.shard.select(stored_plans(self.folder))
 
     def own(self, packs: Sequence[Pack]) -> list[Pack]:
-        """Return those of some packs that belong to this share."""
+        """Return the given packs that belong to this share."""
         own = {plan.id for plan in self.share()}
         return [pack for pack in packs if pack.id in own]
 
@@ -178,11 +178,11 @@ class ShardExecutor(Executor):
 
         Args:
             left: the number of packs that are not done.
-            unbegun: the number of packs that no process trains, which this process will take over.
-            callback: receives what this process waits for.
+            unbegun: the number of packs that no process trains. This process will take them over.
+            callback: receives the reason for waiting.
 
         Raises:
-            SharesLeft: nothing follows these packs, or others train all of them and this process does not wait.
+            SharesLeft: if no stage follows, or if other processes train all packs and `wait` is not set.
         """
         packs = "1 pack" if left == 1 else f"{left} packs"
         if self.staged and (self.wait or unbegun):

@@ -1,4 +1,4 @@
-"""Checks of a study before any of its runs is trained."""
+"""Checks of a study before its runs are trained."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,17 +19,20 @@ from taetpu.train.sharding import check_mesh
 def check_study(
     study: Study, progress: Progress = lambda done, total: None, place: Capabilities | None = None
 ) -> tuple[Study, dict[str, Computation]]:
-    """Return a study with the arms that need no measurement (see `study.arms`), and what each of them computes.
+    """Check a study. Return it with all arms that need no measurement, and the computation of each arm.
+
+    `study.arms` explains which arms need a measurement.
 
     Args:
-        progress: called with the number of checked arms, and of all.
-        place: the devices that train the runs, if not those of this process.
+        study: the study as loaded from its file.
+        progress: called with the number of checked arms and the number of all arms.
+        place: the devices that train the runs, or None if the devices of this process train them.
 
     Raises:
-        UserError: the devices lack what the study asks for; data cannot be used; an arm cannot be matched, breaks the
-            contract, or cannot be tuned.
+        UserError: if the devices do not support the requested attention or mesh, if the data cannot be used, or if an
+            arm cannot be matched, breaks the contract or cannot be tuned.
     """
-    first_device()  # before data is prepared, which may use JAX
+    first_device()  # before the data is prepared, which may use JAX
     study.runs()
     refuse_place(study, place)
     checked = study.changed(arms=list_arms(study))
@@ -42,9 +45,9 @@ def check_study(
 
 
 def refuse_place(study: Study, place: Capabilities | None) -> None:
-    """Raise `UserError` if the devices cannot compute as the study asks, which is the same for all arms.
+    """Raise `UserError` if the devices do not support the compute options of the study, which all arms share.
 
-    This process may have fewer devices than a run is divided over, as long as it trains none.
+    The mesh is only checked against `place`. This process may have fewer devices if it trains no runs itself.
     """
     baseline = study.arms[0]
     compute = baseline.config.train.compute
@@ -57,7 +60,7 @@ def refuse_place(study: Study, place: Capabilities | None) -> None:
 
 
 def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
-    """Raise `UserError` if the devices cannot hold an unfinished run."""
+    """Raise `UserError` if an unfinished run does not fit into the memory of the devices."""
     mistakes = ErrorList()
     for one in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
@@ -74,10 +77,11 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
 
 
 def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
-    """Return which of these arms have runs that do not fit into memory.
+    """Find the arms among `names` whose runs do not fit into memory.
 
     Returns:
-        For each size: its `arms`, the bytes `needed` and `available`, and `where`.
+        One entry for each size: its `arms`, the bytes `needed` and `available`, and the name `where` of the machine or
+        device.
     """
     where = "this machine" if first_device().platform == "cpu" else "a device here"
     found: dict[tuple[int, int], list[str]] = {}
@@ -92,7 +96,7 @@ def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
 
 
 def refuse_mesh(study: Study, arm: Arm) -> None:
-    """Raise `UserError` if an arm's runs cannot be divided over devices as the study asks."""
+    """Raise `UserError` if an arm's runs cannot be divided over the mesh that the study requests."""
     mesh = arm.config.train.compute.mesh
     if mesh != "auto":
         try:
