@@ -1,4 +1,4 @@
-"""The largest buffers of a compiled TPU program and what they hold, from the compiler's dump."""
+"""Find the largest buffers of a compiled TPU program and their content in the compiler's dump."""
 
 import re
 from collections.abc import Iterator
@@ -17,18 +17,18 @@ COPIES = {"copy", "copy-start", "copy-done", "bitcast", "transpose", "reshape", 
 ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
 
 LIMIT = 6
-"""Buffers that are reported."""
+"""Maximum number of entries in a report."""
 KEPT = "activations of all layers, kept for the backward pass"
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Buffers of one size with the same kind of content.
+    """One or more buffers with the same size, shape and kind of content.
 
     Attributes:
-        bytes: size of each.
-        shape: `bf16[8,1024,168]`.
-        what: path of the parameter, or function that computes it; empty if unknown.
+        bytes: size of each buffer.
+        shape: dtype and shape of the content, such as `bf16[8,1024,168]`.
+        what: path of the parameter in the buffer, or the function that computes the content; empty if unknown.
         count: number of buffers.
     """
 
@@ -39,7 +39,10 @@ class Buffer:
 
 
 def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
-    """Return the largest buffers of a program, largest first; none if its dump in `folder` has no buffer report."""
+    """Return the largest buffers of a program, in decreasing order of their total size.
+
+    The list is empty if the program's dump in `folder` has no buffer report.
+    """
     report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
     text = next(folder.glob("*after_optimizations.txt"), None)
     if report is None or text is None:
@@ -53,7 +56,7 @@ def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
 
 
 def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str]]:
-    """Yield size, shape and content of every buffer: arguments, and regions of the memory for temporaries."""
+    """Yield size, shape and content of every buffer: each argument, and each region of the temporary memory."""
     places: dict[tuple[int, int], list[tuple[int, str, str]]] = {}
     like, here = dict[str, str](), None
     for number, line in enumerate(report.splitlines()):
@@ -78,18 +81,18 @@ def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str
 
 
 def display_path(path: str) -> str:
-    """Return the path of a state's array as users write it: `layers[0].block.ffn.up`."""
+    """Return the path of an array in the state as users write it, such as `layers[0].block.ffn.up`."""
     return re.sub(r"\bstacks(?:\.(\d+)|\[(\d+)\])", r"layers[\1\2]", path).removeprefix("model.")
 
 
 def _num_elements(shape: str) -> int:
-    """Return the number of elements of an array `bf16[8,128]{1,0}`; 0 for a tuple."""
+    """Return the number of elements in an array of type `bf16[8,128]{1,0}`, for example; 0 for a tuple."""
     match = re.match(r"\w+\[([\d,]*)\]", shape)
     return prod(int(n) for n in match[1].split(",") if n) if match else 0
 
 
 class _SourceNames:
-    """Source names of the operations in a program's text."""
+    """Names in the source code for the operations in a program's text."""
 
     def __init__(self, text: str):
         tables = {
@@ -104,7 +107,7 @@ class _SourceNames:
             {number: dict(re.findall(r"(\w+)=(\d+)", entry)) for number, entry in tables.get(name, {}).items()}
             for name in ("FileLocations", "StackFrames")
         )
-        # By operation: its result, kind, first operand, and the computation of a fusion.
+        # Maps each operation to its result, kind, first operand and, if it is a fusion, its computation.
         self.operations = {name: rest for name, *rest in OPERATION.findall(text)}
         self.computations = {name: RESULT.findall(body) for name, body in COMPUTATION.findall(text)}
         self.frame_of = dict(re.findall(r"^\s+(?:ROOT )?%([\w.\-]+) = .*?stack_frame_id=(\d+)", text, re.M))
@@ -115,14 +118,15 @@ class _SourceNames:
         }
 
     def parameter(self, number: int) -> str:
-        """Return a parameter's path: `model.embedding.weight` for `[0].model.embedding.weight` in the text."""
+        """Return the path of a parameter: `model.embedding.weight` for `[0].model.embedding.weight` in the text."""
         name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
         return display_path(re.sub(r"^\['(.*)'\]$", r"\1", name))
 
     def value(self, name: str, shape: str) -> str:
-        """Return taetpu's innermost function behind an operation, such as `attention: Attention.attend`.
+        """Return the innermost taetpu function that causes an operation, such as `attention: Attention.attend`.
 
-        Looks at the operation's own stack frame, then at equally large arrays that it fuses (last first) or copies.
+        The function is read from the operation's stack frame. If that has none, it is read from the operations that it
+        fuses (the last one first) or copies, if their results have as many elements as `shape`.
         """
         if function := self.function(name):
             return function
@@ -140,7 +144,7 @@ class _SourceNames:
         return fallback
 
     def function(self, name: str) -> str:
-        """Return taetpu's innermost function in an operation's own stack frame; "" if there is none."""
+        """Return the innermost taetpu function in an operation's stack frame; "" if there is none."""
         frame = self.frame_of.get(name)
         seen = set()
         while frame and frame not in seen:

@@ -1,4 +1,4 @@
-"""The TPU compiler in child processes, with its answers cached on disk."""
+"""Run the TPU compiler in child processes, and cache its answers on disk."""
 
 import json
 import os
@@ -31,9 +31,9 @@ from taetpu.store.documents import from_json, to_json
 from taetpu.train.layout import Layout
 
 Facts = Mapping[str, Any]
-"""What the compiler reports on a program; see `tpu.compile_worker.compile_request`."""
+"""The compiler's report on a program; see `tpu.compile_worker.compile_request`."""
 MAX_CHILDREN = 2
-"""A compilation uses about one core, and some need gigabytes of memory."""
+"""Maximum number of child processes. A compilation uses about one core, and may need gigabytes of memory."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class CompileRequest:
     """A pack's program and the slice to compile it for.
 
     Attributes:
-        config: that of any run of the pack.
-        live: paths of the numbers that are inputs of the program; see `core.static_dynamic`.
-        folder: base of the task's relative paths.
-        plugins: files of the study's plug-ins.
+        config: configuration of any run in the pack.
+        live: paths of the numbers that are inputs to the program; see `core.static_dynamic`.
+        folder: base folder for relative paths in the task.
+        plugins: the study's plug-in files.
     """
 
     config: ResolvedConfig
@@ -58,7 +58,7 @@ class CompileRequest:
     plugins: tuple[Path, ...]
 
     def data(self) -> dict[str, Any]:
-        """Return the request as plain data, for another process."""
+        """Return the request as plain data, to be sent to another process."""
         return {
             "config": to_data(self.config),
             "live": sorted(self.live),
@@ -72,7 +72,7 @@ class CompileRequest:
 
     @cached_property
     def key(self) -> str:
-        """Hash of everything the answer depends on: program structure, slice, flags, source code and versions."""
+        """Hash of everything that determines the answer: program structure, slice, flags, source code and versions."""
         arrays = {name: [list(array.shape), str(array.dtype)] for name, array in self.source.arrays.items()}
         inputs = {
             "structure": to_data(split(self.config, self.live)[0]),
@@ -93,7 +93,7 @@ def _libtpu_version() -> str:
     """Return the compiler's version.
 
     Raises:
-        UserError: the compiler is not installed.
+        UserError: if the compiler is not installed.
     """
     try:
         return version("libtpu")
@@ -104,7 +104,7 @@ def _libtpu_version() -> str:
 
 @cache
 def _source_hash() -> str:
-    """Return the SHA-256 of the packages that determine a program."""
+    """Return the SHA-256 of the source files in the packages that determine a program."""
     digest = sha256()
     for package in ("core", "nn", "optim", "data", "spec", "train", "tpu"):
         folder = Path(str(files("taetpu").joinpath(package)))
@@ -114,9 +114,9 @@ def _source_hash() -> str:
 
 
 def environment(tpu: Slice) -> dict[str, str]:
-    """Return environment variables with which libtpu compiles, silently, on a machine without a TPU.
+    """Return environment variables that let libtpu compile on a machine without a TPU, without log output.
 
-    XLA and libtpu get the flags that training on a TPU would use.
+    They include the XLA and libtpu flags that training on a TPU uses.
     """
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {
@@ -134,10 +134,12 @@ def environment(tpu: Slice) -> dict[str, str]:
 
 
 class Compiler:
-    """Answers requests from its cache or by compiling, in child processes that end with this context manager.
+    """Context manager that answers requests from the cache, or compiles their programs in child processes.
+
+    The child processes end when the context exits.
 
     Args:
-        on_progress: called with the number of answered requests and their total.
+        on_progress: called with the number of answered requests and the total number of requests.
     """
 
     def __init__(self, on_progress: Callable[[int, int], None] = lambda done, total: None):
@@ -155,9 +157,9 @@ class Compiler:
             child.close()
 
     def compile_all(self, requests: Sequence[CompileRequest]) -> list[Facts]:
-        """Return the facts of each request's program.
+        """Return the facts on each request's program.
 
-        A program that does not compile has an `error`, and `too_large` if it exceeds the device's memory.
+        The facts have an `error` if the program does not compile, and `too_large` if it exceeds the device's memory.
         """
         self.total += len(requests)
         unique = {request.key: request for request in requests}
@@ -170,7 +172,7 @@ class Compiler:
         return [facts[request.key] for request in requests]
 
     def compile(self, request: CompileRequest) -> Facts:
-        """Return the facts of one request's program; see `compile_all`."""
+        """Return the facts on the program of one request; see `compile_all`."""
         return self.compile_all([request])[0]
 
     def _count(self, number: int) -> None:
@@ -195,13 +197,17 @@ class Compiler:
         return answer
 
     def _close_child(self, thread: int) -> None:
-        """Close this thread's child for another generation: each holds a compiler in memory."""
+        """Close the thread's child process for another TPU generation, since each child holds a compiler in memory."""
         for owner in [owner for owner in self.children if owner[0] == thread]:
             self.children.pop(owner).close()
 
 
 def describe_crash(message: str) -> str:
-    """Return how the compiler's process ended, its last line, and a remedy, from a message of `core.child.Child`."""
+    """Describe a crash of the compiler from a message of `core.child.Child`.
+
+    Returns:
+        How the process ended, the last line of its output, and a remedy.
+    """
     how, _, output = message.strip().removeprefix("the process ended ").partition(":")
     last = (output.strip().splitlines() or [""])[-1][:300]
     remedy = "this machine may have too little memory" if "SIGKILL" in how else "try another slice"
@@ -212,7 +218,7 @@ def _read_cache(key: str) -> Facts | None:
     store, file = open_store(cache_folder()), f"preflight/{key}.json"
     try:
         return from_json(store.read(file), store.where(file)) if store.exists(file) else None
-    except UserError:  # damaged: it is replaced by the next answer
+    except UserError:  # the cache entry is damaged; the next answer replaces it
         return None
 
 

@@ -1,9 +1,11 @@
-"""Estimate memory, time, utilisation and cost of training from what the compiler reports.
+"""Estimate memory, time, utilisation and cost of training from the compiler's report.
 
-Nothing here was measured on a TPU. The time of a step is a range between two estimates. One is the roofline (Williams
-et al. 2009): the larger of its matmuls, padded to the matrix unit, at the chip's peak rate, and its memory traffic at
-the chip's bandwidth. The other is the compiler's: its estimated cycles at the chip's clock. Kernels have no estimated
-cycles: those of splash attention are estimated by `SPLASH_SHARE`, and with any other the range has no upper end.
+The estimates have not been compared with measurements on a TPU. The time of a step is a range between two estimates.
+The first estimate is the roofline (Williams et al. 2009). It is the larger of two times: the time for the matmuls,
+padded to the matrix unit, at the chip's peak rate, and the time for the memory traffic at the chip's bandwidth. The
+second estimate is the number of cycles that the compiler estimates, divided by the chip's clock rate. The compiler does
+not estimate the cycles of kernels. `SPLASH_SHARE` determines the time of splash attention. If a program has any other
+kernel, the range has no upper end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +16,12 @@ from taetpu.core.chips import Slice
 from taetpu.train.matmul_count import SPLASH
 
 SPLASH_SHARE = 1.5
-"""Time of splash attention over that of its matmuls, padded to 128, at the peak rate. The compiler's instruction
-bundles for a v5e give 1.33 (heads of 128), 1.38 (64) and 1.50 (32); see `benchmarks.attention_cycles`."""
+"""Time of splash attention, divided by the time of its matmuls, padded to 128, at the peak rate. The compiler's
+instruction bundles for a v5e give 1.33 for heads of size 128, 1.38 for 64 and 1.50 for 32; see
+`benchmarks.attention_cycles`."""
 
 Range = tuple[float, float | None]
-"""The lower and upper estimate; None if there is no upper one."""
+"""Lower and upper estimate of a time in seconds; the upper estimate is None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class Work:
 
     Attributes:
         packs: number of packs, trained one after another.
-        steps: steps of each pack.
-        runs: runs in all packs, without padding.
-        tokens: tokens of one run in one step.
-        flops: model FLOPs of one run in one step, without rematerialisation and padding.
-        width: runs per pack, with padding.
-        devices: devices that a pack is spread over.
+        steps: number of training steps per pack.
+        runs: number of runs in all packs, excluding padding.
+        tokens: number of tokens per run and step.
+        flops: model FLOPs per run and step, excluding rematerialisation and padding.
+        width: number of runs per pack, including padding.
+        devices: number of devices that train a pack.
     """
 
     packs: int
@@ -45,16 +48,22 @@ class Work:
 
 
 def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]:
-    """Estimate what training with a program takes on a slice.
+    """Estimate the memory, time and utilisation of training with a program on a slice.
 
     Args:
-        facts: what the compiler reports on the program (`tpu.compile_worker.compile_request`).
+        facts: the compiler's report on the program (see `tpu.compile_worker.compile_request`).
 
     Returns:
-        Per device: `hbm` bytes, needed and available to a program; `flops` and `bytes` of a step and their ratio,
-        `intensity` (a step is compute-bound above the chip's own ratio, `balance`). Then `[low, high]` ranges, None
-        where unknown: `step_seconds`, `seconds` of all packs, `utilisation` (model FLOPs of real runs over the peak of
-        all devices of the slice) and `tokens_per_second`; and `missing`: what is unknown, as text.
+        Per device: `hbm`, the bytes that the program needs and the bytes available to it; `flops`, `padded_flops` and
+        `bytes` of a step; `intensity`, the ratio of FLOPs to bytes; `balance`, the ratio of the chip's peak rate to its
+        bandwidth. A step is compute-bound if its intensity exceeds the balance. `roofline_seconds` and
+        `compiler_seconds` are the two estimates of a step's time.
+
+        The following values are ranges `[low, high]`; an unknown end is None. `step_seconds` is the time of a step and
+        `seconds` the time of all packs. `utilisation` is the share of the peak rate of all devices in the slice that
+        the model FLOPs of real runs use. `tokens_per_second` counts the tokens of real runs.
+
+        `missing` lists the unknown quantities, as text.
     """
     chip, share = tpu.generation, tpu.generation.devices_per_chip
     peak, bandwidth = chip.bf16_flops / share, chip.hbm_bandwidth / share
@@ -65,7 +74,8 @@ def estimate(facts: Mapping[str, Any], work: Work, tpu: Slice) -> dict[str, Any]
         compiler += SPLASH_SHARE * sum(facts["kernel_flops"].values()) / peak
     step: Range = (min(roofline, compiler), max(roofline, compiler)) if compiler else (roofline, None)
     real = work.runs / (work.packs * work.width)
-    # The model count has three matmuls for each one; the program has one for those without a gradient.
+    # Model FLOPs count three matmuls (one forward, two backward) for each matmul in the model. A program executes only
+    # one of them if the matmul has no gradient.
     useful = min(work.flops * work.width, facts["flops"] * work.devices) * real
     return {
         "hbm": None if memory is None else {
@@ -101,7 +111,7 @@ def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
 
 
 def _unknown_kernels(facts: Mapping[str, Any]) -> str:
-    """Return the kernels of unknown cost, as text; "" if there are none."""
+    """Return text that names the kernels whose cost is unknown; "" if there are none."""
     known = facts["kernel_flops"]
     if facts.get("kernels") and not known:
         return "kernels"
@@ -120,11 +130,15 @@ def _divide(amount: float, seconds: Range) -> tuple[float | None, float]:
 
 
 def bill(seconds: Sequence[Range | None], compiling: float, tpu: Slice) -> dict[str, Any]:
-    """Return the `hours` of a study's steps on a slice and their USD on demand and spot, each `[low, high]`.
+    """Return the time and cost of training a study on a slice.
 
     Args:
-        seconds: those of each program's packs; None for a program that does not run.
-        compiling: CPU seconds of compiling here; also returned as USD of the slice for that time.
+        seconds: time for all packs of each program; None for a program that cannot be trained.
+        compiling: CPU seconds that compilation takes on this machine.
+
+    Returns:
+        `hours`, `usd_on_demand` and `usd_spot`, each `[low, high]`, or None if unknown; `compile_seconds`, and
+        `usd_compiling`, the cost of the slice for that time, on demand and spot.
     """
     rates = tpu.usd_per_hour(False), tpu.usd_per_hour(True)
     compiled = {

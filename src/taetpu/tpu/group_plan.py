@@ -1,4 +1,4 @@
-"""Plan how runs of one structure are packed on a slice, without access to one."""
+"""Plan how runs with the same structure are packed on a slice, on a machine without a TPU."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Runs of one structure, and how they are packed and computed on a slice."""
+    """Runs with the same structure, and how they are packed and computed on a slice."""
 
     group: RunGroup
     source: Source
@@ -32,7 +32,7 @@ class GroupPlan:
 
     @property
     def first(self) -> RunSpec:
-        """The first run, whose structure all share."""
+        """The first run. All runs have its structure."""
         return self.group.runs[0]
 
     @property
@@ -41,7 +41,7 @@ class GroupPlan:
         return -(-len(self.group.runs) // self.layout.width)
 
     def halve(self) -> "GroupPlan | None":
-        """Return the plan with packs of half the width; None if each run is alone."""
+        """Return the plan with half as many runs per pack; None if packs have one run or runs are divided."""
         width = self.layout.width
         if width == 1 or self.layout.divided:
             return None
@@ -51,7 +51,11 @@ class GroupPlan:
 
 
 def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:
-    """Return the plan that training starts with: as few packs as are estimated to fit, spread over all devices."""
+    """Return the plan with which training starts.
+
+    If `train.compute.mesh` or the memory of a device requires it, each run is divided over several devices. Otherwise,
+    the plan uses as many devices as possible, and then as few packs as are estimated to fit into memory.
+    """
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
     mesh, memory = config.train.compute.mesh, int(tpu.generation.program_gib * 2**30)
@@ -71,7 +75,10 @@ def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) ->
 
 
 def plan_divided(group: RunGroup, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
-    """Return the plan with each run divided over `data * model` devices, and as many runs at once as devices allow."""
+    """Return the plan that divides each run over `data * model` devices.
+
+    As many runs as the devices of the slice allow are trained at the same time.
+    """
     config = group.runs[0].config
     at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))
     layout = Layout(at_once, at_once * data * model, data=data, model=model)

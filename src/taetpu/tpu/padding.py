@@ -1,7 +1,7 @@
-"""Sizes of a model that are not multiples of a TPU's tiles, and how much of the tiles is padding.
+"""Report the sizes in a model that fill a TPU's tiles only in part.
 
 Arrays are stored in tiles of 8 (float32) or 16 (bfloat16) by 128 elements, and matrix units have 128 or 256 rows and
-columns; smaller sizes are padded (docs.cloud.google.com/tpu/docs/performance-guide).
+columns. Smaller sizes are padded (docs.cloud.google.com/tpu/docs/performance-guide).
 """
 
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ MIN_FILLED = 0.75
 
 @dataclass(frozen=True)
 class Size:
-    """A size of a model, and the size with padding.
+    """A size in a model, with and without padding.
 
     Attributes:
-        name: `model.dim`, `head_dim`, or a parameter with this last axis.
+        name: `model.dim`, `task.seq_len`, `head_dim`, or a parameter whose last axis has this size.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Size:
 
     @property
     def filled(self) -> float:
-        """Share of the tiles that is used."""
+        """Share of the tiles that is not padding."""
         return self.size / self.padded
 
 
 def tiled_sizes(config: ResolvedConfig, source: Source) -> list[Size]:
-    """Return the distinct sizes of a model along the last axis of its tiles."""
+    """Return the distinct sizes of the last axes of a model's arrays."""
     names: dict[int, str] = {}
     for name, size in _named_sizes(config, source):
         names.setdefault(size, name)
@@ -58,7 +58,7 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
 
 
 def describe_padding(sizes: list[Size]) -> list[str]:
-    """Return a sentence for each size below `MIN_FILLED`, the worst first."""
+    """Return a sentence for each size with a filled share below `MIN_FILLED`, in increasing order of that share."""
     return [
         f"{one.name} {one.size} is padded to {one.padded}: {one.filled:.0%} of its tiles is used"
         for one in sorted(sizes, key=lambda one: one.filled)
