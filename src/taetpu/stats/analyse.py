@@ -1,4 +1,4 @@
-"""Analysis of a study's folder into `results.json`, which is a deterministic function of the stored runs."""
+"""Computation of `results.json`, which is a deterministic function of a study's stored runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
-"""Up to this many seeds a study is labelled as screening."""
+"""Maximum number of seeds of a study that is labelled as screening."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Group:
     imputed: model.Fit
 
     def places(self, table: Table) -> int:
-        """Return the decimal places of the arms' means, the minimum for their effects."""
+        """Return the number of decimal places for the arms' means, which is also the minimum for their effects."""
         return formatting.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
 
 
@@ -46,7 +46,7 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
     """Compute the results of a study and store them as `results.json`.
 
     Raises:
-        UserError: See `compute_results`.
+        UserError: If `compute_results` raises an error.
     """
     results = compute_results(folder)
     folder.write_results(results)
@@ -56,8 +56,8 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
 def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, Any]:
     """Compute the results of a study from its stored runs, without storing them.
 
-    Without `checked`, finished runs are first checked for damage as far as this is cheap; see `RunFolder.find_damage`.
-    There are effects but no verdicts while runs are unfinished, or at a number of seeds without a planned analysis.
+    Unless `checked` is true, the function first runs the cheap checks of `RunFolder.find_damage` on the completed runs.
+    The results have no verdicts while runs are unfinished or if no analysis is planned at this number of seeds.
 
     Args:
         folder: the study's folder.
@@ -124,19 +124,19 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
 
 
 def baselines(study: Mapping[str, Any]) -> dict[str, str]:
-    """Return the baseline of each arm, without the baselines themselves."""
+    """Return the baseline of each arm that is not a baseline itself."""
     roles = study.get("roles", {})
     against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
     return {arm: base for arm, base in against.items() if arm != base}
 
 
 def has_verdicts(plan: Plan, seeds: int) -> bool:
-    """Return whether verdicts are given at this number of seeds: at planned analyses, and beyond the last one."""
+    """Return whether `seeds` is the number of seeds at a planned analysis or exceeds that of the last one."""
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
 def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]:
-    """Return the groups of arms by baseline, the study's own baseline first."""
+    """Return one group of arms for each baseline, starting with the study's main baseline."""
     found = []
     for baseline in dict.fromkeys([BASELINE, *against.values()]):
         arms = [arm for arm, base in against.items() if base == baseline]
@@ -149,7 +149,7 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
     return found
 
 
-# The baseline has no verdict on itself.
+# Fields of a baseline, which has no verdict.
 _NOT_JUDGED = {
     "effect": None,
     "ci95": None,
@@ -178,9 +178,9 @@ def _arm_effect(
         plan: the analysis plan.
         study: the frozen study.
         group: the arms with the same baseline.
-        final: whether verdicts are given.
+        final: whether the results include verdicts.
         compared: number of arms in Holm's correction.
-        places: decimal places of the arms' means.
+        places: number of decimal places for the arms' means.
     """
     if not final:  # unplanned p-values would invite a verdict
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
@@ -212,7 +212,7 @@ def _pair(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def _in_noise_sd(effect: float | None, residual_sd: float | None) -> float | None:
-    """Return an effect in units of the noise of one run."""
+    """Return an effect divided by the standard deviation of one run's noise."""
     return None if effect is None or not residual_sd else effect / residual_sd
 
 
@@ -221,7 +221,7 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
 
     Args:
         table: the study's runs.
-        group: the arms compared with the study's own baseline.
+        group: the arms compared with the study's main baseline.
         plan: the analysis plan.
         compared: number of arms in Holm's correction.
     """
@@ -248,7 +248,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
 
 
 def _packs(table: Table) -> list[dict[str, Any]]:
-    """Return the layouts of packs, how each was chosen, and the number of `runs` trained with it."""
+    """Return each pack layout with the reason for its choice and the number of `runs` trained with it."""
     found: dict[str, dict[str, Any]] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
@@ -258,7 +258,7 @@ def _packs(table: Table) -> list[dict[str, Any]]:
 
 
 def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of reused runs, and how many of them were replicated."""
+    """Return the number of reused runs and the number of reused runs that an audit replicated."""
     taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.origin()}
     proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
     return {"runs": len(taken), "audited": len(taken & proved)}

@@ -5,14 +5,18 @@ from typing import Any
 
 
 def effective_overrides(overrides: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
-    """Return the overrides without `idle` ones, which equal the baseline's value, as in some cells of a grid."""
+    """Return the overrides except those at `idle` paths.
+
+    An idle override repeats the baseline's value, for example in a cell of a grid.
+    """
     return {path: value for path, value in overrides.items() if path not in idle}
 
 
 def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    """Return the effective overrides of an arm of a frozen study.
+    """Return the effective overrides of an arm in a frozen study.
 
-    Earlier versions did not record idle overrides; numbers and text that equal the baseline's are idle there.
+    In a study frozen by a version that did not record idle overrides, an override counts as idle if its value equals
+    the baseline's value and the arm has other overrides.
     """
     overrides: Mapping[str, Any] = study["arms"][arm]
     if "idle" in study:
@@ -32,7 +36,7 @@ def _value_at(base: Mapping[str, Any], path: str) -> Any:
 
 
 def format_changes(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Format overrides as `model.position: rope -> none`; without the old value if it is unset or equal."""
+    """Format overrides as `model.position: rope -> none`, omitting the old value if it is unset or unchanged."""
     return "; ".join(_format_change(path, value, base) for path, value in diff.items())
 
 
@@ -47,7 +51,7 @@ def _format_old(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a component as its kind with its fields, and any other value as in YAML."""
+    """Format a component as its kind followed by its fields, and any other value as in YAML."""
     if isinstance(value, Mapping):
         fields = [f"{key}={_format_value(part)}" for key, part in value.items() if key != "kind"]
         return str(value.get("kind", "")) + (f"({', '.join(fields)})" if fields else "")

@@ -1,4 +1,4 @@
-"""Two-way analysis of variance of arms and seeds with possibly empty cells, and tests for unequal noise."""
+"""Two-way analysis of variance with the factors arm and seed, which allows empty cells, and tests for unequal noise."""
 
 import functools
 import math
@@ -15,22 +15,23 @@ Values = Mapping[str, Mapping[int, float]]
 """Values of finished runs: arm -> seed -> value."""
 
 GUARD_ALPHA = 0.15
-"""Level of the test for a noisy arm: lenient, because a missed one costs more than a wider interval.
+"""Level of the test for a noisy arm. It is lenient because a missed noisy arm costs more than a wider interval.
 
-From `benchmarks/calibration.py`: at 0.1, intervals cover too rarely if one of few arms is two or three times as noisy;
-at 0.2, a study of few equally noisy arms loses too much power.
+The level was chosen with `benchmarks/calibration.py`. At 0.1, the coverage of intervals is too low if a study has few
+arms and one of them is two or three times as noisy as the others. At 0.2, a study with few equally noisy arms loses too
+much power.
 """
 
 COPIES_ALPHA = 0.03
-"""Level of the test for correlated noise between arms: strict, because rejection adds the paired test to all effects.
+"""Level of the test for correlated noise between arms. It is strict, since rejection adds a paired test to all effects.
 
-From `benchmarks/calibration.py`: at 0.05, a study of few independent arms loses too much power.
+The level was chosen with `benchmarks/calibration.py`. At 0.05, a study with few independent arms loses too much power.
 """
 NULL_DRAWS = 20_000
-"""Draws from the null distribution of that test, which has no closed form."""
+"""Number of draws that approximate the null distribution of John's statistic, which has no closed form."""
 
 ROUNDING = 1e-12
-"""A spread below this share of the values' size is rounding, not noise."""
+"""Spread relative to the values' magnitude up to which differences count as rounding errors instead of noise."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Estimate:
         return float(2 * stats.t.sf(abs(self.value) / self.standard_error, self.df))
 
     def interval(self, critical: float) -> tuple[float, float]:
-        """Return the interval of `critical` standard errors to both sides."""
+        """Return the interval that extends `critical` standard errors to both sides of the value."""
         half = critical * self.standard_error
         return self.value - half, self.value + half
 
     def p_inside(self, bound: float) -> float:
-        """Return the p-value of equivalence: the larger of the two one-sided tests against `-bound` and `bound`.
+        """Return the p-value of equivalence, the larger p-value of the one-sided tests against `-bound` and `bound`.
 
         Source: Schuirmann (1987), A comparison of the two one-sided tests procedure and the power approach.
         """
@@ -64,9 +65,10 @@ class Noisy:
     """Arm that is noisier than the rest.
 
     Attributes:
-        own: its contribution to the residual sum of squares.
+        own: the arm's contribution to the residual sum of squares.
         own_df: degrees of freedom of `own`.
-        share: how many of `own_df` reflect its own variance in expectation; the others reflect that of the rest.
+        share: weight of the arm's variance in the expectation of `own`. The variance of the other arms has the weight
+            `own_df - share`.
         rest: residual variance without the arm.
         rest_df: degrees of freedom of `rest`.
     """
@@ -78,7 +80,7 @@ class Noisy:
     rest_df: int
 
     def estimate(self, value: float, own_weight: float, weight: float) -> Estimate:
-        """Return an estimate that uses this arm's own noise and the pooled noise of the others.
+        """Return an estimate that uses the noise of this arm and the pooled noise of the other arms.
 
         Args:
             value: the effect.
@@ -97,13 +99,13 @@ class Noisy:
 class Blocked:
     """Table of values with the least-squares fit of the two-way model.
 
-    The arms' effects are eliminated from the normal equations, so their size is the number of seeds for any number of
-    arms.
+    The arms' effects are eliminated from the normal equations. The number of equations is therefore the number of
+    seeds and does not depend on the number of arms.
 
     Attributes:
-        arms: the arms that have a value.
-        y: `(arms, seeds)`, 0 for empty cells.
-        filled: `(arms, seeds)`, 1 for cells with a value. Every arm has at least one.
+        arms: the arms that have at least one value.
+        y: values, `(arms, seeds)`, 0 for empty cells.
+        filled: mask of the cells with a value, `(arms, seeds)`, 1 or 0. Every arm has at least one filled cell.
     """
 
     arms: tuple[str, ...]
@@ -112,7 +114,7 @@ class Blocked:
 
     @classmethod
     def from_values(cls, values: Values) -> "Blocked":
-        """Build the table from values by arm and seed; arms without values are omitted."""
+        """Build the table from values by arm and seed, without the arms that have no values."""
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
@@ -121,7 +123,7 @@ class Blocked:
 
     @cached_property
     def blocks(self) -> Array:
-        """Each arm's part of the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
+        """Contribution of each arm to the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
         diagonal = self.filled[:, :, None] * np.eye(self.filled.shape[1])
         return diagonal - np.einsum("as,at->ast", self.filled, self.filled / self.filled.sum(1, keepdims=True))
 
@@ -148,7 +150,7 @@ class Blocked:
 
     @cached_property
     def rss(self) -> float:
-        """Residual sum of squares; 0 if it is only rounding."""
+        """Residual sum of squares; 0 if the residuals are only rounding errors."""
         return self._cleaned(float((self.residuals**2).sum()))
 
     def _cleaned(self, rss: float) -> float:
@@ -160,7 +162,10 @@ class Blocked:
         return int(self.filled.sum()) - len(self.arms) - _rank(self.equations)
 
     def weights(self, contrast: Mapping[str, float]) -> Array | None:
-        """Return the weights of the cells in a contrast, `(arms, seeds)`; None if shared seeds do not link the arms."""
+        """Return the cells' weights in a contrast, `(arms, seeds)`, or None if the contrast cannot be estimated.
+
+        A contrast cannot be estimated if one of its arms has no values or if its arms are not linked by shared seeds.
+        """
         if not set(contrast) <= set(self.arms):
             return None
         means = np.array([contrast.get(arm, 0.0) for arm in self.arms])[:, None] * self.filled
@@ -171,7 +176,7 @@ class Blocked:
         return means - self._centred(np.broadcast_to(through, self.y.shape))
 
     def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
-        """Return the weighted sum of the arms' values on each seed that all of them have."""
+        """Return the weighted sum of the values for each seed that all arms in the contrast share."""
         rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
         weights = np.array([contrast[self.arms[i]] for i in rows])
         return weights @ self.y[rows][:, self.filled[rows].all(0)]
@@ -180,9 +185,9 @@ class Blocked:
     def copies(self) -> bool:
         """Whether the noise of arms is correlated beyond the effect of the seed.
 
-        Nearly identical arms are nearly the same runs: their residuals are not independent, and the pooled noise is too
-        small. John's test rejects uncorrelated, equally noisy residuals if few directions hold most of their variance.
-        It uses the seeds that all arms have, without the arms known to be noisier.
+        Nearly identical arms train nearly identical runs. Their residuals are not independent, so the pooled noise
+        estimate is too small. John's test rejects uncorrelated residuals with equal variance if few directions hold
+        most of the variance. The test uses the seeds that all arms share and excludes arms flagged as noisy.
 
         Source: John (1972), The distribution of a statistic used for testing sphericity of normal distributions.
         """
@@ -201,14 +206,15 @@ class Blocked:
 
     @cached_property
     def noisy(self) -> dict[str, Noisy]:
-        """Arms that are noisier than all others pooled."""
+        """Arms that are noisier than the other arms pooled."""
         return dict(self._noisy())
 
     def _noisy(self) -> Iterator[tuple[str, Noisy]]:
-        """Yield the noisy arms by an F test.
+        """Yield the arms that an F test flags as noisy.
 
-        Without an arm, the residual sum of squares loses the arm's part. Under equal noise, this part and the rest are
-        independent chi-squares, so their ratio is F distributed, also with empty cells.
+        Removing an arm reduces the residual sum of squares by the arm's contribution. Under equal noise, the
+        contribution and the remainder are independent chi-squared variables up to a common scale. The ratio of their
+        mean squares is therefore F distributed, even with empty cells.
         """
         for i, arm in enumerate(self.arms):
             left = self.equations - self.blocks[i]

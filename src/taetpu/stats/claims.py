@@ -17,7 +17,7 @@ CLAIM = re.compile(
 EXAMPLES = "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent` or `one-head is not better`."
 
 MIN_PLACES = 4
-"""Least decimal places of an interval's end in a finding."""
+"""Minimum number of decimal places for the end of an interval in a finding."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Claim:
         text: the claim as written.
         arm: the arm's name.
         verdict: the claimed verdict.
-        negated: whether the claim is that the verdict does not hold.
-        at_least: lower bound on the size of the effect, for the whole 95 % interval.
-        at_most: upper bound on the size of the effect, for the whole 95 % interval.
+        negated: whether the claim says that the verdict does not hold.
+        at_least: claimed lower bound on the size of the effect. The whole 95 % interval must satisfy it.
+        at_most: claimed upper bound on the size of the effect. The whole 95 % interval must satisfy it.
     """
 
     text: str
@@ -55,10 +55,11 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
 
     Args:
         text: the claim as written.
-        where: its place in the claims file, for messages.
+        where: the claim's location in the claims file, for messages.
 
     Raises:
-        UserError: If the claim does not have the expected form, or its size is not a number.
+        UserError: If the claim does not have the expected form, its size is not a number of at least 0, or it gives a
+            size for a negated or inconclusive verdict.
     """
     found = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or found is None:
@@ -83,15 +84,15 @@ def _parse_size(text: str, where: KeyPath) -> float:
 
 
 def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
-    """Check a claim; no claim holds before the results are final.
+    """Check a claim against a study's results. No claim holds if its arm has no verdict.
 
     Args:
         claim: the claim.
         results: the content of `results.json`.
-        where: the claim's place in the claims file, for messages.
+        where: the claim's location in the claims file, for messages.
 
     Raises:
-        UserError: If the study does not have the claim's arm.
+        UserError: If the claim's arm is not an arm with a baseline in the study.
     """
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     if claim.arm not in arms:
@@ -118,7 +119,7 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
 
 
 def _effect_sizes(interval: list[float] | None) -> tuple[float, float]:
-    """Return the smallest and the largest size of an effect within its interval."""
+    """Return the smallest and the largest absolute value in an effect's interval."""
     if interval is None:
         return 0.0, math.inf
     low, high = interval

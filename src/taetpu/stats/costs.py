@@ -16,9 +16,10 @@ def read_costs(folder: StudyFolder, results: Mapping[str, Any]) -> dict[str, dic
         results: the content of `results.json`.
 
     Returns:
-        By arm, `train_seconds` of all steps of a run without compilation, `inference_seconds` of one token in an
-        evaluation batch, and the `width` of the pack. Times are a run's share of its pack, so they are comparable only
-        at equal width. Untimed values are None.
+        A mapping from each arm to medians over its runs. `train_seconds` is the time for all steps of a run without
+        compilation, `inference_seconds` is the time per token in an evaluation batch, and `width` is the number of runs
+        in the pack. Each time is a run's share of the time of its pack, so times are comparable only at equal width.
+        Values that were not recorded are None.
     """
     found = {}
     for arm in results["arms"]:

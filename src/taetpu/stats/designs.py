@@ -32,12 +32,12 @@ def analyse_designs(
 
     Args:
         study: the frozen study.
-        table: its runs.
-        plan: its analysis plan.
+        table: the study's runs.
+        plan: the study's analysis plan.
         judged: the effect and verdict of each arm.
 
     Returns:
-        An entry for each of `leave_one_out, add_one_in, factorial, ladder` that the study has, and `limits`.
+        `limits`, and an entry for each of the designs `leave_one_out, add_one_in, factorial, ladder` in the study.
     """
     roles = _original_roles(study)
     found: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def analyse_designs(
 
 
 def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the roles of arms, without the copies that matching or tuning adds."""
+    """Return the roles of all arms except the copies added by matching or tuning."""
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
 
@@ -61,7 +61,7 @@ def _scale(role: Mapping[str, Any]) -> str:
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
-    """Return `{rung: {part: (arm, baseline)}}`; the part None stands for all parts."""
+    """Return `{rung: {part: (arm, baseline)}}`. The part None means all parts together."""
     found: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:
@@ -70,7 +70,7 @@ def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tu
 
 
 def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
-    """Return the effect of all parts minus the sum of the single effects; None with a single part."""
+    """Return the joint effect of all parts minus the sum of the single effects; None without an arm for all parts."""
     if None not in parts:
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
@@ -140,7 +140,7 @@ def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str
 
 
 def design_limits(study: Mapping[str, Any]) -> list[str]:
-    """Return the limitations of a study's designs, a sentence each."""
+    """Return the limitations of a study's designs, one sentence per limitation."""
     design = study.get("design", {})
     roles = _original_roles(study)
     kinds = ("leave_one_out", "add_one_in")
@@ -152,7 +152,7 @@ def design_limits(study: Mapping[str, Any]) -> list[str]:
 
 
 def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
-    """Return the limitations of arms outside designs, which depend on how many settings each changes."""
+    """Return the limitations of the arms outside designs, based on the number of settings that each arm changes."""
     roles = study.get("roles", {})
     own = study.get("design", {}).get("ladder", {}).get("own", "")
     written = {arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), own)}
@@ -167,6 +167,6 @@ def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
 
 
 def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:
-    """Return whether an arm is from the study file or its grid, at the ladder's `own` scale."""
+    """Return whether an arm is written in the study file or in its grid and has the study's `own` scale."""
     derived = {"design", "match", "tuned"} & set(role)
     return arm != BASELINE and not derived and _scale(role) == own

@@ -7,18 +7,19 @@ from taetpu.stats.plan import Plan
 from taetpu.store.runs import RunFolder
 
 JUDGED_BY = ("primary", "direction", "equivalence", "alpha")
-TUNED_SUFFIX = "@tuned"  # ends the names of arms that tuning adds
-TRIAL_MARK = "~"  # in the names of the arms that tuning tries
+TUNED_SUFFIX = "@tuned"  # suffix in the name of an arm that tuning adds
+TRIAL_MARK = "~"  # part of the name of every tuning trial's arm
 
 
 def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
-    """Return the departures of a frozen study from its plan, a sentence each.
+    """Return the departures of a frozen study from its plan, one sentence per departure.
 
-    Additional arms and seeds are not departures: arms are marked by `planned`, and seeds raise the `error_rate`.
+    Additional arms and seeds are not departures. In `results.json`, an additional arm has `planned: false`, and
+    additional seeds increase the plan's `error_rate`.
 
     Args:
         study: the frozen study.
-        plan: its analysis plan.
+        plan: the study's analysis plan.
     """
     found = []
     if ended := study.get("planned_after", 0):
@@ -48,12 +49,12 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
 
 
 def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:
-    """Return the metric that tuning selected by; earlier versions used the primary metric without recording it."""
+    """Return the metric by which tuning selected the best trial; the primary metric if no metric is recorded."""
     return tuning.get("metric", primary)
 
 
 def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
-    """Return whether an arm is added by tuning that has not ended or whose trials all diverged."""
+    """Return whether tuning adds this arm and either has not ended or found no best trial for some arm."""
     if not arm.endswith(TUNED_SUFFIX):
         return False
     tuning = study.get("tuning")
@@ -61,7 +62,7 @@ def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
 
 
 def find_unplanned_runs(study: Mapping[str, Any], plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield runs of arms or seeds that are not in the study, and so not in any result."""
+    """Yield a sentence for each run whose arm or seed is not in the study. Results do not include such runs."""
     tuning = study.get("tuning") or {"seeds": (), "arms": {}}
     tried = {trial["arm"] for entry in tuning["arms"].values() for trial in entry["trials"].values()}
     tuning_unfinished = not tuning["arms"] and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)

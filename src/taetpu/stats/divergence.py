@@ -1,4 +1,4 @@
-"""Divergence as an outcome: counts, a test of equal rates, and worst-case values."""
+"""Analysis of divergence as an outcome: counts, a test of equal divergence rates, and worst-case values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from taetpu.stats.model import Values
 from taetpu.stats.plan import Direction
 
 DivergedSeeds = Mapping[str, frozenset[int]]
-"""Diverged seeds by arm."""
+"""Seeds with a diverged run, by arm."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """Numbers of an arm's runs by outcome."""
+    """Number of an arm's runs with each outcome."""
 
     finished: int
     diverged: int
@@ -28,7 +28,9 @@ class Count:
 
 @lru_cache(maxsize=4096)  # each call searches over the nuisance parameter
 def boschloo_p(arm: Count, baseline: Count) -> float | None:
-    """Return the two-sided p-value of equal rates of divergence; None if there is nothing to compare.
+    """Return the two-sided p-value of equal divergence rates.
+
+    It is None if either arm has fewer than two ended runs or if all runs have the same outcome.
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
     """
@@ -41,7 +43,7 @@ def boschloo_p(arm: Count, baseline: Count) -> float | None:
 
 
 def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:
-    """Return the values with diverged runs replaced by the worst value of any finished run."""
+    """Return the values, with the worst value of any finished run for each diverged run."""
     known = [value for row in values.values() for value in row.values()]
     if not known:
         return {arm: dict(row) for arm, row in values.items()}

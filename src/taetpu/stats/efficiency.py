@@ -1,10 +1,10 @@
 """Steps and training FLOPs at which an arm reaches the baseline's final value.
 
-The curves are evaluated during training on a sample of the validation split. The arm's curve is compared with the last
+During training, curves are evaluated on a sample of the validation split. The arm's curve is compared with the last
 point of the baseline's curve on the same sample, never with a value from the whole split.
 
-Interpret with care if the learning rate decays: the loss in the middle of a schedule is worse than that of a schedule
-that ends there.
+Interpret the results with care if the learning rate decays. The loss in the middle of a schedule is worse than the
+final loss of a schedule that ends at the same step.
 """
 
 import math
@@ -21,7 +21,7 @@ from taetpu.store.metrics import curve_metric
 
 
 def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
-    """Return the ratio of the arm's cost at the baseline's final value to the baseline's total cost.
+    """Return the cost at which the arm reaches the baseline's final value, relative to the baseline's total cost.
 
     Args:
         arm: cells of the arm's finished runs.
@@ -29,9 +29,10 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
         plan: the analysis plan.
 
     Returns:
-        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, t interval of the logarithm), and the
-        number of `seeds` and of those that `reached` the value. Ratios are None unless all seeds reach it. None if the
-        metric was not measured during training, or on different samples.
+        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, t interval of the logarithm), the
+        number of compared `seeds`, and the number of seeds on which the arm `reached` the value. `steps` and `flops`
+        are None unless the arm reached the value on all seeds. The whole result is None if no seeds can be compared,
+        the metric was not measured during training, or the runs used different validation samples.
     """
     theirs = {cell.seed: cell for cell in baseline}
     pairs = [(cell, theirs[cell.seed]) for cell in arm if cell.seed in theirs]
@@ -48,7 +49,10 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
 
 
 def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
-    """Return the step at which the arm reaches the baseline's final value, divided by the baseline's steps, or inf."""
+    """Return the step at which the arm reaches the baseline's final value, divided by the baseline's number of steps.
+
+    It is inf if the arm never reaches the value, and None if the curves are missing or not comparable.
+    """
     assert arm.result is not None  # both finished
     assert baseline.result is not None
     name = curve_metric(plan.primary, arm.curves)
@@ -56,7 +60,7 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
     if curve is None or target is None or len(curve.step) < 2:
         return None
-    if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # a run reused from a study with another one
+    if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # e.g. a reused run
         return None
     sign = 1 if plan.direction == "min" else -1
     step = first_crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
@@ -64,7 +68,7 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
 
 def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
-    """Return the linearly interpolated first step at which a curve is at or below the target, or inf."""
+    """Return the first step, linearly interpolated, at which a curve is at or below the target; inf if it never is."""
     below = np.flatnonzero(values <= target)
     if not len(below):
         return math.inf

@@ -1,7 +1,7 @@
-"""Evaluation noise: how much an effect would vary with another evaluation text of the same size.
+"""Evaluation noise, the variation of an effect between evaluation texts of the same size.
 
-Verdicts do not include it: all arms share one evaluation set, and verdicts hold for that set. It shows how far a
-verdict generalises to other texts.
+Verdicts do not include evaluation noise because all arms share one evaluation set, and verdicts apply to this set.
+Evaluation noise shows to what extent a verdict generalises to other texts.
 """
 
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ import numpy as np
 from taetpu.stats.results_table import Cell
 
 RESAMPLES = 2000
-SUMS = {"loss": "nll", "accuracy": "correct"}  # blocks of bits per byte may differ in their tokens
+SUMS = {"loss": "nll", "accuracy": "correct"}  # not bits per byte: token counts of blocks may differ
 
 
 def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
-    """Return the paired cluster bootstrap of an effect over blocks of the evaluation set.
+    """Estimate the evaluation noise of an effect by a paired cluster bootstrap over blocks of the evaluation set.
 
     Args:
         arm: cells of the arm's finished runs.
         baseline: cells of the baseline's finished runs.
-        metric: the compared metric, `split/name`.
+        metric: the compared metric as `split/name`.
 
     Returns:
         `sd` and percentile `ci95` of the effect, and the number of `blocks`. None if the metric is not a mean over
-        positions, or a run's blocks were not stored.
+        positions, the arms share no seeds, the blocks of a run were not stored, or there are fewer than two blocks.
 
     Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 8.
     """

@@ -1,7 +1,8 @@
 """Factorial designs: main effects and two-factor interactions.
 
-Effects are coded as deviations from the mean, so that the terms of a balanced design are orthogonal. In a fraction of a
-two-level design some terms are aliases of each other: they are estimated as one term, named after the first.
+Effects are coded as deviations from the mean, so the terms of a balanced design are orthogonal. In a fractional
+two-level design, some terms are aliases of each other. Aliased terms are estimated as one term, which has the name of
+the first of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ class Factorial:
 
     Attributes:
         levels: number of levels of each factor; level 0 is the baseline's.
-        cells: level of each factor by arm.
+        cells: mapping from each arm to its level of every factor.
     """
 
     levels: Mapping[str, int]
@@ -46,7 +47,7 @@ class Factorial:
         return [*((factor,) for factor in self.levels), *combinations(self.levels, 2)]
 
     def aliases(self) -> dict[Term, list[Term]]:
-        """Return the estimable terms, each with its aliases: none in a full design."""
+        """Return the estimable terms with their aliases. A full design has no aliases."""
         found: dict[Term, list[Term]] = {}
         for term in self.terms():
             own = self.columns(term)
@@ -63,24 +64,24 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
-    """Return the analysis of variance (marginal tests, "type III") with Holm's correction over terms.
+    """Return an analysis of variance (marginal tests, "type III") with Holm's correction over terms.
 
-    Each term is estimated on every seed and tested by its variation over seeds, as in repeated measures. Noise pooled
-    over cells would be too small: cells that share a level share initial weights and data, so their noise is
-    correlated.
+    Each term is estimated separately for each seed and tested against its variation over seeds, as in a
+    repeated-measures analysis. Pooling over cells would underestimate the noise. Cells that share a level also share
+    initial weights and data, so their noise is correlated.
 
     Args:
         design: the factorial design.
-        values: values by arm and seed. Only seeds that all arms have are used; nothing is estimated if an arm has no
-            value, or the arms with values do not identify all terms.
-        bounds: smallest and largest possible value; intervals are clipped accordingly.
+        values: values by arm and seed. Only the seeds with a value for every arm are used. Nothing is estimated if
+            there are no such seeds or if the design does not identify all terms.
+        bounds: smallest and largest possible value, to which intervals are clipped.
 
     Returns:
-        `terms`: each with its `factors`, `aliases`, `df`, `p`, `p_holm`, `share` of the variance not explained by
-        seeds, and, if all factors have two levels, the `effect` with its `ci95`: for a factor, the mean at its other
-        level minus that at the baseline's level; for a pair, the change in one effect caused by the other factor.
-        `seeds`: the number of seeds that all arms have; `missing`: arms without a value. Tests are None with fewer
-        than two seeds or without noise.
+        `terms`, `seeds` (the number of seeds used) and `missing` (the arms without a value). Each term has `factors`,
+        `aliases`, `df`, `p`, `p_holm` and `share`, the share of the variance within seeds that the term explains. If
+        all factors of a term have two levels, the term also has `effect` and `ci95`. The effect of a factor is the mean
+        at its other level minus the mean at the baseline's level. The effect of a pair is the change in the effect of
+        one factor that the other factor causes. `p` and `ci95` are None with fewer than two seeds or without noise.
     """
     aliases = design.aliases()
     missing = [arm for arm in design.cells if not values.get(arm)]
@@ -107,7 +108,7 @@ def _term(
     y: np.ndarray | None,
     bounds: tuple[float, float],
 ) -> dict[str, Any]:
-    """Return the analysis of one term; `y` is `(arms, seeds)`, or None if nothing can be estimated."""
+    """Return the analysis of one term. `y` has shape `(arms, seeds)` and is None if nothing can be estimated."""
     own = columns[term].shape[1]
     found: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": own}
     found |= {"effect": None, "ci95": None, "p": None, "share": None}
@@ -127,12 +128,12 @@ def _term(
     if noise:
         found["p"] = float(stats.f.sf(between / own / noise, own, own * (seeds - 1)))
     if own == 1 and all(design.levels[factor] == 2 for factor in term):
-        # Codes run from -1 to 1, so a factor's effect is twice its coefficient; and so for a pair, once more.
+        # Codes are -1 and 1, so a factor's effect is 2 times its coefficient, and a pair's effect is 4 times.
         scale = 2.0 ** len(term) / float(sizes[0]) * float(np.sign(directions[:, 0] @ alone[:, 0]))
         found["effect"] = scale * float(mean[0])
         if noise:
             half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
-            # The effect of a factor is a difference of two means, that of a pair one of two such differences.
+            # A factor's effect is a difference of two means. A pair's effect is a difference of two such differences.
             most = 2.0 ** (len(term) - 1) * (bounds[1] - bounds[0])
             found["ci95"] = [clip(found["effect"] + side, (-most, most)) for side in (-half, half)]
     return found

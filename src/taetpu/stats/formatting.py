@@ -1,22 +1,23 @@
-"""Formatting of numbers with no more digits than their uncertainty supports."""
+"""Formatting of numbers with only as many digits as their uncertainty supports."""
 
 import math
 from collections.abc import Callable, Sequence
 
 SIGNIFICANT = 2
-"""Significant digits of an uncertainty; values are rounded to the same decimal place."""
+"""Number of significant digits of an uncertainty. A value has the same number of decimal places as its uncertainty."""
 MAX_PLACES = 12
-"""Most decimal places; smaller values count as zero."""
+"""Maximum number of decimal places. Absolute values below `10**-MAX_PLACES` count as zero."""
 
 
 MAX_NAMES = 6
-"""Most names listed in a sentence."""
+"""Maximum number of names listed in a sentence."""
 
 
 def decimals(uncertainty: float | None, value: float = 1.0) -> int:
-    """Return the decimal places for a value with this uncertainty; without one, four significant digits of `value`.
+    """Return the number of decimal places for a value with this uncertainty.
 
-    `decimals(0.0123)` is 3: the uncertainty reads 0.012.
+    For example, `decimals(0.0123)` is 3, since the uncertainty is written as 0.012. Without a positive, finite
+    uncertainty, `value` gets four significant digits.
     """
     known = uncertainty is not None and uncertainty > 0 and math.isfinite(uncertainty)
     size, digits = (abs(uncertainty or 0), SIGNIFICANT) if known else (abs(value), 4)
@@ -26,11 +27,11 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
 
 
 def mean_places(residual_sd: float | None, baseline: float | None) -> int:
-    """Return the decimal places of a study's means, the minimum for its effects.
+    """Return the number of decimal places for a study's means, which is also the minimum for its effects.
 
     Args:
-        residual_sd: noise of one run, or None.
-        baseline: the baseline's mean, which decides without `residual_sd`.
+        residual_sd: standard deviation of one run's noise, or None.
+        baseline: the baseline's mean, which determines the number of decimal places without `residual_sd`.
     """
     return decimals(residual_sd, baseline or 0)
 
@@ -41,7 +42,10 @@ def is_zero(value: float) -> bool:
 
 
 def number(value: float | None, places: int, sign: bool = False) -> str:
-    """Format a value with `places` decimals, `-` for None; with `sign`, `+` before positive values."""
+    """Format a value with `places` decimal places.
+
+    With `sign`, positive values start with `+`. None and non-finite values are formatted as `-`.
+    """
     if value is None or not math.isfinite(value):
         return "-"
     text = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
@@ -49,34 +53,34 @@ def number(value: float | None, places: int, sign: bool = False) -> str:
 
 
 def half_width(interval: Sequence[float] | None) -> float | None:
-    """Return half the width of an interval, the uncertainty of its centre."""
+    """Return half the width of an interval, which is the uncertainty of its centre."""
     return None if interval is None else (interval[1] - interval[0]) / 2
 
 
 def effect(value: float | None, interval: Sequence[float] | None, places: int = 0) -> str:
-    """Format a signed effect, rounded by the width of its interval, with at least `places` decimals.
+    """Format a signed effect, rounded according to the width of its interval.
 
     Args:
         value: the effect.
-        interval: its interval.
-        places: decimal places of the means that it is a difference of.
+        interval: the interval of the effect.
+        places: minimum number of decimal places, usually the number for the arms' means.
     """
     return number(value, effect_places(value, interval, places), sign=True)
 
 
 def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
-    """Return the decimal places of an effect; at least one if a nonzero effect would read `0`."""
+    """Return the number of decimal places for an effect, at least one if a nonzero effect would be rounded to `0`."""
     if value is None or is_zero(value):
         return max(places, 0 if interval is None else decimals(half_width(interval)))
     return max(decimals(half_width(interval), value), places, 0 if round(value) else 1)
 
 
 def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
-    """Format an interval as `+0.012 to +0.034` with at least `places` decimals; `-` for None.
+    """Format an interval as `+0.012 to +0.034`, or as `-` if it is None.
 
     Args:
         bounds: the ends of the interval.
-        places: decimal places of the effect or of the means.
+        places: minimum number of decimal places, usually the number for the effect or for the means.
     """
     if bounds is None:
         return "-"
@@ -85,19 +89,19 @@ def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
 
 
 def spread(sd: float | None) -> str:
-    """Format a standard deviation or another uncertainty with two significant digits: `0.012`."""
+    """Format a standard deviation or another uncertainty with two significant digits, e.g. `0.012`."""
     return number(sd, decimals(sd))
 
 
 def p_value(p: float | None) -> str:
-    """Format a p-value with three decimals, `<0.001` below that, `-` for None."""
+    """Format a p-value with three decimal places; `<0.001` for smaller values and `-` for None."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def amount(value: float | None) -> str:
-    """Format a count with three significant digits and an SI prefix: `1.06M`, `32.1T`."""
+    """Format a count with three significant digits and an SI prefix, e.g. `1.06M` or `32.1T`."""
     if value is None:
         return "-"
     for power, prefix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
@@ -107,7 +111,7 @@ def amount(value: float | None) -> str:
 
 
 def with_change(value: float | None, base: float | None, text: Callable[[float | None], str]) -> str:
-    """Format an amount with its relative difference from the baseline's: `103k (-3.0%)`."""
+    """Format an amount with its relative difference from the baseline's amount, e.g. `103k (-3.0%)`."""
     if value is None or not base or value == base:
         return text(value)
     share = 100 * (value / base - 1)
@@ -115,21 +119,21 @@ def with_change(value: float | None, base: float | None, text: Callable[[float |
 
 
 def size(value: float | None) -> str:
-    """Format bytes with an SI prefix: `1.5 MB`."""
+    """Format a number of bytes with an SI prefix, e.g. `1.5 MB`."""
     text = amount(value)
     digits = text.rstrip("kMGTPE")
     return text if value is None else f"{digits} {text[len(digits) :]}B"
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Join names, shortened to `a, b, c and 4 more`."""
+    """Join names with commas, shortening long lists as in `a, b, c, d, e and 4 more`."""
     shown = names if len(names) <= MAX_NAMES else names[: MAX_NAMES - 1]
     more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
     return ", ".join(shown) + more
 
 
 def seconds(value: float | None) -> str:
-    """Format a time in a suitable unit: `3.2 ms`, `1.5 min`."""
+    """Format a time given in seconds in a suitable unit, e.g. `3.2 ms` or `1.5 min`."""
     if value is None:
         return "-"
     units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (1e-6, "us"))

@@ -1,13 +1,13 @@
 """Group-sequential tests: planned interim analyses at several numbers of seeds with one overall error rate.
 
-Repeated unplanned tests inflate the error rate. With planned analyses, the alpha spent up to an analysis at a share `t`
-of the seeds is `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`. This is small early on, so the last analysis tests at nearly the
-full rate (Lan and DeMets 1983, Discrete sequential boundaries for clinical trials, with the boundary of O'Brien and
-Fleming 1979).
+Repeated unplanned tests inflate the error rate. Planned analyses spend alpha gradually: up to an analysis with a share
+`t` of the seeds, the alpha spent is `4 - 4 Phi(z(1 - alpha/4) / sqrt(t))`. Early analyses spend little alpha, so the
+last analysis tests at nearly the full level (Lan and DeMets 1983, Discrete sequential boundaries for clinical trials,
+with the boundary of O'Brien and Fleming 1979).
 
-`overall_p` converts the p-value of an interim analysis into the overall error rate at which the analysis would just
-reject. Holm's procedure then applies to it as usual (Ye et al. 2013, A group sequential Holm procedure with multiple
-primary endpoints).
+`overall_p` converts the p-value of an interim analysis into the overall p-value, which is the smallest overall error
+rate at which the analysis rejects. Holm's procedure then applies to the overall p-values (Ye et al. 2013, A group
+sequential Holm procedure with multiple primary endpoints).
 """
 
 import math
@@ -18,19 +18,19 @@ from scipy.optimize import root_scalar
 from scipy.special import ndtr, ndtri
 
 MAX_ANALYSES = 3
-"""Largest number of planned analyses."""
+"""Maximum number of planned analyses."""
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # quadrature over the continuation region
-MIN_P = 1e-12  # smaller overall p-values are reported as this
+MIN_P = 1e-12  # lower bound for overall p-values after the first analysis
 
 
 def overall_p(p: float, shares: Sequence[float], index: int) -> float:
-    """Return the overall p-value of an interim analysis: the error rate at which it would just reject.
+    """Return the overall p-value of an interim analysis, the smallest overall error rate at which it rejects.
 
     Args:
         p: two-sided p-value of the analysis alone.
-        shares: seeds at each analysis as a share of those at the last one; the last is 1.
-        index: index of the analysis, from 0.
+        shares: number of seeds at each analysis divided by the number at the last analysis.
+        index: zero-based index of the analysis.
     """
     if len(shares) == 1:
         return p
@@ -39,7 +39,7 @@ def overall_p(p: float, shares: Sequence[float], index: int) -> float:
     bound, share, before = -float(ndtri(max(p, MIN_P) / 2)) * math.sqrt(shares[index]), shares[index], shares[index - 1]
 
     def excess(log_alpha: float) -> float:
-        """Return the alpha spent by rejecting at `p` beyond the alpha available at this analysis."""
+        """Return the alpha needed for rejection at `p` minus the alpha available at this analysis."""
         alpha = math.exp(log_alpha)
         points, mass = _continuing(alpha, shares[:index])
         return _mass_beyond(bound, points, mass, math.sqrt(share - before)) - (
@@ -61,7 +61,7 @@ def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
 
 
 def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return points and mass of the Brownian motion at the last share that no analysis has stopped."""
+    """Return quadrature points and masses of the Brownian motion at the last share, without paths already stopped."""
     points, mass, before, spent = np.zeros(1), np.ones(1), 0.0, 0.0
     for share in shares:
         sd, total = math.sqrt(share - before), alpha_spent(alpha, share)
@@ -71,23 +71,23 @@ def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.n
 
 
 def _step_within(points: np.ndarray, mass: np.ndarray, sd: float, bound: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return points and mass within the bound after a step."""
+    """Return quadrature points and masses within the bound after a step with standard deviation `sd`."""
     z = (NODES[:, None] * bound - points) / sd
     return NODES * bound, (np.exp(-(z**2) / 2) @ mass) * WEIGHTS * bound / (sd * math.sqrt(2 * math.pi))
 
 
 def alpha_spent(alpha: float, share: float) -> float:
-    """Return the alpha spent up to a share of the seeds."""
+    """Return the alpha spent up to the analysis with this share of the seeds."""
     return float(4 * ndtr(ndtri(alpha / 4) / math.sqrt(share)))
 
 
 def _mass_beyond(bound: float, points: np.ndarray, mass: np.ndarray, sd: float) -> float:
-    """Return the mass beyond the bound, on both sides, after a step."""
+    """Return the mass beyond the bound on both sides after a step with standard deviation `sd`."""
     return float(mass @ (ndtr((points - bound) / sd) + ndtr((-bound - points) / sd)))
 
 
 def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) -> float:
-    """Return the bound with mass `rate` beyond it after a step."""
+    """Return the bound beyond which the mass is `rate` after a step with standard deviation `sd`."""
     if len(points) == 1:
         return -float(ndtri(rate / 2)) * sd
     high = 1.0
@@ -97,7 +97,7 @@ def _find_bound(points: np.ndarray, mass: np.ndarray, sd: float, rate: float) ->
 
 
 def inflated_error_rate(alpha: float, seeds: Sequence[int]) -> float:
-    """Return the error rate of several analyses that each test at level `alpha`.
+    """Return the overall error rate of analyses at the given numbers of seeds that all test at level `alpha`.
 
     Source: Armitage, McPherson and Rowe (1969), Repeated significance tests on accumulating data.
     """

@@ -1,7 +1,8 @@
-"""Checks on stored runs before their numbers are used: undamaged files, and records that agree with folder and study.
+"""Checks of stored runs before their numbers are used.
 
-A run's identity is recomputed from its record. An arm's overrides are compared with the run's config; values that the
-program derives from others (a hidden size, one layer of a pattern) are covered by the identity alone.
+The checks find damaged files and records that contradict the run's folder or the study. A run's identity is recomputed
+from its record, and an arm's overrides are compared with the run's config. Values that the program derives from other
+values (a hidden size, one layer of a pattern) are checked only through the identity.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,16 +16,16 @@ from taetpu.store.documents import RETRAIN
 from taetpu.store.runs import RunFolder
 
 BASELINE = "baseline"
-NOT_COMPARED = ("layers", "num_layers")  # of a model: resolved configs list each layer
+NOT_COMPARED = ("layers", "num_layers")  # model fields that resolved configs replace with a list of all layers
 MISSING = object()
-MAX_LISTED = 5  # problems in one error message
+MAX_LISTED = 5  # maximum number of problems in one error message
 
 
 def find_damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[RunFolder, list[str]]]:
-    """Return the damaged ones among finished runs, each with its problems.
+    """Return the damaged runs with their problems.
 
     Args:
-        runs: runs that are done.
+        runs: runs with status `done`.
         contents: whether to read every file; see `RunFolder.find_damage`.
     """
     found = [(run, run.find_damage(contents) or _record_problems(run)) for run in runs]
@@ -32,7 +33,7 @@ def find_damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[
 
 
 def raise_if_damaged(found: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
-    """Raise `Damaged`, a `UserError` that lists the problems, if there are any damaged runs."""
+    """Raise `Damaged`, a `UserError` that lists the problems, if there are damaged runs."""
     if not found:
         return
     lines = [problem for _, problems in found for problem in problems]
@@ -51,19 +52,19 @@ def _record_problems(run: RunFolder) -> list[str]:
 
 
 def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield contradictions between runs' records, their folders and the frozen study.
+    """Yield contradictions between the records of runs, their folders and the frozen study.
 
     Args:
         study: the frozen study.
-        runs: its runs.
+        runs: the study's runs.
 
     Raises:
-        UserError: If a `config.json` is damaged.
+        UserError: If the `config.json` of a run is damaged.
     """
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_check_own_record(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
-    # Without defaults: runs of one arm may be recorded by versions with different fields.
+    # Defaults are removed because versions with different fields may have recorded the runs of one arm.
     own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
     usual = _most_common_configs(own)
     written = {**study["arms"], **_tuning_overrides(study)}
@@ -79,10 +80,10 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
 def check_record(run: RunFolder) -> Iterator[str]:
     """Yield contradictions between a run's record and its folder (arm, seed, id) or identity (config, data, plug-ins).
 
-    Fields that earlier versions did not record are not required.
+    Fields that earlier versions did not record may be missing.
 
     Raises:
-        UserError: If its `config.json` is damaged.
+        UserError: If the run's `config.json` is damaged.
     """
     recorded = read_config(run)
     known = {"arm": run.arm, "seed": run.seed, "id": run.id, **recorded}
@@ -120,7 +121,7 @@ def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mappin
 
 
 def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the first contradiction between a record and the name of its folder."""
+    """Yield the first contradiction between a run's record and the arm, seed and ID in its folder's path."""
     for part, own in (("arm", run.arm), ("seed", run.seed)):
         if recorded.get(part) != own:
             yield f"config.json is of {part} {recorded.get(part)!r}, but its folder is that of {own!r}"
@@ -131,9 +132,10 @@ def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a problem if the identity differs from that of the recorded config, data and plug-ins.
+    """Yield a problem if the recorded identity differs from the identity of the recorded config, data and plug-ins.
 
-    Records without data or with a shortened identity are from an earlier version and not checked.
+    Records without a config, without data or with a shortened identity are not checked. Earlier versions wrote such
+    records.
     """
     data, given = recorded.get("data"), str(recorded["id"])
     if not recorded.get("config") or data is None or len(given) != ID_LENGTH:
@@ -143,7 +145,7 @@ def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str
 
 
 def _tuning_overrides(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the overrides of the arms that tuning tried."""
+    """Return the overrides of the arms of all tuning trials."""
     entries = (study.get("tuning") or {"arms": {}})["arms"]
     return {
         trial["arm"]: {**study["arms"].get(name, {}), **trial["values"]}
@@ -173,7 +175,7 @@ def _check_arm(
 def _check_unchanged_sections(
     arm: str, config: Mapping[str, Any], overrides: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield sections of a config that differ from the baseline's although the arm does not change them."""
+    """Yield a problem for each section that differs from the baseline's section although the arm does not change it."""
     changed = {path.partition(".")[0] for path in overrides}
     for section, fields in baseline.items():
         if section not in changed and config.get(section) != fields:
@@ -181,22 +183,24 @@ def _check_unchanged_sections(
 
 
 def _baseline_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the baseline's settings that its resolved config has at the same paths."""
+    """Return the baseline's settings whose paths are the same in the resolved config."""
     sections = computation_fields({name: fields for name, fields in base.items() if isinstance(fields, Mapping)})
     model = sections.pop("model", {})
-    if model.get("layers"):  # different layers are resolved one by one
+    if model.get("layers"):  # fields of the resolved layers may differ
         model = {name: value for name, value in model.items() if not isinstance(value, Mapping)}
     found = {f"{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}
     return found | {f"model.{field}": value for field, value in model.items() if field not in NOT_COMPARED}
 
 
 def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]:
-    """Return the values at a path, one per layer for settings of layers; empty if they cannot be determined.
+    """Return the values at a path, one per layer for settings of layers.
+
+    The list is empty if the values cannot be determined.
 
     Args:
         config: a resolved config.
         path: the path of an override.
-        layered: whether single layers are overridden.
+        layered: whether the baseline lists its layers or the arm overrides single layers.
     """
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])
@@ -222,7 +226,10 @@ def _get(data: Any, parts: Sequence[str]) -> Any:
 
 
 def _could_resolve_to(found: Any, written: Any) -> bool:
-    """Return whether a written value may resolve to this one: numbers, kinds and names must agree."""
+    """Return whether the value written in the study may resolve to the value found in a resolved config.
+
+    Numbers, strings and the kinds of components must agree.
+    """
     if isinstance(found, Mapping):
         if isinstance(written, str):
             return found.get("kind", written) == written
@@ -237,5 +244,5 @@ def _could_resolve_to(found: Any, written: Any) -> bool:
 
 
 def _shortened(found: Any, written: Any) -> Any:
-    """Return a component's kind if only the kind is written, else the value."""
+    """Return the kind of a component if the study specifies only its kind, and the found value otherwise."""
     return found.get("kind", found) if isinstance(found, Mapping) and isinstance(written, str) else found

@@ -1,4 +1,4 @@
-"""Effects over scales: the trend of an arm's effect over the rungs of a ladder."""
+"""Analysis of the trend in an arm's effect over the rungs (model scales) of a ladder."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from taetpu.stats.plan import Plan
 
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 EXTRAPOLATION = 4
-"""Size of the extrapolated model relative to the largest one."""
+"""Size of the model to which the trend is extrapolated, relative to the largest trained model."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Rung:
 
     Attributes:
         name: the scale's name.
-        params: parameters of the rung's baseline.
-        differences: arm minus baseline on each seed that both finished.
+        params: number of parameters in the rung's baseline.
+        differences: the arm's value minus the baseline's value on each seed on which both finished.
         effect: the effect at this rung.
         verdict: the verdict at this rung.
     """
@@ -38,8 +38,8 @@ class Rung:
 def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     """Analyse one arm over all scales.
 
-    The trend is a linear regression of the differences on the logarithm of the baseline's parameters. Welch's analysis
-    of variance tests whether effects differ between rungs, linearly or not.
+    The trend is a linear regression of the differences on the logarithm of the baseline's number of parameters. Welch's
+    analysis of variance tests whether effects differ between rungs, whether linearly or not.
 
     Args:
         rungs: the arm at each scale.
@@ -47,7 +47,8 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
 
     Returns:
         `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect",
-        "ci95"}`; the interval assumes that the trend stays linear). Values are None without noise or with one rung.
+        "ci95"}`), whose interval assumes that the trend stays linear. All values except `fate` are None without noise
+        or with fewer than two scales.
     """
     usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
     scales = sorted({rung.params for rung in usable})
@@ -59,7 +60,7 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     from statsmodels.regression.linear_model import OLS  # imported here: takes 0.5 s, and most studies have no ladder
 
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
-    most = plan.bounds[1] - plan.bounds[0]  # that an effect can be
+    most = plan.bounds[1] - plan.bounds[0]  # largest possible effect
     steepest = 2 * most / (x.max() - x.min())
     ends = [clip(float(end), (-steepest, steepest)) for end in line.conf_int(alpha=1 - CONFIDENCE)[1]]
     trend = {"per_doubling": float(line.params[1]), "ci95": ends, "p": float(line.pvalues[1])}
@@ -83,11 +84,14 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
 def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
     """Classify the change of the effect from the smallest to the largest rung.
 
-    - reverses: better at one end and worse at the other.
-    - vanishes: significant at the smallest; at the largest equivalent, or inconclusive with a significant trend to 0.
-    - shrinks, grows: significant at the largest, with a significant trend to or from zero.
-    - holds: significant at both ends in the same direction, without a significant trend.
-    - unclear: none of these.
+    An effect is clear if its verdict is better or worse. The first matching class applies:
+
+    - reverses: the effect is better at one end of the ladder and worse at the other end.
+    - vanishes: the effect is clear at the smallest rung. At the largest rung, it is equivalent, or inconclusive with a
+      significant trend towards zero.
+    - shrinks, grows: the effect is clear at the largest rung, with a significant trend towards or away from zero.
+    - holds: the effect has the same clear verdict at both ends, without a significant trend.
+    - unclear: no other class matches.
     """
     if len(rungs) < 2:
         return "unclear"
@@ -106,12 +110,12 @@ def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool
 
 
 def _welch_p(groups: Sequence[np.ndarray]) -> float | None:
-    """Return the p-value of Welch's test of equal effects on all rungs; None without noise on a rung."""
+    """Return the p-value of Welch's test of equal effects at all rungs; None if a rung shows no noise."""
     if any(np.std(group) == 0 for group in groups):
         return None
     return float(stats.f_oneway(*groups, equal_var=False).pvalue)
 
 
 def tokens_per_parameter(result: Mapping[str, Any]) -> float | None:
-    """Return the training tokens per parameter; compute-optimal is about 20 (Hoffmann et al. 2022)."""
+    """Return the number of training tokens per parameter. About 20 is compute-optimal (Hoffmann et al. 2022)."""
     return result["tokens"] / result["params"] if result.get("params") else None

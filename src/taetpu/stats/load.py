@@ -1,4 +1,4 @@
-"""Loading of a stored study, run configs and results, with checks of their structure."""
+"""Loading of stored studies, run configs and results, with checks of their structure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
     """Return the frozen study.
 
     Raises:
-        UserError: If no study is stored here, or it lacks a valid baseline, arms, seeds or plan.
+        UserError: If no study is stored here, or its name, baseline, arms, seeds, idle overrides or plan are invalid.
     """
     study, file = folder.read_study(), f"{folder.where}/study.yaml"
     arms, seeds = study.get("arms"), study.get("seeds")
@@ -58,7 +58,7 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _wrong(result: Any) -> str | None:
-    """Return why this is not a valid result, or None."""
+    """Return the reason for which this is not a valid result; None if the result is valid."""
     if not isinstance(result, Mapping):
         return f"a run's result must be a mapping, got {type(result).__name__}"
     if result.get("outcome") not in OUTCOMES:

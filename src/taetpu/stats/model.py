@@ -1,17 +1,19 @@
-"""The seed-blocked linear model: additive effects of arms and seeds, with one noise level.
+"""Seed-blocked linear model with additive effects of arms and seeds and one noise level.
 
-`y[arm, seed] = arm + seed + noise`. All arms share the effect of the seed (same data order, same initial weights), so
-removing it reduces the noise; pooling the rest over arms gives many degrees of freedom from few seeds. Without empty
-cells, an arm's effect is the difference of the means, with standard error `sqrt(2 s^2 / seeds)`.
+The model is `y[arm, seed] = arm + seed + noise`. All arms share the effect of a seed (same data order, same initial
+weights), so removing this effect reduces the noise. Pooling the remaining noise over arms gives many degrees of freedom
+from few seeds. Without empty cells, an arm's effect is the difference of the means, with standard error
+`sqrt(2 s^2 / seeds)`.
 
-The mean of a bounded metric is bounded: accuracies lie between 0 and 1, so their differences lie between -1 and 1.
-Effects are estimated in the metric's unit, and intervals are clipped to the possible range, which does not change their
-coverage.
+The mean of a bounded metric is bounded. For example, accuracies are between 0 and 1, so their differences are between
+-1 and 1. Effects are estimated in the metric's unit. Intervals are clipped to the possible range, which does not change
+their coverage.
 
-Pooling assumes equal noise in all arms. The guard tests this for each arm, including the baseline. If one arm of an
-effect is noisier than the rest, a second estimate uses that arm's own noise and the pooled noise of the others; if
-several are, the paired t-test is added, which assumes nothing about other arms. The p-value is the largest of these
-estimates, and the interval covers all of theirs. A noisy baseline therefore guards every effect.
+Pooling assumes equal noise in all arms. The guard tests this assumption for each arm, including the baseline. For each
+arm of an effect that is noisier than the rest, the guard adds an estimate from the noise of this arm and the pooled
+noise of the other arms. If both arms are noisier, the guard also adds the paired t-test, which assumes nothing about
+other arms. The p-value is the largest p-value of all estimates, and the interval covers the intervals of all estimates.
+A noisy baseline therefore guards every effect.
 """
 
 import math
@@ -33,9 +35,9 @@ class Effect:
 
     Attributes:
         effect: arm minus baseline, in the metric's unit.
-        estimates: the pooled estimate and those added by the guard; intervals cover all of theirs, p is the largest.
+        estimates: the pooled estimate, and the estimates added because of noisy arms or correlated noise.
         guarded: whether the arm or the baseline is noisier than the other arms.
-        copies: whether the noise of arms is correlated.
+        copies: whether the noise is correlated between arms.
         room: smallest and largest possible true effect.
     """
 
@@ -47,20 +49,24 @@ class Effect:
 
     @property
     def p(self) -> float | None:
-        """Two-sided p-value of this effect alone."""
+        """Two-sided p-value of this effect without correction for other arms, the largest p-value of all estimates."""
         return max((estimate.p for estimate in self.estimates), default=None)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Interval of this effect alone at `CONFIDENCE`."""
+        """Interval at `CONFIDENCE`, without correction for other arms."""
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval of this effect alone at a confidence level."""
+        """Return the interval at a confidence level, without correction for other arms."""
         return self.interval_with(lambda df: float(stats.t.isf((1 - confidence) / 2, df)))
 
     def interval_with(self, critical: Callable[[float], float]) -> tuple[float, float] | None:
-        """Return the interval from a critical value by degrees of freedom, clipped to `room`."""
+        """Return the interval that covers the intervals of all estimates, clipped to `room`.
+
+        Args:
+            critical: function that returns the critical value for the given degrees of freedom.
+        """
         if not self.estimates:
             return None
         lows, highs = zip(*(estimate.interval(critical(estimate.df)) for estimate in self.estimates), strict=True)
@@ -72,7 +78,7 @@ class Effect:
         return self.interval is not None and any(a == b for a, b in zip(self.interval, self.room, strict=True))
 
     def p_inside(self, bound: float) -> float | None:
-        """Return the p-value of the claim that the true effect is within `-bound` and `bound`."""
+        """Return the p-value for the claim that the true effect is between `-bound` and `bound`."""
         return max((estimate.p_inside(bound) for estimate in self.estimates), default=None)
 
 
@@ -81,16 +87,16 @@ class Fit:
     """Model fitted to all arms."""
 
     effects: dict[str, Effect]
-    """Effects of all arms except the baseline."""
+    """Effect of each arm except the baseline."""
     residual_sd: float | None
-    """Noise of one run without the effect of its seed; None without residual degrees of freedom."""
+    """Standard deviation of a run's noise without the seed's effect; None without residual degrees of freedom."""
     df: int
     levene_p: float | None
-    """p-value of the Brown-Forsythe test of equal noise in all arms, on the residuals."""
+    """p-value of the Brown-Forsythe test for equal noise in all arms, computed from the residuals."""
     noisy: frozenset[str] = field(default_factory=frozenset)
     """Arms that the guard flags as noisier than the rest."""
     copies: bool = False
-    """Whether the noise of arms is correlated."""
+    """Whether the noise is correlated between arms."""
 
 
 def clip(value: float, room: tuple[float, float]) -> float:
@@ -99,7 +105,7 @@ def clip(value: float, room: tuple[float, float]) -> float:
 
 
 def contrast_bounds(weights: Mapping[str, float], bounds: tuple[float, float]) -> tuple[float, float]:
-    """Return the bounds of a weighted sum of means that each lie within `bounds`."""
+    """Return the bounds on a weighted sum of means that are each within `bounds`."""
     ends = [sorted(weight * bound for bound in bounds) for weight in weights.values() if weight]
     return sum(low for low, _ in ends), sum(high for _, high in ends)
 
@@ -108,8 +114,8 @@ def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, f
     """Estimate every arm's effect.
 
     Args:
-        values: value of each finished run; cells may be missing.
-        baseline: the arm that the others are compared with.
+        values: values of the finished runs, by arm and seed. Seeds may be missing for any arm.
+        baseline: name of the arm with which all other arms are compared.
         bounds: smallest and largest possible value.
     """
     cells = Blocked.from_values(values)
@@ -120,12 +126,12 @@ def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, f
 
 
 def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
-    """Estimate a weighted sum of arms' means whose weights sum to 0, by the model of `fit_model`."""
+    """Estimate a weighted sum of the arms' means, with weights that sum to 0, under the model of `fit_model`."""
     return _effect(Blocked.from_values(values), weights, bounds)
 
 
 def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
-    """Return one contrast under the model, with estimates if there is noise."""
+    """Return the effect for one contrast. It has no estimates if the runs show no noise."""
     weights = cells.weights(contrast)
     if weights is None:
         return Effect()
@@ -148,7 +154,7 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:
-    """Return the estimate of the paired t-test; empty if the differences show no noise."""
+    """Return the estimate of the paired t-test as a list, which is empty if the differences show no noise."""
     if np.std(differences) <= rounding:
         return []
     return [Estimate(float(differences.mean()), float(stats.sem(differences)), len(differences) - 1)]

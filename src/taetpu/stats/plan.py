@@ -1,6 +1,7 @@
-"""The analysis plan, fixed before the first run, with the planned interim analyses.
+"""Analysis plan of a study, including the planned interim analyses.
 
-It is frozen with the study and hashed, so a report can show that no choice was made after seeing results.
+The plan is frozen with the study before the first run. Its hash shows that no choice in the plan was changed after
+results were known.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from taetpu.stats.power import ALPHA
 Direction = Literal["min", "max"]
 
 MIN_SEEDS = 2
-"""Fewest seeds for a verdict: a single seed shows no noise."""
+"""Minimum number of seeds for a verdict, since a single seed shows no noise."""
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
@@ -30,13 +31,13 @@ class Plan:
     """Analysis plan of a study.
 
     Attributes:
-        primary: the metric by which arms are compared at the end of training.
+        primary: the metric used to compare arms at the end of training.
         direction: whether lower (`min`) or higher (`max`) is better.
         arms: the compared arms, the baseline first.
         seeds: the seeds of the first analysis.
         looks: numbers of seeds per arm at the planned analyses, ascending.
-        equivalence: the equivalence margin; None without one.
-        alpha: chance of any false verdict of better or worse, over all arms and planned analyses.
+        equivalence: the equivalence margin, or None.
+        alpha: maximum probability of at least one false verdict of better or worse over all arms and planned analyses.
     """
 
     primary: str
@@ -69,7 +70,7 @@ class Plan:
         return self.looks.index(seeds) if seeds in self.looks else None
 
     def overall_p(self, p: float, seeds: int) -> float:
-        """Return the overall p-value for a p-value of the analysis at this number of seeds."""
+        """Return the overall p-value for the p-value `p` of the analysis at this number of seeds."""
         index = self.analysis_index(seeds)
         return (
             p
@@ -78,24 +79,26 @@ class Plan:
         )
 
     def overall_one_sided_p(self, p: float, seeds: int) -> float:
-        """Return the overall p-value for a one-sided p-value, as of an equivalence test."""
+        """Return the overall p-value for a one-sided p-value, e.g. from an equivalence test."""
         return self.overall_p(min(1.0, 2 * p), seeds) / 2
 
     def strictest_level(self, arms: int, seeds: int) -> float:
-        """Return the error rate of Holm's strictest test at this number of seeds, after the planned analyses.
+        """Return the error rate that matches the level of Holm's strictest test at this number of seeds.
 
-        It is that of a study with a single analysis that tests each of `arms` arms at the same level.
+        A single analysis with this error rate, divided equally among `arms` arms, tests each arm at the same level as
+        the strictest test at this planned analysis.
         """
         index = self.analysis_index(seeds)
         shares = [number / self.looks[-1] for number in self.looks]
         return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
-        """Return the chance of a false verdict at this number of seeds: `alpha` unless it exceeds the plan.
+        """Return the probability of a false verdict, which is above `alpha` after repeated verdicts beyond the plan.
 
         Args:
             seeds: number of seeds per arm.
-            judged_at: numbers of seeds of earlier verdicts; None, if unrecorded, assumes verdicts after every seed.
+            judged_at: number of seeds at each earlier verdict. If it is None (not recorded), verdicts are assumed at
+                every number of seeds.
         """
         last = self.looks[-1]
         if seeds <= last:
@@ -114,7 +117,7 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         where: the study's folder, for messages.
 
     Raises:
-        UserError: If there is no plan, or it was changed.
+        UserError: If the study has no plan, or the plan was changed.
     """
     if not isinstance(study.get("plan"), Mapping):
         remedy = "An earlier version froze it. Run the study again under another name."

@@ -1,7 +1,7 @@
-"""Power analysis: the smallest detectable effect, and the seeds needed to detect an effect.
+"""Power analysis: the smallest detectable effect, and the number of seeds needed to detect an effect.
 
-An arm is compared with the baseline by the seed-blocked model, with noise pooled over `arms` arms and the baseline, at
-the strictest level of Holm's correction: `alpha / arms`.
+An arm is compared with the baseline under the seed-blocked model, with noise pooled over `arms` arms and the baseline.
+The test uses the strictest level of Holm's correction, `alpha / arms`.
 """
 
 import math
@@ -14,18 +14,18 @@ from scipy.special import nctdtr, nctdtrinc, stdtrit  # importing scipy.stats ta
 ALPHA = 0.05
 POWER = 0.8
 MAX_SEEDS = 200
-"""Largest number of seeds considered."""
+"""Maximum number of seeds that `PowerAnalysis.seeds_needed` considers."""
 
 
 @dataclass(frozen=True)
 class PowerAnalysis:
-    """Number of comparisons and error rates.
+    """Power analysis for a number of comparisons and error rates.
 
     Attributes:
         arms: number of arms compared with the baseline.
-        alpha: chance of any false verdict.
-        power: chance to detect a true effect.
-        df_a_seed: degrees of freedom per seed after the first; None is one per arm, as for pooled noise.
+        alpha: probability of at least one false verdict.
+        power: probability of detecting a true effect.
+        df_a_seed: degrees of freedom added by each seed after the first. None means one per arm, as for pooled noise.
     """
 
     arms: int
@@ -34,11 +34,11 @@ class PowerAnalysis:
     df_a_seed: float | None = None
 
     def power_at(self, effect: float, sd: float, seeds: int) -> float:
-        """Return the power against one true effect, from the noncentral t distribution.
+        """Return the power to detect a true effect, computed from the noncentral t distribution.
 
         Args:
-            effect: arm minus baseline, in the metric's unit.
-            sd: noise of one run without the effect of its seed.
+            effect: true value of arm minus baseline, in the metric's unit.
+            sd: standard deviation of one run's noise without the seed's effect.
             seeds: number of seeds per arm.
         """
         return float(self._chances(effect, sd, np.array(float(seeds))))
@@ -53,14 +53,14 @@ class PowerAnalysis:
         return df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
     def smallest_effect(self, sd: float, seeds: int) -> float | None:
-        """Return the smallest true effect detected with `power`; None for a single seed, which shows no noise."""
+        """Return the smallest true effect that is detected with `power`; None with fewer than two seeds."""
         if seeds < 2:
             return None
         df, bound = self._bound(np.array(float(seeds)))
         return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
 
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
-        """Return the least number of seeds from `start` that detects this effect; None above `MAX_SEEDS`."""
+        """Return the smallest number of seeds, at least `start`, that detects this effect; None above `MAX_SEEDS`."""
         tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
         enough = tried[self._chances(effect, sd, tried) >= self.power] if len(tried) else tried
         return int(enough[0]) if len(enough) else None

@@ -1,4 +1,4 @@
-"""The table of a study's runs: outcome and value for each arm and seed."""
+"""Table of a study's runs, with the outcome and the value for each arm and seed."""
 
 import math
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ class Cell:
 
     Attributes:
         seed: the seed.
-        outcome: how the run ended.
-        value: the primary metric; None unless the run finished.
-        run: the run's folder; None if it has not ended.
-        result: its `result.json`; None if it has not ended.
+        outcome: outcome of the run; `unfinished` if it has not ended.
+        value: value of the primary metric; None unless the run finished.
+        run: the run's folder; None if the run has not ended.
+        result: the run's `result.json`; None if the run has not ended.
     """
 
     seed: int
@@ -37,24 +37,24 @@ class Cell:
 
     @cached_property
     def curves(self) -> Mapping[str, Series]:
-        """Metrics over training; reading raises `UserError` if they are damaged."""
+        """Metrics during training. Reading this property raises `UserError` if the stored metrics are damaged."""
         return self.run.metrics() if self.run else {}
 
     @cached_property
     def evaluation(self) -> Mapping[str, Array]:
-        """Sums over blocks of the evaluation sets; reading raises `UserError` if they are damaged."""
+        """Sums by block of the evaluation set. Reading this property raises `UserError` if the sums are damaged."""
         return self.run.evaluation() if self.run else {}
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The run's entry in `results.json`."""
+        """Entry of the run in `results.json`."""
         run_id = self.run.id if self.run else None
         return {"seed": self.seed, "id": run_id, "outcome": self.outcome, "value": self.value}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Runs of every arm, one cell per seed, in the study's order."""
+    """Table of runs, with a row of cells for each arm and one cell per seed, in the study's order."""
 
     cells: Mapping[str, list[Cell]]
 
@@ -76,7 +76,7 @@ class Table:
         return Count(len(self.values(arm)), len(self.diverged_seeds(arm)))
 
     def results(self, arm: str) -> list[Mapping[str, Any]]:
-        """Return the results of an arm's ended runs."""
+        """Return the contents of `result.json` for the arm's runs that have ended."""
         return [cell.result for cell in self.cells[arm] if cell.result is not None]
 
     def finished(self, arm: str) -> list[Cell]:
@@ -93,7 +93,8 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
         metric: the primary metric.
 
     Raises:
-        UserError: If two runs have the same arm and seed, or a finished run lacks the metric or ended early.
+        UserError: If two runs have the same arm and seed, a finished run lacks the metric, or a finished run ended
+            before its last step.
     """
     done: dict[tuple[str, int], tuple[RunFolder, dict[str, Any]]] = {}
     for run in folder.runs():
@@ -124,7 +125,7 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
 
 
 def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
-    """Raise `UserError` if a run ended early: its learning rate is not that of the end of the schedule."""
+    """Raise `UserError` if a finished run ended early, since its learning-rate schedule is incomplete."""
     asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
         problem = f"this run ended after {result['steps']} of its {asked} steps and cannot be compared"
@@ -132,14 +133,14 @@ def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
 
 
 def check_same_evaluation_set(table: Table, metric: str) -> None:
-    """Raise an error if finished runs were evaluated on different numbers of positions.
+    """Check that all finished runs were evaluated on the same number of positions.
 
     Args:
         table: the study's runs.
         metric: the primary metric.
 
     Raises:
-        UserError: If two runs differ.
+        UserError: If two finished runs were evaluated on different numbers of positions.
     """
     split, _, what = metric.partition("/")
     if what == "bits_per_byte":  # the number of tokens of a text may differ between arms
@@ -157,7 +158,7 @@ def check_same_evaluation_set(table: Table, metric: str) -> None:
 
 
 def count_devices(table: Table) -> list[dict[str, Any]]:
-    """Return the kinds of device with the number of runs trained on each."""
+    """Return each kind of device with the number of runs trained on it."""
     found: dict[tuple[str, str], int] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         about = result.get("environment", {})
@@ -173,7 +174,7 @@ def sd(values: Mapping[int, float]) -> float | None:
 
 
 def mean_metrics(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return the mean of each metric over runs; NaN if a run has no number for it."""
+    """Return the mean of each metric over the runs that have it; NaN if one of their values is None."""
     columns: dict[str, list[float]] = {}
     for row in metrics:
         for name, value in row.items():

@@ -1,6 +1,7 @@
 """Alternative analyses: paired t-test, exact sign-flip test, and leave-one-seed-out effects.
 
-Verdicts do not use them: the plan fixes one analysis. They show how sensitive its result is to that choice.
+Verdicts do not use these analyses because the plan fixes a single analysis. The alternatives show how sensitive the
+result is to the choice of the analysis.
 """
 
 from collections.abc import Mapping
@@ -13,15 +14,18 @@ from taetpu.stats.blocked_anova import ROUNDING, Estimate
 from taetpu.stats.model import CONFIDENCE, UNBOUNDED, clip, contrast_bounds
 
 MIN_FLIPPED = 6
-"""Fewest seeds for the sign-flip test: its smallest p-value is 2 / 2^seeds."""
+"""Minimum number of seeds for the sign-flip test, whose smallest possible p-value is 2 / 2^seeds."""
 MAX_FLIPPED = 16
-"""Most seeds for the sign-flip test: beyond, the flips are too many to enumerate, and the t-test is as good."""
+"""Maximum number of seeds for the sign-flip test.
+
+With more seeds, there are too many flips to enumerate, and the t-test is as good.
+"""
 
 
 def alternative_analyses(
     arm: Mapping[int, float], baseline: Mapping[int, float], bounds: tuple[float, float] = UNBOUNDED
 ) -> dict[str, Any]:
-    """Return alternative analyses of an effect, from the seeds on which both arms finished.
+    """Return alternative analyses of an effect, computed from the seeds on which both arms finished.
 
     Args:
         arm: the arm's values by seed.
@@ -29,9 +33,9 @@ def alternative_analyses(
         bounds: smallest and largest possible value.
 
     Returns:
-        `paired` (effect, ci95 and p of the paired t-test), `sign_flip_p` (exact, from 6 seeds), `correlation` of arm
-        and baseline over seeds, `without_a_seed` (range of the effect when one seed is left out). None with too few
-        seeds or without variation.
+        `paired` (effect, ci95 and p of the paired t-test), `sign_flip_p` (exact p-value), `correlation` (between arm
+        and baseline over seeds) and `without_a_seed` (smallest and largest effect when one seed is left out). An entry
+        is None if its analysis needs more seeds, more variation or, for `sign_flip_p`, at most `MAX_FLIPPED` seeds.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])
@@ -54,7 +58,10 @@ def _paired(ours: np.ndarray, theirs: np.ndarray, possible: tuple[float, float])
 
 
 def _sign_flip_p(difference: np.ndarray) -> float:
-    """Return the exact sign-flip p-value: `n_resamples` covers all flips, so scipy enumerates them."""
+    """Return the exact p-value of the sign-flip test.
+
+    scipy enumerates all flips because `n_resamples` is their number.
+    """
     flips = 2 ** len(difference)
     test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
     return float(test.pvalue)

@@ -1,6 +1,6 @@
 """Verdicts on effects: better, worse, equivalent or inconclusive, with the evidence in one sentence.
 
-Absence of evidence is not evidence of absence: an effect that is neither significant nor equivalent is inconclusive.
+Absence of evidence is not evidence of absence, so an effect that is neither significant nor equivalent is inconclusive.
 """
 
 import math
@@ -22,16 +22,16 @@ class Evidence:
     """Evidence for the verdict on one arm.
 
     Attributes:
-        effect: the effect among finished runs.
-        imputed: the effect with the worst value for diverged runs; None if no run diverged.
+        effect: the effect estimated from the finished runs.
+        imputed: the effect if each diverged run counts with the worst value; None if no run of either arm diverged.
         count: outcomes of the arm's runs.
         baseline: outcomes of the baseline's runs.
-        p: p-value of this arm alone, or of the test on divergence if no run of the arm finished.
+        p: uncorrected p-value of the effect, or of the divergence test if all ended runs of the arm diverged.
         p_holm: p-value corrected for planned analyses and the number of arms.
-        p_equivalent: p-value of equivalence for the effect and its worst case, corrected for planned analyses; None
+        p_equivalent: p-value of equivalence for both `effect` and `imputed`, corrected for planned analyses; None
             without an equivalence margin or an estimate.
-        divergence_p: p-value of equal rates of divergence; None if no run diverged.
-        all_diverged: whether all runs of the arm diverged.
+        divergence_p: p-value of equal divergence rates; see `divergence.boschloo_p`.
+        all_diverged: whether all ended runs of the arm diverged.
     """
 
     effect: Effect
@@ -56,9 +56,9 @@ def collect_evidence(
     """Collect each arm's effect, outcomes and corrected p-values.
 
     Args:
-        effects: effects by arm, without the baselines.
-        imputed: as `effects`, with the worst value for diverged runs.
-        counts: outcomes by arm, including the baselines.
+        effects: the effect of each arm that is not a baseline.
+        imputed: the effects if each diverged run counts with the worst value.
+        counts: number of runs with each outcome by arm, including the baselines.
         against: the baseline of each arm.
         plan: the analysis plan.
         seeds: number of seeds per arm at this analysis.
@@ -86,7 +86,7 @@ def collect_evidence(
 
 
 def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float | None:
-    """Return the p-value of the claim that all of these effects are within the equivalence margin."""
+    """Return the p-value for the claim that all given effects are within the equivalence margin."""
     if plan.equivalence is None:
         return None
     inside = [effect.p_inside(plan.equivalence) for effect in effects]
@@ -101,16 +101,17 @@ def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
     """
     tested = sorted((value, arm) for arm, value in p.items() if value is not None)
     corrected, largest = dict(p), 0.0
-    for i, (value, arm) in enumerate(tested):  # statsmodels' version runs the garbage collector, 0.5 s per call
+    for i, (value, arm) in enumerate(tested):  # statsmodels runs the garbage collector, 0.5 s per call
         corrected[arm] = largest = max(largest, min(1.0, value * (len(tested) - i)))
     return corrected
 
 
 def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
-    """Decide the verdict: equivalent, else better or worse if the corrected p is below alpha, else inconclusive.
+    """Decide the verdict on an arm.
 
-    It is inconclusive if the worst case for diverged runs points the other way, since the finished runs are then a
-    biased sample.
+    The verdict is equivalent if the equivalence test rejects, better or worse if the corrected p-value is below alpha,
+    and inconclusive otherwise. It is also inconclusive if diverged runs may explain the direction of the effect, since
+    the finished runs are then a biased sample. If all ended runs diverged, the verdict is worse or inconclusive.
 
     Args:
         evidence: the arm's evidence.
@@ -132,7 +133,7 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
         evidence: the arm's evidence.
         plan: the analysis plan.
         seeds: number of seeds per arm.
-        places: decimal places of the arms' means, the minimum for the effect.
+        places: number of decimal places for the arms' means, which is the minimum for the effect.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
     if evidence.all_diverged:
@@ -162,10 +163,10 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
 
 
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
-    """Return how many more seeds would detect an inconclusive effect if the observed effect is the true one.
+    """Return the number of additional seeds needed to detect the effect if the observed effect is the true effect.
 
-    The observed effect is uncertain, so this is an order of magnitude. None without noise, or above
-    `power.MAX_SEEDS`.
+    The observed effect is uncertain, so the result is only an order of magnitude. It is None if there is no effect, no
+    estimate or a single seed, or if more than `power.MAX_SEEDS` seeds are needed.
 
     Args:
         evidence: the arm's evidence.
@@ -186,7 +187,7 @@ def _is_significant(evidence: Evidence, plan: Plan) -> bool:
 
 
 def _is_equivalent(evidence: Evidence, plan: Plan) -> bool:
-    """Return whether the effect and its worst case are equivalent to zero."""
+    """Return whether the effect is equivalent to zero, even if diverged runs count with the worst value."""
     return evidence.p_equivalent is not None and evidence.p_equivalent < plan.alpha
 
 
@@ -195,7 +196,7 @@ def _is_better(effect: Effect, direction: Direction) -> bool:
 
 
 def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
-    """Return whether the direction of the effect may be due to diverged runs."""
+    """Return whether diverged runs may explain the direction of the effect."""
     if evidence.imputed is None:
         return False
     better = _is_better(evidence.effect, plan.direction)

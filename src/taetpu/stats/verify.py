@@ -20,30 +20,30 @@ from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-EVALUATED = "test/"  # metrics without a curve, evaluated once at the end
-SPENT = ("tokens", "flops")  # logged at evaluations
+EVALUATED = "test/"  # prefix of metrics that are evaluated once at the end and have no curve
+SPENT = ("tokens", "flops")  # costs logged at every evaluation
 COSTS = ("params", "memory", *SPENT)
-ROUNDING = 1e-6  # relative: means are logged in single precision
+ROUNDING = 1e-6  # relative tolerance, since means are logged in single precision
 FIGURE = re.compile(r"[+-]?\d+\.\d+")  # a decimal number in a sentence
-CLOSE = 1e-9  # relative: summation order differs
+CLOSE = 1e-9  # relative tolerance, since the order of summation differs
 
 
 def verify(folder: StudyFolder) -> list[str]:
     """Return the differences between a study's stored results and its raw metrics.
 
-    Possible causes of other differences come first: departures from the plan, then runs with wrong records.
+    Departures from the plan and runs with contradictory records come first, since they may cause other differences.
 
     Raises:
-        UserError: See `compute_results`; for example, if the plan was changed or a file of a run is damaged.
+        UserError: If the plan was changed, a file of a run is damaged, or `compute_results` raises an error.
     """
     return recompute(folder)[0]
 
 
 def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
-    """Return the differences as in `verify`, and the recomputed results.
+    """Return the differences that `verify` returns, and the recomputed results.
 
     Raises:
-        UserError: See `verify`.
+        UserError: If `verify` would raise it.
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
@@ -59,7 +59,7 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
 
 
 def find_contradictions(run: RunFolder) -> Iterator[str]:
-    """Yield contradictions between a run's result and its logs: last values, costs, outcome and steps.
+    """Yield contradictions between a run's result and its logs in the last values, costs, outcome or steps.
 
     Raises:
         UserError: If the result is invalid or the metrics are damaged.
@@ -88,7 +88,7 @@ def find_contradictions(run: RunFolder) -> Iterator[str]:
 
 
 def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
-    """Yield contradictions between the outcome and the logs, which show a non-finite or too large loss."""
+    """Yield contradictions between a run's outcome and its logs, which show whether the loss diverged."""
     logged = [name for name in result["metrics"] if name in series]
     at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
     if result["outcome"] == "finished":
@@ -105,12 +105,15 @@ def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[st
         bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
         if point < len(steps) and bound is not None:
             length = steps[point] - (steps[point - 1] if point else 0)
-            if values[point] * length < bound * (1 - ROUNDING):  # losses are not negative, so none exceeded the bound
+            if values[point] * length < bound * (1 - ROUNDING):  # losses are not negative, so none was above it
                 yield f"the outcome is 'diverged' at step {at}, but train/loss is {values[point]} in the log"
 
 
 def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield runs of one arm with different costs; memory may differ with versions and compute options."""
+    """Yield a problem for each cost that differs between runs of one arm.
+
+    Memory is compared only between runs with the same versions and compute options.
+    """
     first: dict[tuple[Any, ...], tuple[RunFolder, Any]] = {}
     for run in runs:
         result = read_result(run) or {}
@@ -125,7 +128,7 @@ def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
 
 
 def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
-    """Yield contradictions between the recorded tuning and the runs of its trials."""
+    """Yield contradictions between the recorded tuning and the runs of the tuning trials."""
     tuning = study.get("tuning")
     if not tuning:
         return
@@ -149,13 +152,13 @@ def _finished_value(result: Mapping[str, Any] | None, metric: str) -> float | No
 
 
 def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if a value is missing."""
+    """Return the mean of the values; None if a value is missing."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
-    """Return the metric from sums over the evaluation set; None if they are not stored or not finite."""
+    """Return the metric computed from sums over the evaluation set; None if it is not finite or sums are missing."""
     split, _, what = metric.partition("/")
     total, weight = (sums.get(f"{split}/{name}") for name in (SUMS.get(what), "weight"))
     mean = None if total is None or weight is None else float(total.sum() / max(weight.sum(), 1.0))
@@ -163,7 +166,7 @@ def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
 
 
 def _matches_log(stored: float | None, logged: float) -> bool:
-    """Return whether a result agrees with the log; results store null for non-finite numbers."""
+    """Return whether a stored value agrees with the log. A result stores null for a non-finite number."""
     return stored == logged or (stored is None and logged - logged != 0)
 
 
@@ -184,14 +187,14 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
 
 
 def _close(stored: Any, computed: Any) -> bool:
-    """Return whether numbers agree up to rounding, and sentences up to the digits of their numbers."""
+    """Return whether two numbers agree up to rounding, or two sentences agree up to the precision of their numbers."""
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)
     return isinstance(stored, str) and isinstance(computed, str) and _same_sentence(stored, computed)
 
 
 def _same_sentence(one: str, other: str) -> bool:
-    """Return whether sentences have the same words, and numbers that agree at the coarser precision."""
+    """Return whether two sentences have the same words, and their numbers agree at the lower precision."""
     if FIGURE.split(one) != FIGURE.split(other):
         return False
     pairs = zip(FIGURE.findall(one), FIGURE.findall(other), strict=True)
@@ -199,6 +202,6 @@ def _same_sentence(one: str, other: str) -> bool:
 
 
 def _same_rounded(one: Decimal, other: Decimal) -> bool:
-    """Return whether two numbers agree when rounded to the fewer decimals of the two."""
+    """Return whether two numbers agree at the smaller of their numbers of decimal places."""
     decimals = min(str(figure)[::-1].index(".") for figure in (one, other))
     return abs(one - other) <= Decimal(10) ** -decimals / 2
