@@ -109,7 +109,7 @@ class Workload:
 
     @property
     def config(self) -> ResolvedConfig:
-        """The config of the first run; the others differ in traced values only."""
+        """The config of the first run. The configs of the other runs differ only in traced values."""
         return self.group.runs[0].config
 
     def widest(self, devices: int) -> int:

@@ -1,4 +1,4 @@
-"""The metric series of a pack's runs, from their values at each step."""
+"""The metric series of a pack's runs, computed from the values at each step."""
 
 import math
 from collections import defaultdict
@@ -8,7 +8,7 @@ import numpy as np
 
 from taetpu.data.batches import Split
 
-MOST_BLOCKS = 1000  # blocks of an evaluation set whose sums are stored
+MOST_BLOCKS = 1000  # maximum number of blocks of an evaluation set whose sums are stored
 
 Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 
@@ -16,12 +16,12 @@ Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
 class MetricBuffer:
     """Collects the metrics of one pack between two flushes.
 
-    Training metrics are means over windows of `every` steps; a window also ends at each flush. Windows depend on step
-    numbers only, not on the sizes of dispatches.
+    Training metrics are means over windows of `every` steps. A window also ends at each flush. Windows depend only on
+    step numbers, not on dispatch sizes.
 
     Args:
-        width: the number of runs, padding included.
-        every: steps of a window.
+        width: the number of runs, including padding.
+        every: the number of steps per window.
         start: the first step.
     """
 
@@ -30,7 +30,7 @@ class MetricBuffer:
         self.reset(start)
 
     def reset(self, start: int) -> None:
-        """Discard all points; the next step is `start`."""
+        """Discard all points and continue at step `start`."""
         self.start = self.end = start
         self.steps: list[int] = []
         self.sums: dict[str, np.ndarray] = {}
@@ -38,7 +38,7 @@ class MetricBuffer:
         self.points: list[Points] = [defaultdict(lambda: ([], [])) for _ in range(self.width)]
 
     def add_steps(self, metrics: Mapping[str, np.ndarray]) -> None:
-        """Append steps in order; each metric is `(width, steps)`."""
+        """Append the metrics of the next steps; each array has the shape `(width, steps)`."""
         for i in range(next(iter(metrics.values())).shape[1]):
             for name, values in metrics.items():
                 column = values[:, i].astype(np.float64)
@@ -55,11 +55,11 @@ class MetricBuffer:
             series.append(value)
 
     def next_window_end(self, step: int) -> int:
-        """Return the first step from `step` on at which a window ends, where a flush changes no point."""
+        """Return the first step at or after `step` at which a window ends. A flush there changes no point."""
         return -(-step // self.every) * self.every
 
     def flush(self) -> tuple[int, int, list[Points]]:
-        """Return the start, the end and the points of each run since the last flush."""
+        """Return the start step, the end step and each run's points since the previous flush."""
         if self.count:
             self._close()
         out = self.start, self.end, self.points
@@ -75,12 +75,12 @@ class MetricBuffer:
 
 
 def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
-    """Return each run's metrics on a split or a sample of it: mean loss in nats, accuracy, and bits per byte of a text.
+    """Return each run's metrics on a split or on a sample of it: mean loss in nats, accuracy, bits per byte of text.
 
     Args:
         sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.position_losses`).
-        name: prefix of the metrics' names.
-        split: the whole split. A sample has its share of the bytes and of the bits that no target holds.
+        name: the prefix of the metric names.
+        split: the whole split. For a sample, its bytes and its unpredicted bits are scaled to the size of the sample.
     """
     sums = {key: values.sum(1) for key, values in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
@@ -89,7 +89,7 @@ def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) 
 
 
 def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
-    """Return one run's metrics from its sums over `share` of a split."""
+    """Return the metrics of one run from its sums over a share of a split."""
     weight = max(sums["weight"], 1.0)
     found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
     if split.num_bytes:
@@ -99,13 +99,19 @@ def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share:
 
 
 def sum_blocks(values: np.ndarray) -> np.ndarray:
-    """Return sums over blocks of neighbouring sequences, at most `MOST_BLOCKS` of them."""
+    """Return sums over at most `MOST_BLOCKS` blocks of neighbouring sequences."""
     size = -(-len(values) // MOST_BLOCKS)
     return np.add.reduceat(values, np.arange(0, len(values), size))
 
 
 def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
-    """Return the steps with a checkpoint: every n, at each evaluation, powers of two, or the last step only."""
+    """Return the steps with a checkpoint according to a rule; the last step always has one.
+
+    Args:
+        steps: the number of steps of a run.
+        rule: n for every n-th step, `eval` for every evaluation, `log` for powers of two, `end` for the last step only.
+        evals: the steps with an evaluation.
+    """
     if isinstance(rule, int):
         found = set(range(rule, steps, rule))
     elif rule == "log":

@@ -1,4 +1,4 @@
-"""The cost of a model: parameters, FLOPs and activation bytes, from shapes and the traced forward pass alone."""
+"""The cost of a model: parameters, FLOPs and activation bytes, computed from shapes and the traced forward pass."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -17,7 +17,7 @@ from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs
 
 
 def model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """Return a model as shapes; nothing is computed."""
+    """Return a model with shapes instead of arrays; nothing is computed."""
     return _model_shapes(cast(Any, config), vocab_size, seq_len)
 
 
@@ -27,7 +27,7 @@ def _model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 
 
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """Return the trainable part of a model as shapes."""
+    """Return the trainable part of a model with shapes instead of arrays."""
     return _parameter_shapes(cast(Any, config), vocab_size, seq_len)
 
 
@@ -42,13 +42,16 @@ def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
 
 
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:
-    """Return the matrix-product FLOPs of training per token: three times those of the forward pass.
+    """Return the matrix-product FLOPs of training per token: three times the FLOPs of the forward pass.
 
-    The backward pass of a product is two products of its size (Kaplan et al. 2020, section 2.1). Element-wise
-    operations are not counted. See `train.matmul_count.list_matmuls`.
+    The backward pass of a matrix product consists of two products of the same size (Kaplan et al. 2020, section 2.1).
+    Element-wise operations are not counted. See `train.matmul_count.list_matmuls`.
 
     Args:
-        attention: the attention path (`nn.kernels.PATHS`); masked blocks that a kernel skips are not counted.
+        config: the config of the model.
+        vocab_size: the size of the vocabulary.
+        seq_len: the sequence length.
+        attention: the attention path (see `nn.kernels.PATHS`). Masked blocks that a kernel skips are not counted.
     """
     execution = ComputeOptions(attention=attention)
     return _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)[0]
@@ -61,9 +64,10 @@ def activation_bytes(
     execution: ComputeOptions = DEFAULT_OPTIONS,
     precision: str = "float32",
 ) -> int:
-    """Return the bytes of all activations of a forward pass over one sequence, without those that are rematerialised.
+    """Return the activation bytes of a forward pass over one sequence, without rematerialised activations.
 
-    The largest rematerialised layer counts, since the backward pass holds it. Of chunked logits, one chunk counts.
+    The largest rematerialised layer is counted, since the backward pass holds its activations. If the logits are
+    chunked, one chunk is counted.
     """
     counted = execution.attention != "plain"
     return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted)[1]
@@ -78,7 +82,10 @@ def unbounded_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
 def _forward(
     config: LMConfig, vocab_size: int, seq_len: int, execution: ComputeOptions, precision: str, *, counted: bool
 ) -> tuple[int, int, int]:
-    """Return training FLOPs per token, activation bytes and loops of unknown length; see `ComputeOptions.apply`."""
+    """Return training FLOPs per token, activation bytes and the number of loops of unknown length.
+
+    See `ComputeOptions.apply` for `counted`.
+    """
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
     model = execution.apply(model_shapes(config, vocab_size, seq_len), counted=counted)
     traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
@@ -89,13 +96,13 @@ def _forward(
 
 
 def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
-    """Return the bytes of all results in a jaxpr that a backward pass keeps, and the most it rematerialises at once."""
+    """Return the bytes of results that a backward pass keeps, and the maximum that it rematerialises at once."""
     kept = again = 0
     for eqn in jaxpr.eqns:
         own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
         called = (
             [] if eqn.primitive.name == "pallas_call" else inner_jaxprs(eqn.params)
-        )  # its intermediates stay on the chip
+        )  # the kernel's intermediate results stay on the chip
         times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         parts = [result_bytes(part) for part in called]
         if eqn.primitive.name == "cond":
@@ -111,7 +118,7 @@ def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
 
 
 def saved_bytes(jaxpr: Jaxpr, policy: Callable[..., Any]) -> int:
-    """Return the bytes that `jax.checkpoint` with this policy saves of a jaxpr."""
+    """Return the bytes of the results in a jaxpr that `jax.checkpoint` saves under a policy."""
     total = 0
     for eqn in jaxpr.eqns:
         if called := inner_jaxprs(eqn.params):

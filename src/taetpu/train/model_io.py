@@ -1,4 +1,4 @@
-"""A trained model as files: weights by logical name (safetensors), the architecture, the tokenizer."""
+"""Trained models as files: weights by logical name (safetensors), the architecture and the tokenizer."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -27,15 +27,20 @@ from taetpu.store.settings import flatten_config
 from taetpu.train.model_cost import model_shapes
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-CONSTANT = "constant:"  # prefix of the names of arrays that are not trained, and may be random
+CONSTANT = "constant:"  # name prefix of arrays that are not trained; their values may be random
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model with its config and tokenizer. `tokenizer` is None if the tokens are not text.
+    """A trained model with its config and tokenizer.
 
     Attributes:
-        folder: the folder of the run it was opened from.
+        model: the model.
+        config: the config of the model.
+        vocab_size: the size of the vocabulary.
+        seq_len: the sequence length.
+        tokenizer: the tokenizer; None if the tokens are not text.
+        folder: the folder of the run that the model was loaded from; None if it was not loaded from a run.
     """
 
     model: LM
@@ -74,7 +79,7 @@ def to_files(
     about = {
         "format": "taetpu",
         "model": to_data(config),
-        "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 of each
+        "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 digests
         "vocab_size": vocab_size,
         "seq_len": seq_len,
     }
@@ -86,15 +91,15 @@ def to_files(
 
 
 def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple) -> SavedModel:
-    """Return the model that `to_files` wrote.
+    """Return the model stored in files from `to_files`.
 
     Args:
         files: the files by name.
-        where: the folder, for errors.
-        copies: returns the study's copies of plug-ins, for errors.
+        where: the folder of the files, for error messages.
+        copies: function that returns the paths of the study's copies of plug-ins, for error messages.
 
     Raises:
-        UserError: a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
+        UserError: if a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
     """
     for name in (CONFIG, WEIGHTS):
         if name not in files:
@@ -109,7 +114,7 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
     missing = set(jax.eval_shape(named_constants, blank)) - set(constants)
-    if missing:  # files of an earlier version lack constants: build those of the config
+    if missing:  # files of earlier versions lack constants: build them from the config
         blank = build_model(config, about["vocab_size"], about["seq_len"], key=root_key(0))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
@@ -121,7 +126,10 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
 
 
 def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """Return a model of zeros, from NumPy to avoid compilation; a random one if it contains random keys."""
+    """Return a model filled with zeros, or an initialised model if it contains random keys.
+
+    The zeros are NumPy arrays, to avoid compilation.
+    """
     model = model_shapes(config, vocab_size, seq_len)
     if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model)):
         return build_model(config, vocab_size, seq_len, key=root_key(0))
@@ -129,15 +137,15 @@ def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 
 
 def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:
-    """Return the trained model of a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
+    """Return the trained model in a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
 
     Args:
         folder: the folder of the run.
-        plugins: the plug-ins of the model's kinds, unless they are loaded already. They are executed, which is why the
-            study's copies are never loaded automatically.
+        plugins: the plug-ins that define the model's kinds; plug-ins that are already loaded can be omitted. Loading a
+            plug-in executes its code, so the study's copies are never loaded automatically.
 
     Raises:
-        UserError: no model is stored there, or a plug-in is missing or has changed.
+        UserError: if no model is stored in the folder, or a plug-in is missing or has changed.
     """
     if files := [Path(file) for file in plugins]:
         load_plugins(files)
@@ -148,7 +156,7 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
 
 
 def _copies(run: str | Path) -> list[str]:
-    """Return the copies of plug-ins in the study of a run."""
+    """Return the paths of the plug-in copies stored in the study that a run belongs to."""
     at = parse_address(run)
     names = at.name.split("/")[:-3] if at else []
     study = open_store(f"gs://{at.bucket}/{'/'.join(names)}" if at else Path(run).absolute().parent.parent.parent)
@@ -156,7 +164,7 @@ def _copies(run: str | Path) -> list[str]:
 
 
 def _check_plugins(digests: Iterable[str], where: str, copies: Callable[[], Iterable[str]]) -> None:
-    """Raise `UserError` for the first plug-in that is not loaded in the version the model was trained with."""
+    """Raise `UserError` for the first plug-in that is not loaded in the version that the model was trained with."""
     loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:

@@ -1,4 +1,4 @@
-"""Pack plans: made before the first step and stored, so that every resume computes the same bits."""
+"""Pack plans. A plan is made and stored before the first step, so that resumed runs are bitwise reproducible."""
 
 import hashlib
 import json
@@ -32,13 +32,13 @@ from taetpu.train.layout import (
 
 @dataclass(frozen=True)
 class Run(RunSpec):
-    """A run with its folder in a study: what is trained, stored and resumed."""
+    """A run with its folder in a study. It can be trained, stored and resumed."""
 
     folder: RunFolder = field(kw_only=True)
 
     @classmethod
     def at(cls, spec: RunSpec, study: StudyFolder) -> "Run":
-        """Return a run with its folder, which need not exist yet."""
+        """Return a run with its folder in a study. The folder need not exist yet."""
         return cls(**{name.name: getattr(spec, name.name) for name in fields(RunSpec)}, folder=study.run(*spec.key))
 
     @property
@@ -49,18 +49,18 @@ class Run(RunSpec):
 
 @dataclass(frozen=True)
 class PackPlan:
-    """The runs of a pack and how they are computed. It never changes after the pack's first step.
+    """The runs of a pack and how they are computed. A plan never changes after the first step of its pack.
 
     Attributes:
         id: the name of the pack's folder.
-        runs: its runs; a pack with fewer than `layout.width` is padded with copies of the first.
-        layout: the width of the program and its devices.
+        runs: the keys of the runs. A pack with fewer than `layout.width` runs is padded with copies of its first run.
+        layout: the width and the devices of the program.
         compute: the compute options of the model.
-        precision: of activations and matrix products; a study keeps it on other devices.
-        live: fields traced although neutral in some runs (see `core.static_dynamic.split`).
-        chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions).
-        halved_from: the first planned width, if it ran out of memory.
-        platform: the platform it was planned for: cpu, gpu or tpu; "" in plans of earlier versions.
+        precision: dtype of activations and matrix products. A study keeps it when it moves to other devices.
+        live: fields that are traced although they are neutral in some of the runs (see `core.static_dynamic.split`).
+        chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions only).
+        halved_from: the original width, if the pack ran out of memory and was split; otherwise None.
+        platform: the platform that the pack was planned for: cpu, gpu or tpu; empty in plans of earlier versions.
     """
 
     id: str
@@ -75,18 +75,18 @@ class PackPlan:
 
     @property
     def width(self) -> int:
-        """The number of runs the program trains at once."""
+        """The number of runs that the program trains at once."""
         return self.layout.width
 
     @property
     def data(self) -> dict[str, Any]:
-        """The plan as plain data for `plan.json`."""
+        """The plan as plain data, as stored in `plan.json`."""
         flat = {name: value for name, value in vars(self).items() if name not in ("layout", "compute")}
         return {**flat, **asdict(self.layout), **asdict(self.compute)}
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
-        """Load a plan from `plan.json`, of any version."""
+        """Return a plan from the data in a `plan.json`, which any version may have written."""
 
         def part(kind: Any) -> dict[str, Any]:
             return {name: data[name] for name in kind.__dataclass_fields__ if name in data}
@@ -97,7 +97,7 @@ class PackPlan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The part of the plan that the results of its runs record."""
+        """The part of the plan that is recorded in the results of its runs."""
         layout, compute = asdict(self.layout), self.compute
         divided = {name: layout[name] for name in ("data", "model")} if self.layout.divided else {}
         halved = {} if self.halved_from is None else {"halved_from": self.halved_from}
@@ -114,20 +114,20 @@ class PackPlan:
         }
 
     def program_key(self, config: ResolvedConfig) -> str:
-        """Return a key that is equal for packs that share a program; `config` is that of one of its runs."""
+        """Return a key that is equal for packs that share a program; `config` is the config of any run of the pack."""
         structure = structure_key(split(config, frozenset(self.live))[0])
         return f"{self.layout} {self.precision} {self.compute} {structure}"
 
     def work(self, runs: Sequence[RunSpec], source: Source) -> Workload:
-        """Return what a program for these of its runs computes; `source` is their prepared task."""
+        """Return the workload of the given runs of the pack; `source` is the runs' prepared task."""
         return Workload(RunGroup(frozenset(self.live), tuple(runs)), source, self.precision, self.compute)
 
     def respects(self, packing: Packing) -> bool:
-        """Return whether the pack is no wider than `packing` allows now."""
+        """Return whether `packing` allows a pack of this width."""
         return packing.widest is None or self.width <= packing.widest
 
     def halved(self, runs: Sequence[RunKey]) -> list["PackPlan"]:
-        """Return plans of half the width for some of its runs, for a pack that ran out of memory."""
+        """Return plans of half the width for the given runs of a pack that ran out of memory."""
         width = -(-self.width // 2)
         devices = max(d for d in range(1, self.layout.devices + 1) if width % d == 0)
         layout = replace(self.layout, width=width, devices=devices)
@@ -138,7 +138,7 @@ class PackPlan:
 
 @dataclass(frozen=True)
 class Pack:
-    """A pack with its runs, in the order of its plan."""
+    """A pack: its plan, and its runs in the order of the plan."""
 
     plan: PackPlan
     runs: tuple[Run, ...]
@@ -150,7 +150,7 @@ class Pack:
 
     @property
     def config(self) -> ResolvedConfig:
-        """The config of the first run; the others differ from it in traced values only."""
+        """The config of the first run. The configs of the other runs differ only in traced values."""
         return self.runs[0].config
 
     @property
@@ -160,20 +160,20 @@ class Pack:
 
     @property
     def unfinished(self) -> list[Run]:
-        """The runs that have no result."""
+        """The runs that have no result yet."""
         return [run for run in self.runs if not run.done]
 
 
 def plan_packs(
     runs: Sequence[RunSpec], sources: Iterable[Source], earlier: Sequence[PackPlan] = (), packing: Packing = AUTO
 ) -> list[PackPlan]:
-    """Plan packs for runs that have none.
+    """Return pack plans for runs that are not in a pack yet.
 
     Args:
         runs: the runs.
         sources: the prepared task of each run.
-        earlier: the plans of the study so far, whose meaning of `precision: auto` is kept.
-        packing: the option `--pack`.
+        earlier: the existing plans of the study. The dtype that they use for `precision: auto` is used again.
+        packing: the value of the option `--pack`.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))
     plans = []
@@ -193,5 +193,5 @@ def plan_packs(
 
 
 def pack_id(runs: Sequence[RunKey]) -> str:
-    """Return the ID of a pack: a hash of its runs."""
+    """Return the ID of a pack, which is a hash of the keys of its runs."""
     return hashlib.sha256(json.dumps(runs).encode()).hexdigest()[:12]

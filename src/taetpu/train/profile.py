@@ -1,7 +1,7 @@
-"""The profile of a pack: a trace of some steps by JAX's profiler, all compilations, and a summary of both.
+"""The profile of a pack: a trace of a few steps from JAX's profiler, all compilations, and a summary of both.
 
-The trace has XProf's layout, so that `tensorboard --logdir` and `xprof` find it. Profiling changes only the sizes of
-dispatches, and no bit of the results.
+The trace has XProf's layout, so that `tensorboard --logdir` and `xprof` find it. Profiling changes only dispatch sizes;
+the results are bitwise identical.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ Summary: TypeAlias = dict[str, Any]
 
 COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for programs found in the cache
 FROM_CACHE = "/jax/compilation_cache/cache_hits"
-STEPS = "advance"  # the program that takes steps, see `train.program.Program`
-NAME = 56  # columns of an operation's name in the summary
+STEPS = "advance"  # name of the program that trains, see `train.program.Program.advance`
+NAME = 56  # maximum width of an operation's name in the summary
 
 
 class Profile:
-    """A context manager around the training of a pack that records nothing. Base class of `Tracing`."""
+    """A context manager around the training of a pack. This base class of `Tracing` records nothing."""
 
     def __enter__(self) -> "Profile":
         return self
@@ -41,15 +41,15 @@ class Profile:
         """Return the size of the next dispatch.
 
         Args:
-            step: the step it starts at.
-            size: its size without a profile.
-            most: the largest size allowed.
-            state: the state it reads.
+            step: the step that the dispatch starts at.
+            size: the size of the dispatch without profiling.
+            most: the maximum size of the dispatch.
+            state: the state that the dispatch starts from.
         """
         return size
 
     def on_dispatch(self, size: int, result: PyTree) -> None:
-        """Handle a dispatch of `size` steps whose result is `result`."""
+        """Handle that a dispatch of `size` steps with the given result was issued."""
 
     def affects_time(self, step: int) -> bool:
         """Return whether profiling affected the wall time of the dispatch that ended at `step`."""
@@ -64,11 +64,12 @@ class Compile:
     """A compilation during the training of a pack.
 
     Attributes:
-        program: the program's name in traces and dumps; `advance` trains.
-        step: the number of steps dispatched before.
-        seconds: its duration.
-        cached: the program was found in the compilation cache.
-        again: a program of this name was compiled before, for this pack or one that shares its program.
+        program: the name of the program in traces and dumps. The training program is called `advance`.
+        step: the number of steps dispatched before the compilation.
+        seconds: the duration of the compilation.
+        cached: whether the program was found in the compilation cache.
+        again: whether a program with the same name was compiled before, for this pack or, in the case of `advance`,
+            for an earlier dispatch.
     """
 
     program: str
@@ -79,14 +80,15 @@ class Compile:
 
 
 class Tracing(Profile):
-    """Traces `steps` steps after the first dispatch, and records all compilations. Its errors never stop training.
+    """Traces `steps` steps after the first dispatch, and records all compilations. Profiler errors never stop training.
 
     Args:
-        folder, pack: the study and the ID of the pack; output goes to `profile/<pack>/<time>/`.
-        steps: the number of steps to trace; fewer if the pack ends before.
+        folder: the folder of the study. The profile is written to `profile/<pack>/<time>/` in it.
+        pack: the ID of the pack.
+        steps: the number of steps to trace. Fewer steps are traced if the pack ends earlier.
 
     Attributes:
-        summary: the summary after the end of the pack; None if nothing was traced.
+        summary: the summary, available after the end of the pack; None if nothing was traced.
         problem: the reason why nothing was traced.
     """
 
@@ -103,7 +105,7 @@ class Tracing(Profile):
 
     @property
     def where(self) -> str:
-        """The folder of the output; empty before tracing starts."""
+        """The folder of the profile; empty before tracing starts."""
         return self.folder.profile_where(self.pack, self.path.name) if self.path else ""
 
     def __enter__(self) -> "Tracing":
@@ -115,12 +117,12 @@ class Tracing(Profile):
         monitoring.unregister_event_duration_listener(self._compiled)
         monitoring.unregister_event_listener(self._noted)
         self._stop()
-        if kind is None and self.traced:  # an interrupted pack keeps its trace without a summary
+        if kind is None and self.traced:  # an interrupted pack keeps its trace, without a summary
             with self._tried():
                 self._write()
 
     def next_size(self, step: int, size: int, most: int, state: PyTree) -> int:
-        """Start the trace when it is due; return the size that fits its window."""
+        """Start the trace if it is due, and return the dispatch size that fits into its window."""
         self.step = step
         if self.open or (self.path is None and self.dispatches):
             if not self.open:
@@ -134,7 +136,7 @@ class Tracing(Profile):
         return size
 
     def on_dispatch(self, size: int, result: PyTree) -> None:
-        """Count the steps; stop the trace at the end of its window."""
+        """Count the dispatched steps, and stop the trace at the end of its window."""
         self.step, self.dispatches = self.step + size, self.dispatches + 1
         if self.window is not None:
             jax.block_until_ready(result)  # the trace covers this dispatch exactly
@@ -144,7 +146,7 @@ class Tracing(Profile):
                 self._stop()
 
     def affects_time(self, step: int) -> bool:
-        """Return whether the trace covers or borders on a step."""
+        """Return whether a step lies in the traced range or at its border."""
         return self.path is not None and self.first <= step <= self.first + self.traced
 
     def _start(self, step: int) -> None:
@@ -163,7 +165,7 @@ class Tracing(Profile):
 
     @contextmanager
     def _tried(self) -> Iterator[None]:
-        """Record an error of JAX's profiler as `problem`, e.g. that another profiler is active."""
+        """Record errors from JAX's profiler in `problem`, e.g. that another profiler is active."""
         try:
             yield
         except (RuntimeError, ValueError, FileNotFoundError) as error:
@@ -257,7 +259,7 @@ def _format_compiles(found: list[Summary]) -> list[str]:
 
 
 def _platform_notes(found: Summary) -> list[str]:
-    """Return notes on the limits of a trace by platform."""
+    """Return notes on the limitations of traces on this platform."""
     if found["platform"] == "cpu":
         return [
             "",
