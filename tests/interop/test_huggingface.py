@@ -209,7 +209,7 @@ REFUSED = {
     "heads": ({"head_dim": None, "num_attention_heads": 3}, r"dim=16 is not divisible by num_heads=3"),
     "kv-heads": ({"num_key_value_heads": 3}, r"num_heads=4 is not divisible by num_kv_heads=3"),
     "vocab": ({"vocab_size": 12}, r"'embedding.weight' has shape \(11, 16\), not \(12, 16\)"),
-    "layers": ({"num_hidden_layers": 1}, r"tensor 'model.layers.1.input_layernorm.weight' \(9 in all\) does"),
+    "layers": ({"num_hidden_layers": 1}, r"9 tensors do not .*e\.g\. 'model.layers.1.input_layernorm.weight'"),
     "biases": ({"attention_bias": True}, r"tensor 'model.layers.0.self_attn.q_proj.bias' is missing"),
 }  # fmt: skip
 
@@ -238,7 +238,7 @@ def test_a_head_that_is_not_tied_is_refused_when_the_config_says_so(gpt2):
     config, tensors = gpt2
     with pytest.raises(UserError, match=r"'lm_head.weight' differs from the embedding\n  where:  tie_word_embeddings"):
         from_huggingface(config, tensors | {"lm_head.weight": tensors["lm_head.weight"] + 1})
-    with pytest.raises(UserError, match=r"tensor 'transformer.extra' \(1 in all\) does not belong to a gpt2 model"):
+    with pytest.raises(UserError, match=r"1 tensors do not belong to a gpt2 model, e\.g\. 'transformer.extra'"):
         from_huggingface(config, tensors | {"extra": np.zeros(1)})
 
 

@@ -142,7 +142,7 @@ def confirm(
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise UserError("confirmation requires a terminal", remedy="Give --yes, or --dry-run.")
+        raise UserError("confirmation requires a terminal", remedy="Pass --yes or --dry-run.")
     try:
         if typed:
             agreed = typer.prompt(f"{question} Type {typed!r} to confirm", err=True) == typed
@@ -194,7 +194,7 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
     typer.echo("# Use it now: it contains the time of deletion. Later, repeat --dry-run.")
     print_commands([first])
     for one in others:
-        typer.echo(f"# or, without capacity there: {one.shown}")
+        typer.echo(f"# or, if there is no capacity: {one.shown}")
 
 
 @contextmanager

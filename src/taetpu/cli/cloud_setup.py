@@ -39,7 +39,7 @@ def doctor(as_json: AsJson = False) -> None:
 bucket_app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes", no_args_is_help=True)
 
 Bucket = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="Default: `bucket` of the settings, else PROJECT-taetpu.")
+    str | None, typer.Argument(metavar="NAME", help="Default: `bucket` from the settings, else PROJECT-taetpu.")
 ]
 
 

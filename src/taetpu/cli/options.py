@@ -74,7 +74,7 @@ LibtpuArgs = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their gcloud commands; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Name = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="The machine. Default: `name` of the settings, else tpu-OWNER.")
+    str | None, typer.Argument(metavar="NAME", help="The machine. Default: `name` from the settings, else tpu-OWNER.")
 ]
 Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine. Default: as for `tpu up`.")]
 Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of a multi-host slice, from 0.")]

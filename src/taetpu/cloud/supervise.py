@@ -105,7 +105,7 @@ def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
     if found := provision.find_with_retries(machine, settings):
         return "" if found[0].state in ("ready", "starting", "queued") else found[0].detail
     if user := provision.find_deleter(machine):
-        remedy = "Repeat the command to make another machine and resume."
+        remedy = "Repeat the command to create another machine and resume."
         raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=remedy)
     return "it no longer exists"
 

@@ -89,7 +89,7 @@ def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.nda
             "'lm_head.weight' differs from the embedding", path=("tie_word_embeddings",), remedy="Set it to false."
         )
     if left:
-        problem = f"tensor {min(left)!r} ({len(left)} in all) does not belong to a {family.model_type} model"
+        problem = f"{len(left)} tensors do not belong to a {family.model_type} model, e.g. {min(left)!r}"
         raise UserError(problem, remedy="Remove unknown tensors, or use the `config.json` that belongs to the file.")
     return found
 

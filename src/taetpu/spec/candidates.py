@@ -48,7 +48,7 @@ class Candidate:
 def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
     """Raise `UserError` for an override whose path is not text, or for too many overrides."""
     if len(overrides) > MAX_CHANGES:
-        raise UserError(f"{len(overrides)} changes are too many", path=place, remedy=f"Use at most {MAX_CHANGES}")
+        raise UserError(f"too many changes: {len(overrides)}", path=place, remedy=f"Use at most {MAX_CHANGES}")
     for path in overrides:
         if not isinstance(path, str):
             raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="Write e.g. model.mixer.num_heads.")
@@ -57,7 +57,7 @@ def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
 def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> None:
     """Raise `UserError` for an empty or too long list, or for a repeated value unless `repeated` is true."""
     if len(values) > MAX_VALUES:
-        raise UserError(f"{len(values)} values are too many", path=place, remedy=f"Use at most {MAX_VALUES}")
+        raise UserError(f"too many values: {len(values)}", path=place, remedy=f"Use at most {MAX_VALUES}")
     if not values:
         raise UserError("an empty list of values makes no arm", path=place, remedy="List at least one value.")
     for i, value in enumerate(() if repeated else values):
@@ -70,7 +70,7 @@ def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
     cells = math.prod(len(values) for values in lists)
     if cells > MAX_ARMS:
         remedy = f"Use at most {MAX_ARMS}: list fewer values, or change one thing per arm."
-        raise UserError(f"{cells} combinations are too many arms", path=place, remedy=remedy)
+        raise UserError(f"too many arms: {cells} combinations", path=place, remedy=remedy)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

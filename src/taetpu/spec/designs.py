@@ -100,9 +100,7 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
         return {}
     check_paths(written, ("factorial",))
     if len(written) > MAX_FACTORS:
-        raise UserError(
-            f"{len(written)} factors are too many", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}"
-        )
+        raise UserError(f"too many factors: {len(written)}", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}")
     if len(written) < 2:
         remedy = "Write e.g. {model.norm: [rms, layer], model.position: [rope, none]}. Use arms for a single change."
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)

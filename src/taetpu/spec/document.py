@@ -171,7 +171,7 @@ class _Bounded(Composer):
         if self.levels > MAX_DEPTH:
             raise UserError("nested too deeply", remedy=f"Use at most {MAX_DEPTH} levels.")
         if self.values > MAX_VALUES:
-            raise UserError("there are too many values", remedy=f"Use at most {MAX_VALUES}.")
+            raise UserError("too many values", remedy=f"Use at most {MAX_VALUES}.")
         node = super().compose_node(parent, index)
         self.levels -= 1
         return node

@@ -210,12 +210,12 @@ class StudySpec(Config):
         if type(seeds) is int and 0 < seeds <= MAX_SEEDS:
             return tuple(range(seeds))
         if type(seeds) is int and seeds > 0:
-            raise UserError(f"{seeds} seeds are too many", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
+            raise UserError(f"too many seeds: {seeds}", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
         if not isinstance(seeds, list | tuple) or not seeds:
             problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
             raise UserError(problem, path=("seeds",), remedy="Write e.g. 5, or [11, 12, 13].")
         if len(seeds) > MAX_SEEDS:
-            raise UserError(f"{len(seeds)} seeds are too many", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
+            raise UserError(f"too many seeds: {len(seeds)}", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
         for i, seed in enumerate(seeds):
             if type(seed) is not int or not 0 <= seed <= MAX_SEED:
                 raise UserError(

@@ -84,5 +84,5 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
         data = sources.prepare(config).fingerprint
         if run_id(config, entry["seed"], data) != entry["id"]:
             problem = f"the run of arm {entry['arm']!r} has another ID in this process than in the primary process"
-            raise UserError(problem, remedy="Give all processes the same data, plug-ins and versions.")
+            raise UserError(problem, remedy="Use the same data, plug-ins and package versions in all processes.")
         yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)
