@@ -58,7 +58,7 @@ def translate_choice(config: Settings, name: str, known: Mapping[str, str], defa
     """Return our name for the value of a Hugging Face setting.
 
     Raises:
-        UserError: the value is not supported.
+        UserError: if the value is not supported.
     """
     value = config.get(name, default)
     if value not in known:
@@ -225,7 +225,7 @@ def rope_base(config: Settings) -> float:
     """Return the base of RoPE: in `rope_parameters` since transformers 5, in `rope_theta` before.
 
     Raises:
-        UserError: RoPE is scaled, or applied to a part of each head.
+        UserError: if RoPE is scaled, or applied to a part of each head.
     """
     where = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     rope = dict(config.get(where) or {})

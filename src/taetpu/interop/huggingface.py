@@ -37,7 +37,8 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
         tensors: the state dict, with or without the prefix of a model with a head (`transformer.`, `model.`).
 
     Raises:
-        UserError: the `model_type` or a setting is not supported, or a tensor is missing, unknown or of another shape.
+        UserError: if the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
+            wrong shape.
     """
     family = _family(config)
     ours = load_config(ModelConfig, family.read(config))
@@ -122,7 +123,7 @@ def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 
         seq_len: the maximum sequence length of a Llama config; GPT-2's is the size of its position table.
 
     Raises:
-        UserError: neither GPT-2 nor Llama supports a setting. The error names the closer of the two.
+        UserError: if neither GPT-2 nor Llama supports a setting. The error names the closer of the two.
     """
     ours = flatten_model_config(config.resolve() if isinstance(config, ModelConfig) else config)
     family = _closest_family(ours)
@@ -148,7 +149,7 @@ def flatten_model_config(config: LMConfig) -> dict[str, Any]:
     """Return the settings of a model with equal layers by dotted name. Settings that equal their default are None.
 
     Raises:
-        UserError: layers differ from each other, or from the model's own position or norm.
+        UserError: if layers differ from each other, or from the model's own position or norm.
     """
     first = config.layers[0]
     for i, layer in enumerate(config.layers):
@@ -178,7 +179,7 @@ def _closest_family(ours: Settings) -> Family:
     """Return the family that supports our settings.
 
     Raises:
-        UserError: there is none. The error is about the family with the fewest unsupported settings.
+        UserError: if there is none. The error is about the family with the fewest unsupported settings.
     """
     missed = {
         name: {where: allowed for where, allowed in family.needs.items() if ours.get(where) not in allowed}
@@ -208,7 +209,7 @@ def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
         path: the model's folder.
 
     Raises:
-        UserError: a file is missing or damaged, or `from_huggingface` raises. The error names the file.
+        UserError: if a file is missing or damaged, or `from_huggingface` raises. The error names the file.
     """
     folder = Path(path)
     config = _json(folder / CONFIG)
@@ -235,7 +236,7 @@ def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, 
         seq_len: see `to_huggingface`.
 
     Raises:
-        UserError: the folder already contains a model, or `to_huggingface` raises.
+        UserError: if the folder already contains a model, or `to_huggingface` raises.
     """
     folder = Path(path)
     for name in (CONFIG, WEIGHTS):

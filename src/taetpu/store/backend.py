@@ -22,13 +22,13 @@ WRITTEN_ONCE = "Use another study name or --root, or remove the old study. Nothi
 
 
 class Store(Protocol):
-    """A place that holds studies. Every failure of the place itself is a `UserError` that names the path."""
+    """A store of studies. If the store cannot be read or written, its methods raise a `UserError` with the path."""
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
         """Store `data` durably and atomically.
 
         Raises:
-            UserError: other bytes are stored under the key, and `replace` is not set.
+            UserError: if other bytes are stored under the key and `replace` is False.
         """
         ...
 
@@ -36,7 +36,7 @@ class Store(Protocol):
         """Return the bytes under `key`.
 
         Raises:
-            NotStored: there are none.
+            NotStored: if nothing is stored under the key.
         """
         ...
 
@@ -45,11 +45,11 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
-        """Return the sorted keys below `prefix` ("" for all), at most `depth` names deeper."""
+        """Return the sorted keys below `prefix` ("" for all keys), at most `depth` levels below it."""
         ...
 
     def delete(self, prefix: str) -> None:
-        """Delete a key and every key below it, if there are any."""
+        """Delete a key and every key below it. Missing keys are ignored."""
         ...
 
     def move(self, old: str, new: str) -> None:
@@ -62,14 +62,14 @@ class Store(Protocol):
         Also deletes unfinished files of killed writers from the key's folder.
 
         Raises:
-            ClaimHeld: another process holds it; the message describes the process.
+            ClaimHeld: if another process holds the key. The message describes that process.
         """
         ...
 
     def folder(self, key: str) -> Path:
         """Create and return a local folder for files that a library writes, such as a checkpoint.
 
-        Its files are stored by `save_folder`.
+        `save_folder` stores its files.
         """
         ...
 
@@ -81,19 +81,19 @@ class Store(Protocol):
         """Copy what `save_folder` stored to `folder(key)`, and return whether anything was stored.
 
         Raises:
-            Damaged: the stored files are no longer intact.
+            Damaged: if the stored files are no longer intact.
         """
         ...
 
     def where(self, key: str) -> str:
-        """Return the path or address of a key, for people."""
+        """Return the path or address of a key, for display."""
         ...
 
     def modified(self, key: str) -> float:
         """Return when the key was last written, in seconds since 1970.
 
         Raises:
-            NotStored: nothing is stored under the key.
+            NotStored: if nothing is stored under the key.
         """
         ...
 
@@ -110,10 +110,10 @@ def open_store(root: str | Path) -> Store:
     """Open the store at `root`.
 
     Args:
-        root: `gs://bucket/folder`, or a local folder, which need not exist yet.
+        root: an address `gs://bucket/folder` or a local folder. A local folder need not exist yet.
 
     Raises:
-        UserError: the address is invalid, or its scheme is not supported.
+        UserError: if the address is invalid, or its scheme is not supported.
     """
     place = parse_address(root)
     if place is None:
@@ -124,11 +124,11 @@ def open_store(root: str | Path) -> Store:
 
 
 def run_concurrently(store: Store, changes: Iterable[Callable[[], None]]) -> None:
-    """Make independent changes, in threads if the store benefits from it, as a bucket does.
+    """Make independent changes to a store. A bucket makes them in threads, a local store one after the other.
 
     Args:
-        store: the store that is changed.
-        changes: consumed lazily, so that the data of pending changes need not fit into memory.
+        store: the store to change.
+        changes: the changes. They are consumed lazily, so the data of pending changes need not fit into memory.
     """
     concurrent = getattr(store, "run_concurrently", None)
     if concurrent is not None:
@@ -139,7 +139,7 @@ def run_concurrently(store: Store, changes: Iterable[Callable[[], None]]) -> Non
 
 
 def move_to_damaged(store: Store, study: str, key: str) -> str:
-    """Move a key, or every key below it, to the study's folder `damaged`, which no reader of a study opens.
+    """Move a key, or every key below it, to the study's folder `damaged`, which is never read.
 
     Returns:
         The new path or address.
@@ -152,7 +152,7 @@ def move_to_damaged(store: Store, study: str, key: str) -> str:
 
 
 def default_root(option: str | None = None) -> str:
-    """Return the root of studies: `--root`, else the environment's `TAETPU_ROOT`, else `./runs`."""
+    """Return the root of studies: the option `--root`, else the environment variable `TAETPU_ROOT`, else `./runs`."""
     return option or os.environ.get("TAETPU_ROOT") or "./runs"
 
 
@@ -208,7 +208,7 @@ class LocalStore:
         with file:
             with disk.explain_os_error("write", path, needed=1):
                 try:
-                    # The kernel releases the lock when the process ends, however it ends. The file itself stays.
+                    # The kernel releases the lock when the process ends, even if it is killed. The file is kept.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise _claim_held(path) from None
@@ -267,8 +267,8 @@ class LocalStore:
 def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
     """Yield the keys of the files below a folder, without hidden files.
 
-    A folder that cannot be read is an error, not an omission. `os.scandir` is used because `Path` would dominate the
-    time of watching many runs.
+    A folder that cannot be read raises an `OSError` and is not skipped. `os.scandir` is used because listing many runs
+    with `Path` is much slower.
     """
     if depth is not None and depth < 1:
         return
@@ -287,7 +287,7 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
 def _claim_held(path: Path) -> ClaimHeld:
     try:
         holder = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # locked a moment ago, and not yet recorded
+    except ValueError:  # the holder has locked the file but not yet written its description
         holder = {}
     remedy = "Wait for it or stop it, then run the same command again, or use another --root."
     return ClaimHeld(f"the study is held by {format_holder(holder)}", file=path, remedy=remedy)

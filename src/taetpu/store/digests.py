@@ -1,6 +1,6 @@
 """SHA-256 digests that show whether stored documents and folders are intact.
 
-A sealed document holds the digest of its own content. A sealed folder holds a document with the digests of its files.
+A sealed document contains the digest of its content. A sealed folder contains a document with the digests of its files.
 Documents of earlier versions have no digest and are read unverified.
 """
 
@@ -13,16 +13,16 @@ from taetpu.core.errors import UserError
 from taetpu.store.documents import DAMAGED, from_json, to_json
 
 FOLDER = "digests.json"
-"""The file of a sealed folder with the sizes and digests of all other files."""
+"""The file in a sealed folder that lists the sizes and digests of all other files."""
 _SEAL, _KIND = "digest", "sha256:"
 
 
 class Damaged(UserError):
-    """A stored file differs from what was written."""
+    """A stored file differs from the data that was written."""
 
 
 def digest(data: bytes) -> str:
-    """Return `sha256:` and 64 hexadecimal digits."""
+    """Return the SHA-256 digest of data as `sha256:` and 64 hexadecimal digits."""
     return _KIND + hashlib.sha256(data).hexdigest()
 
 
@@ -36,7 +36,7 @@ def seal(data: dict[str, Any]) -> bytes:
     """Encode a JSON document with the digest of its content.
 
     Raises:
-        ValueError: a float is not finite.
+        ValueError: if a float is not finite.
     """
     return to_json({**data, _SEAL: digest(to_json(data))})
 
@@ -45,12 +45,12 @@ def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
     """Decode a document and verify its digest, if it has one.
 
     Args:
-        data: what `seal` returned, or a document without a seal.
-        file: the path for messages.
-        remedy: the remedy for messages.
+        data: the bytes that `seal` returned, or a document without a seal.
+        file: the path to name in error messages.
+        remedy: the remedy to name in error messages.
 
     Raises:
-        Damaged: the document cannot be read, or its content does not match its digest.
+        Damaged: if the document cannot be read, or its content does not match its digest.
     """
     try:
         found = from_json(data, file)
@@ -59,7 +59,7 @@ def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
     if not isinstance(found, dict):
         return found
     stated = found.pop(_SEAL, None)
-    # A digest under another key means that the key itself was damaged.
+    # A digest under any other key means that the key `digest` was damaged.
     misnamed = any(isinstance(value, str) and value.startswith(_KIND) for value in found.values())
     if misnamed or (stated is not None and stated != digest(to_json(found))):
         raise Damaged("the content of this file does not match its checksum", file=file, remedy=remedy)
@@ -67,7 +67,12 @@ def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
 
 
 def seal_folder(folder: Path, **about: Any) -> None:
-    """Write the digests of a folder's files into it, together with `about`, which must be JSON."""
+    """Write the digests of a folder's files to `digests.json` in the folder.
+
+    Args:
+        folder: the folder.
+        about: values to store with the digests. They must be JSON data.
+    """
     files = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "digest": file_digest(path)}
         for path in sorted(folder.rglob("*"))
@@ -80,10 +85,10 @@ def unseal_folder(folder: Path) -> dict[str, Any] | None:
     """Verify every file of a sealed folder.
 
     Returns:
-        The `about` of `seal_folder`; None for a folder without digests.
+        The `about` values that were passed to `seal_folder`; None for a folder without digests.
 
     Raises:
-        Damaged: a file is missing or differs, or the folder is empty.
+        Damaged: if a file is missing or differs from its digest, or the folder is empty.
     """
     with disk.explain_os_error("read", folder):
         if not any(path.is_file() for path in folder.rglob("*")):

@@ -1,4 +1,4 @@
-"""JSON and YAML documents as bytes. Equal content gives equal bytes, which the write-once check compares."""
+"""JSON and YAML documents as bytes. Equal content gives equal bytes, so the write-once check can compare bytes."""
 
 import json
 import math
@@ -21,17 +21,21 @@ def to_json(data: Any) -> bytes:
     """Encode as JSON with sorted keys, an indent of 2 and a final newline. NumPy scalars become plain numbers.
 
     Raises:
-        ValueError: a float is not finite, which JSON cannot represent; see `finite`.
+        ValueError: if a float is not finite. JSON cannot represent it; see `finite`.
     """
     text = json.dumps(data, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False, default=_plain)
     return f"{text}\n".encode()
 
 
 def from_json(data: bytes, file: str) -> Any:
-    """Decode what `to_json` returned.
+    """Decode the bytes that `to_json` returned.
+
+    Args:
+        data: the bytes.
+        file: the path to name in error messages.
 
     Raises:
-        UserError: `file` is damaged; the error names the line.
+        UserError: if the bytes are not valid JSON. The error contains the line if it is known.
     """
     try:
         return json.loads(data)
@@ -42,7 +46,7 @@ def from_json(data: bytes, file: str) -> Any:
 
 
 def finite(data: Any) -> Any:
-    """Return a copy with None for every NaN and infinity, such as the metrics of a diverged run."""
+    """Return a copy of data in which NaN and infinities, such as the metrics of a diverged run, are None."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -53,17 +57,22 @@ def finite(data: Any) -> Any:
 
 
 def to_yaml(data: dict[str, Any]) -> bytes:
-    """Encode plain data as YAML 1.2 with keys in their given order."""
+    """Encode plain data as YAML 1.2. The keys keep their order."""
     text = StringIO()
     _yaml().dump(data, text)
     return text.getvalue().encode()
 
 
 def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
-    """Decode what `to_yaml` returned.
+    """Decode the bytes that `to_yaml` returned.
+
+    Args:
+        data: the bytes.
+        file: the path to name in error messages.
+        remedy: the remedy to name in error messages.
 
     Raises:
-        UserError: `file` is damaged; the error names the line if it is known.
+        UserError: if the bytes are not a valid YAML mapping. The error contains the line if it is known.
     """
     try:
         document = deepcopy(_parsed(data))
@@ -81,7 +90,7 @@ def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _parsed(data: bytes) -> Any:
-    """Parse YAML, cached: a command reads the same study several times, and each parse takes about 0.1 s."""
+    """Parse YAML and cache the result, because a command reads the same study several times and parsing is slow."""
     return _yaml().load(data.decode())
 
 

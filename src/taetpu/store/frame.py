@@ -10,16 +10,16 @@ COLUMNS = ("arm", "seed", "step", "metric", "value")
 
 
 def read_metrics(place: str | Path) -> pd.DataFrame:
-    """Read all metrics of a study's runs, finished or not.
+    """Read the metrics of all runs of a study, including unfinished runs.
 
     Args:
-        place: the study's folder, or a root with one study in it.
+        place: the study's folder, or a root that contains exactly one study.
 
     Returns:
         A table with one row per value and the columns `arm, seed, step, metric, value`.
 
     Raises:
-        UserError: no study or more than one is stored there, or a metrics file is damaged.
+        UserError: if `place` contains no study or several studies, or a metrics file is damaged.
     """
     parts = []
     for run in find_study(place).runs():

@@ -242,7 +242,7 @@ class GcsStore:
         """Return the objects of a saved folder's files by their names in it.
 
         Raises:
-            Damaged: one is missing or differs.
+            Damaged: if one is missing or differs.
         """
         try:
             listed = json.loads(found[f"{place.name}/{FILES}"].download_as_bytes(retry=self.retry))

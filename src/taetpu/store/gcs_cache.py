@@ -1,7 +1,7 @@
-"""Caches of a bucket: listings that are at most a second old, and contents by generation.
+"""Caches for a bucket: listings that are at most one second old, and the contents of objects by generation.
 
-A live page refreshes every two seconds and asks for every run whether it is done and what it has measured. One listing
-of the study answers all of these, and only new objects are read.
+A live page refreshes every two seconds. Each time, it requests the status and the metrics of every run. One listing of
+the study answers all requests for the status, and only objects that are not cached are read.
 """
 
 import threading
@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 MAX_AGE = 1.0
-"""Seconds for which a listing is reused. Changes by this process are applied to it."""
+"""Seconds for which a listing is reused. Changes by this process are applied to the cached listing."""
 RESULT = "/result.json"
-"""Suffix of the keys that are written after everything that they vouch for."""
+"""Suffix of the keys of results. A result is written after all other files of its run."""
 SMALL, CAPACITY = 1 << 20, 64 << 20
-"""Bytes: the largest content that is cached, and the size of the cache."""
+"""The maximum size of a cached content and the maximum size of the cache, in bytes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in a listing; `updated` is in seconds since 1970 by the server's clock."""
+    """An object in a listing. `updated` is the time of its last update by the server's clock, in seconds since 1970."""
 
     generation: int
     updated: float
@@ -30,10 +30,10 @@ class Entry:
 
 @dataclass
 class Listings:
-    """The keys of each study, which is the first name of a key.
+    """The cached listings of keys, one per study. The first part of a key is the study's name.
 
     Args:
-        list_keys: lists all keys below a name.
+        list_keys: a function that lists all keys below a study's name.
     """
 
     list_keys: Callable[[str], dict[str, Entry]]
@@ -41,10 +41,11 @@ class Listings:
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def below(self, name: str) -> Mapping[str, Entry]:
-        """Return all keys below a name.
+        """Return all keys below a study's name.
 
-        A listing arrives in pages, so it may contain a result and lack what was written just before it. If there are
-        new results, the keys are listed again, and of the results only those of the first listing count.
+        A listing arrives in pages, so it may contain a result but lack files that were written just before the result.
+        If a listing contains new results, the keys are therefore listed again. Results that only the second listing
+        contains are ignored.
         """
         with self.lock:
             if (cached := self.fresh(name)) is not None:
@@ -59,7 +60,7 @@ class Listings:
             return found
 
     def fresh(self, name: str) -> Mapping[str, Entry] | None:
-        """Return the cached keys below a name; None if they are older than `MAX_AGE`."""
+        """Return the cached keys below a study's name; None if the listing is older than `MAX_AGE`."""
         with self.lock:
             listed, found = self.known.get(name, (0.0, None))
             return found if time.monotonic() - listed < MAX_AGE else None
@@ -98,7 +99,7 @@ class Contents:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: str, generation: int) -> bytes | None:
-        """Return the bytes of this generation of a key, if they are cached."""
+        """Return the bytes of a generation of a key; None if they are not cached."""
         with self.lock:
             cached, data = self.cached.get(key, (0, b""))
             if cached != generation:
@@ -107,7 +108,7 @@ class Contents:
             return data
 
     def put(self, key: str, generation: int, data: bytes) -> None:
-        """Cache the bytes of a key, and evict the least recently used."""
+        """Cache the bytes of a key if they are small, and evict the least recently used entries of a full cache."""
         with self.lock:
             _, old = self.cached.pop(key, (0, b""))
             self.size -= len(old)

@@ -63,7 +63,7 @@ def parse_address(place: str | PathLike[str]) -> Address | None:
         place: an address or a path. `gs:/bucket`, to which pathlib shortens an address, is accepted.
 
     Raises:
-        UserError: the URL scheme is not supported, or the bucket name is invalid.
+        UserError: if the URL scheme is not supported, or the bucket name is invalid.
     """
     text = str(place)
     found = re.fullmatch(r"gs:/{1,2}([^/]*)/*(.*)", text)
@@ -78,7 +78,7 @@ def check_bucket_name(name: str) -> str:
     """Return `name` if it is a valid bucket name.
 
     Raises:
-        UserError: it is not.
+        UserError: if it is not.
 
     Source: https://cloud.google.com/storage/docs/buckets#naming
     """
@@ -93,7 +93,7 @@ def storage_client() -> Any:
     """Return Google's storage client with application-default credentials.
 
     Raises:
-        UserError: the extra is not installed, or no credentials were found.
+        UserError: if the extra is not installed, or no credentials were found.
     """
     storage = import_google("google.cloud.storage")
     try:
@@ -107,7 +107,7 @@ def import_google(module: str) -> Any:
     """Import a module of Google's libraries.
 
     Raises:
-        UserError: the extra is not installed.
+        UserError: if the extra is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -132,8 +132,8 @@ def translate_errors(doing: str, place: Address, role: str = WRITER) -> Iterator
         role: the IAM role that permits the request.
 
     Raises:
-        StorageUnavailable: Cloud Storage did not answer within `RETRY_SECONDS`.
-        BucketError: the bucket does not exist, or the account lacks a role.
+        StorageUnavailable: if Cloud Storage did not answer within `RETRY_SECONDS`.
+        BucketError: if the bucket does not exist, or the account lacks a role.
     """
     try:
         yield

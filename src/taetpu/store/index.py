@@ -19,7 +19,7 @@ from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 SETTLED = 2.0
-"""Seconds after which a rewritten file has another modification time, however coarse the disk's clock."""
+"""Seconds after which a rewritten file has a new modification time on file systems with coarse timestamps too."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,25 @@ class StudyEntry:
     arms: int
     seeds: int
     started: int
-    """Runs that are started but not done."""
+    """Number of runs that are started but not done."""
     done: int
-    """Pairs of an arm and a seed of the study whose run is done, without tuning trials."""
+    """Number of pairs of an arm and a seed whose run is done. Tuning trials are not counted."""
     total: int
-    """Arms times seeds."""
+    """Number of arms times number of seeds."""
     changed: datetime
     """Time of the last write, in UTC."""
     problem: str | None = None
-    """Why the study cannot be read; `arms`, `seeds` and `total` are then 0."""
+    """The reason why the study cannot be read; None if it can. With a problem, `arms`, `seeds` and `total` are 0."""
 
 
 def find_studies(place: str | Path) -> list[StudyFolder]:
-    """Return the studies at `place` in order of their names.
+    """Return the studies at `place`, sorted by name.
 
     Args:
         place: a study's folder, or a root of studies.
 
     Raises:
-        UserError: the place cannot be read, or its URL scheme is not supported.
+        UserError: if `place` is a file or cannot be read, or if its URL scheme is not supported.
     """
     address = parse_address(place)
     if address is None and Path(place).is_file():
@@ -69,10 +69,10 @@ def find_study(place: str | Path) -> StudyFolder:
     """Return the only study at `place`.
 
     Args:
-        place: a study's folder, or a root with one study in it.
+        place: a study's folder, or a root that contains exactly one study.
 
     Raises:
-        UserError: there is no study, or more than one.
+        UserError: if `place` contains no study or several studies.
     """
     found = find_studies(place)
     if len(found) == 1:
@@ -84,10 +84,10 @@ def find_study(place: str | Path) -> StudyFolder:
 
 
 def list_studies(place: str | Path) -> list[StudyEntry]:
-    """Return every study at `place` with its counts; a damaged one with its problem.
+    """Return an entry for every study at `place`, with its counts. The entry of a damaged study contains its problem.
 
-    Parsing `study.yaml` takes most of the time, so its arms and seeds are cached in the user's cache folder as long as
-    the file is unchanged.
+    Parsing `study.yaml` takes most of the time. The arms and seeds of a study are therefore cached in the user's cache
+    folder as long as its `study.yaml` is unchanged.
     """
     index = Index(str(place))
     found = [_entry(folder, index) for folder in find_studies(place)]
@@ -114,8 +114,8 @@ class Index:
         """Return the arms and the seeds of a study.
 
         Raises:
-            UserError: `study.yaml` is damaged or missing.
-            KeyError, TypeError: it has no arms or no seeds.
+            UserError: if `study.yaml` is damaged or missing.
+            KeyError, TypeError: if `study.yaml` has no arms or no seeds.
         """
         written, now = folder.frozen_at(), time.time()
         match self.stored.get(folder.name):
@@ -164,7 +164,10 @@ def _entry(folder: StudyFolder, index: Index) -> StudyEntry:
 
 
 def _last_write(folder: StudyFolder) -> datetime:
-    """Return when the newest key was written, except for checkpoints, whose many files are deeper."""
+    """Return the time of the last write in a study's folder, in UTC.
+
+    Files more than five levels below the folder, such as those of checkpoints, are ignored because there are many.
+    """
     times = []
     for key in folder.store.list(folder.name, depth=5):
         with suppress(NotStored):  # another process may have deleted it

@@ -1,8 +1,9 @@
-"""A claim on an object of a bucket, which its holder renews and which expires some time after its holder died.
+"""A claim stored as an object in a bucket. Its holder renews the claim; a claim that is no longer renewed expires.
 
-Cloud Storage has no locks but preconditions: an object is created only if there is none, and replaced only if nobody
-else has replaced it. The age of a lease is measured by the server's clock alone: a challenger changes the object's
-metadata, and the response holds the time of the content and that of the metadata.
+Cloud Storage has preconditions instead of locks: an object is created only if it does not exist yet, and replaced only
+if no other process has replaced it. The age of a lease is measured by the server's clock alone. To measure it, a
+challenger changes the object's metadata. The response contains the creation time of the content and the time of the
+metadata change, and their difference is the age.
 """
 
 import json
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from google.cloud.storage import Blob
 
 LEASE_SECONDS = 60
-"""A lease that was not renewed for this long, by the server's clock, has expired."""
+"""Lifetime in seconds: a lease that was written longer ago, by the server's clock, has expired."""
 RENEW_SECONDS = 15
-"""Time between two renewals."""
+"""Seconds between two renewals."""
 POLL_SECONDS = 5
-"""Time between two attempts to take a lease that another process holds."""
+"""Seconds between two attempts to take a lease that another process holds."""
 CHECK_SECONDS = 45
-"""A holder whose last renewal is older, by its own clock, renews the lease before it writes anything."""
+"""Age in seconds, by the holder's clock, from which the holder renews its lease before it writes anything."""
 CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
-"""Environment variable: seconds to wait for a lease whose holder is probably a machine that no longer exists."""
+"""Environment variable with the number of seconds to wait for a lease that another process holds."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -41,10 +42,10 @@ class Lease:
     """One claim.
 
     Args:
-        new_blob: creates the object's blob for one request.
-        place: the object's address, for messages.
-        retry: the retry policy of requests.
-        about: what `describe_process` returned.
+        new_blob: a function that creates the object's blob for one request.
+        place: the object's address, for error messages.
+        retry: the retry policy for requests.
+        about: the description of this process that `describe_process` returned.
     """
 
     def __init__(self, new_blob: "Callable[[], Blob]", place: Address, retry: Any, about: dict[str, str | int]):
@@ -63,7 +64,7 @@ class Lease:
         """Hold the lease until the block ends or this process dies.
 
         Raises:
-            ClaimHeld: another process holds it; the message describes the process.
+            ClaimHeld: if another process holds the lease. The message describes that process.
         """
         with translate_errors("claim", self.place):
             self._acquire()
@@ -75,14 +76,15 @@ class Lease:
         finally:
             self.released.set()
             renewal.join()
-            with suppress(Exception):  # it expires
+            with suppress(Exception):  # a lease that cannot be deleted expires
                 self.new_blob().delete(if_generation_match=self.generation, retry=self.retry)
 
     def check(self) -> None:
-        """Renew the lease if it may have expired. To be called before anything is written.
+        """Renew the lease if its last renewal is more than `CHECK_SECONDS` old. Call this method before every write.
 
         Raises:
-            UserError: this process was cut off for so long that it lost the lease, and another process may be writing.
+            UserError: if this process has lost the lease, for example after a long loss of connection. Another process
+                may be writing.
         """
         if _now() - self.renewed > CHECK_SECONDS:
             with translate_errors("renew the claim", self.place):
@@ -92,7 +94,7 @@ class Lease:
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
     def _acquire(self) -> None:
-        """Take the lease, waiting for as long as `CLAIM_PATIENCE` says."""
+        """Take the lease. If another process holds the lease, wait for up to `CLAIM_PATIENCE` seconds."""
         deadline, announced = time.monotonic() + float(os.environ.get(CLAIM_PATIENCE) or 0), False
         while True:
             try:
@@ -109,10 +111,10 @@ class Lease:
         """Take the lease if it is free or expired.
 
         Raises:
-            ClaimHeld: another process holds it.
+            ClaimHeld: if another process holds the lease.
         """
         errors = import_google("google.api_core.exceptions")
-        for _ in range(3):  # it may be released between two requests
+        for _ in range(3):  # the holder may release the lease between two requests
             if self._write(0, self.retry):
                 return
             with suppress(errors.NotFound):
@@ -129,7 +131,10 @@ class Lease:
         raise self._claim_held({}, None)
 
     def _write(self, generation: int, retry: Any) -> bool:
-        """Write the lease if the object still has this generation (0: no object), and return whether it had."""
+        """Write the lease if the object still has the given generation, and return whether the lease was written.
+
+        Generation 0 means that the object does not exist.
+        """
         blob, started = self.new_blob(), _now()
         try:
             blob.upload_from_string(
@@ -141,7 +146,7 @@ class Lease:
         return True
 
     def _read_holder(self) -> "tuple[Blob, dict[str, Any]]":
-        """Return the blob with its generation, and its content."""
+        """Return the blob, with its generation, and the description of the holder in its content."""
         blob = self.new_blob()
         data = blob.download_as_bytes(retry=self.retry)
         with suppress(ValueError):
@@ -150,7 +155,10 @@ class Lease:
         return blob, {}
 
     def _age(self, blob: "Blob") -> float | None:
-        """Return the seconds since the lease was written, by the server's clock; None if it has just been renewed."""
+        """Return the seconds since the lease was last written, by the server's clock.
+
+        If the holder has renewed the lease since the blob was read, return None.
+        """
         blob.metadata = {"asked": self.token}
         try:
             blob.patch(if_generation_match=blob.generation, retry=self.retry)
@@ -161,7 +169,7 @@ class Lease:
         return (blob.updated - blob.time_created).total_seconds()
 
     def _keep_renewing(self) -> None:
-        """Renew the lease periodically. The next renewal, or `check`, meets the same failure again."""
+        """Renew the lease periodically. Errors are ignored, because the next renewal or `check` tries again."""
         while not self.released.wait(RENEW_SECONDS) and not self.lost:
             with suppress(Exception):
                 self._renew(None)
@@ -191,12 +199,12 @@ class Lease:
 
 
 def _boot_id() -> str:
-    """Return an identifier of this machine's current boot, or "" if the system has none."""
+    """Return the identifier of this machine's current boot, or "" if the system does not provide one."""
     with suppress(OSError):
         return BOOT.read_text().strip()
     return ""
 
 
 def _now() -> float:
-    """Return seconds by a clock that also advances while the machine sleeps, if there is one."""
+    """Return the seconds on a monotonic clock. If the system has such a clock, it also advances during sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

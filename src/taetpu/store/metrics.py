@@ -1,8 +1,9 @@
-"""Metrics of a run in segments, each written once with what was measured between two steps.
+"""Metrics of a run, stored in segments. A segment contains the values measured between two steps and is written once.
 
 A segment `<start>-<end>.json` is `{"crc32": n, "series": {"train/loss": {"step": [...], "value": [...]}}}` on one line.
-Values are the shortest decimals that give the same float64, so float32 values are restored exactly. Values that JSON
-cannot represent are the strings "NaN", "Infinity" and "-Infinity". The checksum covers the bytes of the series.
+Values are written as the shortest decimal numbers that parse to the same float64, so float32 values are restored
+exactly. NaN and infinities, which JSON cannot represent, are the strings "NaN", "Infinity" and "-Infinity". The
+checksum covers the bytes of the series.
 """
 
 import json
@@ -26,34 +27,35 @@ class Series(NamedTuple):
     """One metric over the steps of one run."""
 
     step: NDArray[np.int64]
-    """`(points,)`, increasing: the number of updates made."""
+    """Shape `(points,)`: the number of updates made before each value was measured, increasing."""
     value: NDArray[np.float64]
-    """`(points,)`; may contain NaN and infinities."""
+    """Shape `(points,)`: the values, which may be NaN or infinite."""
 
 
 SAMPLED = "val_sample"
-"""The split name of metrics on a sample of the validation split, which are measured during training."""
+"""The split name in metrics that are measured on a sample of the validation split during training."""
 
 
 def metric_on_split(metric: str, split: str) -> str:
-    """Return the name of a metric on another split: `test/accuracy` on `val` is `val/accuracy`."""
+    """Return the name of a metric on another split. For example, `test/accuracy` on `val` is `val/accuracy`."""
     return f"{split}/{metric.rpartition('/')[2]}"
 
 
 def progress_metric(primary: str, recorded: Iterable[Collection[str]], curve: bool = False) -> str:
     """Return the name of the series that shows the progress of a study's primary metric.
 
-    A primary metric may be measured only at the end of a run, on the test split or on the whole validation split. Until
-    all runs have it, the same metric on validation data is shown.
+    The primary metric may be measured only at the end of a run, on the test split or on the whole validation split.
+    Until all runs have recorded it, the same metric on validation data is shown.
 
     Args:
-        primary: the primary metric.
-        recorded: the names of the recorded series, for each run that has started.
-        curve: prefer a series that is measured throughout training over the primary metric itself.
+        primary: the name of the primary metric.
+        recorded: the names of the recorded series of each started run.
+        curve: whether to prefer a series that is measured throughout training to the primary metric itself.
 
     Returns:
-        The first of the primary metric, `val_sample/<name>`, `val/<name>` and `val/loss` that all runs with any of them
-        have; with `curve`, `val_sample/<name>` is tried first. The primary metric if no run has any.
+        The first of these series that all runs have: the primary metric, `val_sample/<name>`, `val/<name>`,
+        `val_sample/loss` and `val/loss`. If `curve` is set, `val_sample/<name>` comes first. Runs that have none of
+        these series are ignored. If no series qualifies, the primary metric.
     """
     sampled, whole = metric_on_split(primary, SAMPLED), metric_on_split(primary, "val")
     preferred = [sampled, primary, whole] if curve else [primary, sampled, whole]
@@ -68,10 +70,11 @@ def encode_segment(start: int, end: int, series: Mapping[str, tuple[ArrayLike, A
     Args:
         start: first step of the segment.
         end: last step of the segment.
-        series: `(step, value)` of equal length by metric.
+        series: a pair of arrays `(step, value)` for each metric name. Both arrays have the same length.
 
     Raises:
-        ValueError: lengths differ, or steps do not increase or are outside `start`..`end`.
+        ValueError: if the two arrays of a metric have different lengths, or if its steps do not increase or are not
+            between `start` and `end`.
     """
     columns = {}
     for name, (step, value) in series.items():
@@ -90,18 +93,18 @@ def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, S
 
     Args:
         data: the bytes of the segment.
-        file: the path for messages.
-        remedy: the remedy for messages.
+        file: the path to name in error messages.
+        remedy: the remedy to name in error messages.
 
     Raises:
-        Damaged: the checksum does not match.
+        Damaged: if the bytes are not a segment or do not match the checksum.
     """
     match = _SEGMENT.fullmatch(data)
     if match is None or zlib.crc32(match[2]) != int(match[1]):
         raise Damaged("this metrics segment is damaged: checksum mismatch", file=file, remedy=remedy)
     columns = json.loads(match[2])
     return {
-        # NumPy reads the strings "NaN", "Infinity" and "-Infinity" among the numbers.
+        # NumPy also converts the strings "NaN", "Infinity" and "-Infinity" to numbers.
         name: Series(np.array(column["step"], dtype=np.int64), np.array(column["value"], dtype=np.float64))
         for name, column in columns.items()
     }
@@ -114,7 +117,7 @@ def content_digest(series: Mapping[str, Series]) -> str:
 
 
 def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
-    """Concatenate segments, in step order, to one series per metric. Segments may have different metrics."""
+    """Concatenate segments, given in step order, into one series per metric. Segments may have different metrics."""
     parts: dict[str, list[Series]] = {}
     for segment in segments:
         for name, series in segment.items():
@@ -126,11 +129,15 @@ def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
 
 
 def curve_metric(metric: str, known: Container[str]) -> str:
-    """Return the series that shows a metric over training: for `val/...`, the one on a sample of the split.
+    """Return the name of the series that shows a metric over training.
 
     Args:
         metric: the metric's name.
-        known: names of recorded series. Runs of earlier versions evaluated the whole split and have no sample.
+        known: the names of the recorded series.
+
+    Returns:
+        `val_sample/<name>` for a metric `val/<name>` if that series is recorded, otherwise the metric's own name. Runs
+        of earlier versions have no `val_sample` series, because they evaluated the whole split during training.
     """
     split, _, name = metric.partition("/")
     sampled = f"{SAMPLED}/{name}"
@@ -143,10 +150,10 @@ def segment_name(start: int, end: int) -> str:
 
 
 def segment_bounds(key: str) -> tuple[int, int]:
-    """Return the first and the last step of a segment, given its key.
+    """Return the first and the last step of the segment with a given key.
 
     Raises:
-        UserError: the file name is not that of a segment.
+        UserError: if the key does not end in the file name of a segment.
     """
     match = _NAME.fullmatch(key.rpartition("/")[2])
     if match is None:

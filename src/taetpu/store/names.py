@@ -1,4 +1,4 @@
-"""Key names, errors and claim holders, the same for every kind of store."""
+"""Key names, errors and descriptions of claim holders. All kinds of stores share them."""
 
 import getpass
 import os
@@ -11,7 +11,7 @@ from taetpu.core.errors import KeyPath, UserError
 
 
 class ClaimHeld(UserError):
-    """Another process holds a claim, or held it a moment ago."""
+    """Another process holds the claim."""
 
 
 class NotStored(UserError, KeyError):
@@ -19,12 +19,16 @@ class NotStored(UserError, KeyError):
 
 
 def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
-    """Return `name` if it is safe as one part of a path on any system.
+    """Return `name` if it is valid as one part of a key.
 
-    `=`, `.`, `-`, `+`, `,` and spaces are allowed.
+    Args:
+        name: the name. Characters such as `=`, `.`, `-`, `+`, `,` and spaces are allowed.
+        what: the noun for the name in the error message.
+        path: the path of the error.
 
     Raises:
-        UserError: it is empty, starts with a dot, has a slash or an unprintable character, or exceeds 120 bytes.
+        UserError: if the name is empty, starts with a dot, contains a slash or an unprintable character, or is longer
+            than 120 bytes.
     """
     if not name:
         problem = "is empty"
@@ -43,7 +47,7 @@ def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
 
 
 def describe_process() -> dict[str, str | int]:
-    """Return what a claim records about its holder: this process, its host and user, and the time."""
+    """Return the description of this process that a claim stores: process ID, host, user and the current time."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     try:
         user = getpass.getuser()
@@ -53,8 +57,8 @@ def describe_process() -> dict[str, str | int]:
 
 
 def format_holder(holder: Mapping[str, Any]) -> str:
-    """Format what `describe_process` recorded."""
+    """Format the description that `describe_process` returned, for messages."""
     try:
         return f"pid {holder['pid']} on {holder['host']} (user {holder['user']}) since {holder['since']}"
-    except (LookupError, TypeError):  # claimed a moment ago, and not yet recorded
+    except (LookupError, TypeError):  # the holder has taken the claim but not yet written its description
         return "a process that has just started"

@@ -1,4 +1,4 @@
-"""The checkpoints from which a pack resumes."""
+"""The checkpoints from which the training of a pack resumes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +11,15 @@ from taetpu.store.names import NotStored
 
 COMPLETE = "complete"
 KEPT = 2
-"""Number of checkpoints that are kept, so that a damaged one costs only the steps since the previous one."""
+"""Number of checkpoints that are kept. If the last one is damaged, training resumes from the one before it."""
 
 
 @dataclass(frozen=True)
 class PackFolder:
-    """The folder `<study>/packs/<id>/`, with one folder per checkpoint.
+    """The folder `<study>/packs/<id>/`, which contains one folder per checkpoint.
 
-    Several processes share it. Each writes and reads its own part of a checkpoint; the primary process does the rest.
+    Several processes may share the folder. Each process writes and reads its own part of a checkpoint. The primary
+    process does everything else.
     """
 
     store: Store
@@ -32,30 +33,30 @@ class PackFolder:
 
     @property
     def where(self) -> str:
-        """The path or address of the folder, for people."""
+        """The path or address of the folder, for display."""
         return self.store.where(self.key)
 
     def folder(self) -> Path:
-        """Create and return a local folder, in which each checkpoint has a folder named after its step."""
+        """Create and return the pack's local folder. It contains one folder per checkpoint, named after the step."""
         return self.store.folder(self.key)
 
     def steps(self) -> list[int]:
-        """Return the steps of complete and incomplete checkpoints, increasing, including empty folders."""
+        """Return the steps of all checkpoints, increasing. Incomplete checkpoints and empty folders are included."""
         key = f"{self.key}/"
         names = {found.removeprefix(key).partition("/")[0] for found in self.store.list(self.key)}
         names |= {path.name for path in self.folder().iterdir() if path.is_dir()}
         return sorted(int(name) for name in names if name.isdecimal())
 
     def fetch(self, step: int) -> Path | None:
-        """Return the local folder of a checkpoint; None if it was never stored completely.
+        """Return the local folder of a checkpoint; None if the checkpoint was never stored completely.
 
         Raises:
-            Damaged: the stored files are no longer intact.
+            Damaged: if a stored file is missing or damaged.
         """
         return self.folder() / str(step) if self.store.fetch_folder(f"{self.key}/{step}") else None
 
     def save(self, step: int) -> None:
-        """Store the checkpoint that was written to `folder`, and delete all but the last of the older ones."""
+        """Store the checkpoint that was written to `folder`, and delete all but the newest of the older checkpoints."""
         self.store.save_folder(f"{self.key}/{step}")
         self._delete_older(step)
 
@@ -72,15 +73,21 @@ class PackFolder:
         self.store.save_folder(f"{self.key}/{step}/process-{process}")
 
     def fetch_part(self, step: int, process: int) -> Path | None:
-        """Return the local folder of one process's part; None if it was never stored.
+        """Return the local folder with one process's part of a checkpoint; None if the part was never stored.
 
         Raises:
-            Damaged: the stored files are no longer intact.
+            Damaged: if a stored file is missing or damaged.
         """
         return self.part(step, process) if self.store.fetch_folder(f"{self.key}/{step}/process-{process}") else None
 
     def complete(self, step: int, processes: int, about: Mapping[str, Any]) -> None:
-        """Commit a checkpoint written by several processes, and delete all but the last of the older ones."""
+        """Commit a checkpoint written by several processes, and delete all but the newest of the older checkpoints.
+
+        Args:
+            step: the step of the checkpoint.
+            processes: the number of processes that wrote the checkpoint.
+            about: values to store with the checkpoint.
+        """
         self.store.write(f"{self.key}/{step}/{COMPLETE}", seal({"processes": processes, "about": about}), replace=True)
         self._delete_older(step)
 
@@ -89,20 +96,20 @@ class PackFolder:
         return self.store.exists(f"{self.key}/{step}/{COMPLETE}")
 
     def read_complete(self, step: int) -> dict[str, Any] | None:
-        """Return the `processes` and `about` of `complete`; None for the checkpoint of one process.
+        """Return the `processes` and `about` values that `complete` stored; None if `complete` was not called.
 
         Raises:
-            Damaged: the document is not intact.
+            Damaged: if the stored document is damaged.
         """
         key = f"{self.key}/{step}/{COMPLETE}"
         return unseal(self.store.read(key), self.store.where(key)) if self.store.exists(key) else None
 
     def write_mark(self, name: str) -> None:
-        """Write an empty file, which shows other processes that they share this folder."""
+        """Write an empty file that shows other processes that they share this folder."""
         self.store.write(f"{self.key}/mark-{name}", b"")
 
     def has_mark(self, name: str) -> bool:
-        """Return whether a process that shares this folder has written a mark."""
+        """Return whether a process that shares this folder has written the mark `name`."""
         try:
             self.store.read(f"{self.key}/mark-{name}")
         except NotStored:
@@ -110,7 +117,7 @@ class PackFolder:
         return True
 
     def delete_mark(self, name: str) -> None:
-        """Delete a mark."""
+        """Delete the mark `name`."""
         self.store.delete(f"{self.key}/mark-{name}")
 
     def delete(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The folder of one run: config, metrics, samples, checkpoints, model and, written last, the result."""
+"""The folder of one run: its config, metrics, samples, checkpoints, model and result. The result is written last."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,16 +19,16 @@ from taetpu.store.names import NotStored
 
 Status = Literal["absent", "started", "done"]
 
-SOURCE = "reused.json"  # of a run that was copied from another study
+SOURCE = "reused.json"  # names the study from which a run was copied
 REMEDIES = {"metrics": RETRAIN, "times": "Delete it. No result depends on wall times, and they may have gaps."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder `<study>/runs/<arm>/<seed>-<id>/` of one arm on one seed.
+    """The folder `<study>/runs/<arm>/<seed>-<id>/` of the run of one arm with one seed.
 
-    A run is done if and only if `result.json` exists. Until then everything else may be rewritten.
+    A run is done if and only if `result.json` exists. Until then, all other files may be rewritten.
     """
 
     store: Store
@@ -47,7 +47,7 @@ class RunFolder:
 
     @property
     def where(self) -> str:
-        """The path or address of the folder, for people."""
+        """The path or address of the folder, for display."""
         return self.store.where(self.key)
 
     def status(self) -> Status:
@@ -62,7 +62,7 @@ class RunFolder:
         """Write the run's config. Writing the same config again has no effect.
 
         Raises:
-            UserError: another config is stored.
+            UserError: if another config is stored.
         """
         if not self.store.exists(f"{self.key}/config.json") or self.config() != json.loads(to_json(config)):
             self._put("config.json", seal(config))
@@ -71,24 +71,24 @@ class RunFolder:
         """Return the config that `start` wrote.
 
         Raises:
-            NotStored: the run was not started.
-            Damaged: the file is not intact.
+            NotStored: if the run was not started.
+            Damaged: if the file of the config is damaged.
         """
         return self._document("config.json")
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Write the result, which makes the run done. To be called after everything else is written.
+        """Write the result, which marks the run as done. Call this method after all other files have been written.
 
-        The document contains the digests of all other files except wall times, and its own. NaN and infinities are
-        stored as null. Writing the same result again has no effect.
+        The document contains the digests of all files that are listed by `digests`, and the digest of its own content.
+        NaN and infinities are stored as null. Writing the same result again has no effect.
 
         Raises:
-            UserError: another result is stored.
+            UserError: if a different result is stored.
         """
         files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
         keys = self._segments("metrics")
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
-        # A digest of the values, because their division into segments depends on when the run was stopped.
+        # The digest is computed from the values, because their division into segments depends on when a run is stopped.
         files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
         self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
 
@@ -96,7 +96,7 @@ class RunFolder:
         """Return the result that `finish` wrote; None if the run is not done.
 
         Raises:
-            Damaged: the file is not intact.
+            Damaged: if the file of the result is damaged.
         """
         if self.status() != "done":
             return None
@@ -106,19 +106,19 @@ class RunFolder:
     # Integrity.
 
     def digests(self) -> dict[str, dict[str, Any]]:
-        """Return the size and digest of every file except config, result and wall times, by file name."""
+        """Return the sizes and digests of all files except the config, origin, result and wall times, by file name."""
         start = f"{self.key}/"
         names = [key.removeprefix(start) for key in self.store.list(self.key)]
         return {name: self.known.get(name) or self._read_digest(name) for name in names if _has_digest(name)}
 
     def verify_files(self, stated: Mapping[str, Mapping[str, Any]]) -> None:
-        """Verify files by their digests.
+        """Verify files by their sizes and digests.
 
         Args:
-            stated: what `digests` returned, for all files or some.
+            stated: the sizes and digests by file name, as returned by `digests`. Only these files are verified.
 
         Raises:
-            Damaged: a file is missing or differs.
+            Damaged: if a file is missing or differs from its digest.
         """
         for name, about in stated.items():
             self._verify(name, about, contents=True)
@@ -127,11 +127,11 @@ class RunFolder:
         """Return one line for each damaged file of a finished run. Files without digests are not checked.
 
         Args:
-            contents: read every file. Otherwise only the result and the config are read, and the other files are
-                checked for existence and size.
+            contents: whether to read every file. If False, only the result and the config are read, and the other files
+                are checked for existence and size.
 
         Raises:
-            UserError: the store cannot be read.
+            UserError: if the store cannot be read.
         """
         checks: list[Callable[[], Any]] = [self.config]
         try:
@@ -164,7 +164,7 @@ class RunFolder:
             raise Damaged(problem, file=self.store.where(key), remedy=RETRAIN)
 
     def _verify_metrics(self, about: Mapping[str, Any], contents: bool) -> None:
-        """Verify the last step by the names of the segments, and the values if `contents` is set."""
+        """Verify the last step by the segments' names. If `contents` is set, verify the digest of the values too."""
         keys, folder = self._segments("metrics"), self.store.where(f"{self.key}/metrics")
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
         if end != about["end"]:
@@ -183,12 +183,12 @@ class RunFolder:
         self.known[name] = {"bytes": len(data), "digest": digest(data)}
 
     def copy_from(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
-        """Replace this run by a copy of a finished one, its result last.
+        """Replace this run with a copy of a finished run. The result is copied last.
 
         Args:
             other: the run to copy.
             config: the config of the copy.
-            source: the study in which it was trained, if that is another one; by default `other.origin()`.
+            source: the study in which `other` was trained. By default, the origin of `other` is copied.
         """
         self.store.delete(self.key)
         self.known.clear()
@@ -201,7 +201,7 @@ class RunFolder:
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
     def origin(self) -> str | None:
-        """Return where the run was trained, if it was copied from another study."""
+        """Return the study from which the run was copied; None if the run was not copied from another study."""
         return self._document(SOURCE)["from"] if self.store.exists(f"{self.key}/{SOURCE}") else None
 
     # Metrics.
@@ -216,13 +216,13 @@ class RunFolder:
         """Store the metrics from step `start` to step `end`.
 
         Args:
-            start: the end of the previous segment.
-            end: the end of this segment. Checkpoints are taken at the ends of segments only.
-            series: `(step, value)` by metric; steps increase within a segment and from one to the next.
-            times: the same for wall times, which are stored separately because they differ between executions.
+            start: the last step of the previous segment.
+            end: the last step of this segment. Checkpoints are taken only at the end of a segment.
+            series: a pair of arrays `(step, value)` for each metric name. Steps increase within and across segments.
+            times: wall times in the same form. They are stored separately because they differ between executions.
 
         Raises:
-            UserError: the segment is stored with other values.
+            UserError: if the segment is already stored with other values.
         """
         name = metrics.segment_name(start, end)
         if times:
@@ -230,10 +230,10 @@ class RunFolder:
         self._put(f"metrics/{name}", metrics.encode_segment(start, end, series))
 
     def metrics(self) -> dict[str, Series]:
-        """Return the series of all metrics so far.
+        """Return the stored series of all metrics by name.
 
         Raises:
-            Damaged: a segment is damaged or missing, or overlaps another one.
+            Damaged: if a segment is damaged or missing, or overlaps another segment.
         """
         return self._series("metrics")
 
@@ -242,11 +242,11 @@ class RunFolder:
         return bool(self.store.list(f"{self.key}/metrics"))
 
     def times(self) -> dict[str, Series]:
-        """Return the series of all wall times so far; see `metrics`."""
+        """Return the stored series of all wall times by name. Unlike metrics, wall times may have gaps."""
         return self._series("times")
 
     def truncate(self, step: int) -> None:
-        """Delete everything after `step`, to resume from a checkpoint of that step."""
+        """Delete metrics, wall times, samples and checkpoints after `step`, before training resumes from `step`."""
         for kind in ("metrics", "times"):
             self._delete_after(step, kind, lambda key: metrics.segment_bounds(key)[1])
         self._delete_after(step, "samples", _step)
@@ -254,20 +254,24 @@ class RunFolder:
             self.store.delete(f"{self.key}/checkpoints/{later}")
 
     def write_evaluation(self, sums: Mapping[str, ArrayLike]) -> None:
-        """Store the trained model's sums over blocks of evaluation sets: `(blocks,)` by `split/name`."""
+        """Store the trained model's sums over the blocks of each evaluation split.
+
+        Args:
+            sums: an array of shape `(blocks,)` for each `split/name`.
+        """
         series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
         self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
 
     def has_evaluation(self) -> bool:
-        """Return whether the evaluation of the trained model, which precedes the result, is stored."""
+        """Return whether the evaluation of the trained model is stored. It is written before the result."""
         return self.store.exists(f"{self.key}/evaluation.json")
 
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
-        """Return what `write_evaluation` stored; empty if nothing.
+        """Return the sums that `write_evaluation` stored; empty if no evaluation is stored.
 
         Raises:
-            Damaged: the file is not intact.
+            Damaged: if the file of the evaluation is damaged.
         """
         key = f"{self.key}/evaluation.json"
         if not self.store.exists(key):
@@ -282,29 +286,32 @@ class RunFolder:
         self._put(f"samples/{step}.txt", text.encode(), replace=True)
 
     def samples(self) -> dict[int, str]:
-        """Return the stored samples by step, in order."""
+        """Return the texts of the stored samples by step, in increasing order of steps."""
         keys = {_step(key): key for key in self.store.list(f"{self.key}/samples")}
         return {step: self.store.read(keys[step]).decode() for step in sorted(keys)}
 
     def write_checkpoint(self, step: int, files: Mapping[str, bytes]) -> None:
-        """Store the model after `step` updates, as contents by file name."""
+        """Store the model after `step` updates, given as file contents by file name."""
         self._write_files(f"checkpoints/{step}", files)
 
     def checkpoints(self) -> list[int]:
-        """Return the steps that have a checkpoint, in order."""
+        """Return the steps for which a checkpoint is stored, in increasing order."""
         folder = f"{self.key}/checkpoints/"
         return sorted({_step(key.removeprefix(folder).split("/")[0]) for key in self.store.list(folder[:-1])})
 
     def read_checkpoint(self, step: int) -> dict[str, bytes]:
-        """Return what `write_checkpoint` stored; empty if nothing."""
+        """Return the files that `write_checkpoint` stored, by name; empty if no checkpoint is stored for this step."""
         return self._read_files(f"checkpoints/{step}")
 
     def write_model(self, files: Mapping[str, bytes]) -> None:
-        """Store the trained model, as contents by file name: `model.safetensors`, `tokenizer.json`, `config.json`."""
+        """Store the trained model, given as file contents by file name.
+
+        The files are `model.safetensors`, `tokenizer.json` and `config.json`.
+        """
         self._write_files("model", files)
 
     def read_model(self) -> dict[str, bytes]:
-        """Return what `write_model` stored; empty if nothing."""
+        """Return the files that `write_model` stored, by name; empty if no model is stored."""
         return self._read_files("model")
 
     def _document(self, name: str) -> Any:
@@ -318,10 +325,10 @@ class RunFolder:
         )
 
     def _segments(self, kind: str) -> list[str]:
-        """Return the keys of segments in the order of their steps.
+        """Return the keys of the segments of metrics or wall times, in the order of their steps.
 
         Raises:
-            Damaged: a segment is missing or overlaps another one.
+            Damaged: if a segment of metrics is missing, or a segment overlaps the previous segment.
         """
         keys = sorted(self.store.list(f"{self.key}/{kind}"), key=metrics.segment_bounds)
         reached = 0
@@ -352,7 +359,7 @@ class RunFolder:
 
 
 def _has_digest(name: str) -> bool:
-    """Return whether the result contains the file's digest. Config and origin contain their own."""
+    """Return whether the result contains the file's digest. The config and the origin contain their own digests."""
     return name not in ("config.json", SOURCE, RESULT) and not name.startswith("times/")
 
 
@@ -361,7 +368,7 @@ def _raise(error: Damaged) -> NoReturn:
 
 
 def _step(key: str) -> int:
-    """Return the step in the name of a file or folder: 100 for `.../samples/100.txt`."""
+    """Return the step in the name of a file or folder. For example, the step in `.../samples/100.txt` is 100."""
     name = key.rpartition("/")[2]
     step = name.removesuffix(".txt")
     if not step.isdecimal():

@@ -1,4 +1,4 @@
-"""Settings of runs as flat tables of dotted paths, and their differences."""
+"""Settings of runs as flat tables by dotted path, and the differences between these tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,13 +8,13 @@ from taetpu.store.documents import DAMAGED
 from taetpu.store.runs import RunFolder
 
 Settings = Mapping[str, Any]
-"""Values by dotted path. A setting that all layers share has no layer number in its path, as in a study file."""
+"""Values by dotted path. As in a study file, the path of a setting that all layers share has no layer number."""
 
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten a run's config (`RunFolder.config()["config"]`): `{"model.dim": 64, "model.norm.kind": "rms"}`.
+    """Flatten a run's config (`RunFolder.config()["config"]`) to a table such as `{"model.norm.kind": "rms"}`.
 
-    A setting that differs between layers is listed for each layer: `model.layers.1.ffn.kind`.
+    A setting that differs between layers has one entry per layer, such as `model.layers.1.ffn.kind`.
     """
     model = dict(config.get("model", {}))
     layers = [dict(flatten(layer)) for layer in model.pop("layers", [])]
@@ -32,7 +32,7 @@ def read_settings(run: RunFolder) -> dict[str, Any]:
     """Read the settings of a run; see `flatten_config`.
 
     Raises:
-        UserError: the run's config is damaged.
+        UserError: if the run's config is damaged.
     """
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config"), dict):
@@ -50,8 +50,8 @@ def format_value(value: Any) -> str:
 def differing_paths(tables: Sequence[Settings]) -> list[str]:
     """Return the paths whose values differ between tables, in order of first appearance.
 
-    A component's fields are compared only between tables that agree on the component's kind, because another kind has
-    other fields.
+    The fields of a component are compared only between tables with the same kind of component, because different kinds
+    have different fields.
     """
     paths = dict.fromkeys(path for table in tables for path in table)
     return [

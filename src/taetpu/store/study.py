@@ -24,7 +24,7 @@ class StudyFolder:
         name: the name of the study and its folder.
 
     Raises:
-        UserError: the name is not a valid folder name.
+        UserError: if the name is not a valid folder name.
     """
 
     def __init__(self, store: Store, name: str):
@@ -32,7 +32,7 @@ class StudyFolder:
 
     @property
     def where(self) -> str:
-        """The path or address of the folder, for people."""
+        """The path or address of the folder, for display."""
         return self.store.where(self.name)
 
     def exists(self) -> bool:
@@ -40,46 +40,46 @@ class StudyFolder:
         return self.store.exists(f"{self.name}/study.yaml")
 
     def claim(self) -> AbstractContextManager[None]:
-        """Hold the study exclusively during a `with` block; released when this process dies.
+        """Hold the study exclusively during a `with` block. The claim is released if this process dies.
 
         Raises:
-            ClaimHeld: another process holds it; the message describes the process.
+            ClaimHeld: if another process holds the study. The message describes that process.
         """
         return self.store.claim(f"{self.name}/lock")
 
     def claim_pack(self, pack_id: str) -> AbstractContextManager[None]:
-        """Hold one pack exclusively, among the processes that train packs of the same study.
+        """Hold one pack exclusively, while other processes may train other packs of the study.
 
         Raises:
-            ClaimHeld: another process holds it.
+            ClaimHeld: if another process holds the pack.
         """
         return self.store.claim(f"{self.name}/claims/{pack_id}")
 
     def claimed_packs(self) -> list[str]:
-        """Return the packs that a process holds, or held when it was killed."""
+        """Return the IDs of the packs that a process holds, or held when it was killed."""
         return [key.rpartition("/")[2] for key in self.store.list(f"{self.name}/claims")]
 
     def delete_claims(self) -> None:
-        """Delete all claims on packs. Requires the study's claim, and that all packs are done."""
+        """Delete all claims on packs. The caller must hold the study's claim, and all packs must be done."""
         self.store.delete(f"{self.name}/claims")
 
     # Specification and plan.
 
     def write_study(self, data: dict[str, Any], replace: bool = False) -> None:
-        """Freeze the study as plain data. Writing the same data again has no effect.
+        """Store the study's plain data, which freezes the study. Writing the same data again has no effect.
 
         Raises:
-            UserError: other data is stored, and `replace` is not set.
+            UserError: if other data is stored and `replace` is False.
         """
         text = to_yaml(data)
         self.store.write(f"{self.name}/study.yaml", f"# {digest(text)}\n".encode() + text, replace=replace)
 
     def read_study(self) -> dict[str, Any]:
-        """Return the study that `write_study` froze.
+        """Return the plain data that `write_study` stored.
 
         Raises:
-            NotStored: no study is stored here.
-            UserError: the file is damaged or was edited.
+            NotStored: if no study is stored here.
+            UserError: if the file is damaged or was edited.
         """
         key = f"{self.name}/study.yaml"
         try:
@@ -95,38 +95,38 @@ class StudyFolder:
         return found
 
     def frozen_at(self) -> float:
-        """Return when the study was last frozen, in seconds since 1970.
+        """Return the time at which the study was last frozen, in seconds since 1970.
 
         Raises:
-            NotStored: no study is stored here.
+            NotStored: if no study is stored here.
         """
         return self.store.modified(f"{self.name}/study.yaml")
 
     def write_plan(self, data: dict[str, Any]) -> None:
-        """Store how the runs are packed, replacing an earlier plan."""
+        """Store the plan, which assigns runs to packs. It replaces an earlier plan."""
         self._write("plan.json", data)
 
     def read_plan(self) -> Any | None:
-        """Return the plan; None if there is none."""
+        """Return the plan; None if no plan is stored."""
         return self._read("plan.json")
 
     def write_plugin(self, name: str, source: bytes) -> None:
-        """Store a plug-in's source. Writing the same source again has no effect."""
+        """Store the source code of a plug-in. Writing the same source again has no effect."""
         self.store.write(f"{self.name}/plugins/{name}", source)
 
     # Runs and packs.
 
     def run(self, arm: str, seed: int, run_id: str) -> RunFolder:
-        """Return the folder of one run, which need not exist yet.
+        """Return the folder of one run. The folder need not exist yet.
 
         Args:
             arm: the arm's name.
-            seed: at least 0.
-            run_id: the run's identity, a hexadecimal hash, whose first 8 characters are part of the folder's name.
+            seed: the seed, at least 0.
+            run_id: the run's identity, a hexadecimal hash. The folder's name contains its first 8 characters.
 
         Raises:
-            UserError: the arm's name is not a valid folder name.
-            ValueError: the seed or the identity is invalid.
+            UserError: if the arm's name is not a valid folder name.
+            ValueError: if the seed or the identity is invalid.
         """
         check_name(arm, "arm", ("arms", arm))
         if seed < 0 or not re.match("[0-9a-f]{8}", run_id):
@@ -134,29 +134,29 @@ class StudyFolder:
         return RunFolder(self.store, self.name, arm, int(seed), run_id[:8])
 
     def runs(self) -> list[RunFolder]:
-        """Return every run that was started or is done, sorted by arm and seed."""
+        """Return the folders of all runs that are started or done, sorted by arm and seed."""
         matches = map(_RUN.fullmatch, self.store.list(f"{self.name}/runs", depth=3))
         found = {(m["arm"], int(m["seed"]), m["id"]) for m in matches if m}
         return [RunFolder(self.store, self.name, *names) for names in sorted(found)]
 
     def pack(self, pack_id: str) -> PackFolder:
-        """Return the folder of a pack's checkpoints, which need not exist yet."""
+        """Return the folder of a pack's checkpoints. The folder need not exist yet."""
         return PackFolder(self.store, self.name, pack_id)
 
     def delete_pack(self, pack_id: str) -> None:
-        """Delete a pack's checkpoints and notes."""
+        """Delete a pack's folder: its checkpoints, marks and XLA flags."""
         self.store.delete(f"{self.name}/packs/{pack_id}")
 
     def write_pack_mark(self, pack_id: str, data: dict[str, Any]) -> None:
-        """Store a mark for a pack that is being trained, replacing an earlier one."""
+        """Store the mark of a pack that is being trained. It replaces an earlier mark."""
         self._write(f"packs/{pack_id}/begun.json", data)
 
     def read_pack_mark(self, pack_id: str) -> dict[str, Any] | None:
-        """Return the pack's mark; None if there is none."""
+        """Return the pack's mark; None if no mark is stored."""
         return self._read(f"packs/{pack_id}/begun.json")
 
     def write_pack_flags(self, pack_id: str, flags: dict[str, Any]) -> None:
-        """Store the XLA flags that a pack starts with, replacing earlier ones."""
+        """Store the XLA flags that a pack starts with. They replace earlier flags."""
         self._write(f"packs/{pack_id}/flags.json", flags)
 
     def read_pack_flags(self, pack_id: str) -> dict[str, Any] | None:
@@ -170,15 +170,15 @@ class StudyFolder:
     # Profiles.
 
     def has_profile(self, pack_id: str, name: str) -> bool:
-        """Return whether any file of a pack's profile is stored."""
+        """Return whether any file of a pack's named profile is stored."""
         return bool(self.store.list(f"{self.name}/profile/{pack_id}/{name}"))
 
     def profile_folder(self, pack_id: str, name: str) -> Path:
-        """Create and return a local folder for a trace."""
+        """Create and return a local folder for a profiler trace of a pack."""
         return self.store.folder(f"{self.name}/profile/{pack_id}/{name}")
 
     def profile_where(self, pack_id: str, name: str) -> str:
-        """Return the path or address of a stored trace, for people."""
+        """Return the path or address of a stored trace, for display."""
         return self.store.where(f"{self.name}/profile/{pack_id}/{name}")
 
     def save_profile(self, pack_id: str, name: str) -> None:
@@ -186,10 +186,10 @@ class StudyFolder:
         self.store.save_folder(f"{self.name}/profile/{pack_id}/{name}")
 
     def write_profile(self, pack_id: str, name: str, summary: dict[str, Any], text: str) -> None:
-        """Store the summary of a trace next to it.
+        """Store the summary of a trace in the trace's folder, as JSON and as text.
 
         Raises:
-            UserError: another summary is stored.
+            UserError: if a different summary is stored.
         """
         key = f"{self.name}/profile/{pack_id}/{name}/summary"
         self.store.write(f"{key}.json", to_json(finite(summary)))
@@ -198,33 +198,39 @@ class StudyFolder:
     # Results.
 
     def write_results(self, data: dict[str, Any]) -> None:
-        """Store the analysis without wall times, replacing an earlier one. NaN and infinities become null."""
+        """Store the analysis, which replaces an earlier one. NaN and infinities become null.
+
+        The analysis must not contain wall times; see `write_pack_time`.
+        """
         self.store.write(f"{self.name}/results.json", to_json(finite(data)), replace=True)
 
     def read_results(self) -> dict[str, Any] | None:
-        """Return the analysis; None if there is none."""
+        """Return the analysis; None if no analysis is stored."""
         return self._read("results.json")
 
     def write_audit(self, data: dict[str, Any]) -> None:
-        """Store the outcome of retraining reused runs, replacing an earlier one."""
+        """Store the outcome of retraining reused runs. It replaces an earlier outcome."""
         self._write("audit.json", data)
 
     def read_audit(self) -> dict[str, Any] | None:
-        """Return the outcome of retraining reused runs; None if there is none."""
+        """Return the outcome of retraining reused runs; None if no outcome is stored."""
         return self._read("audit.json")
 
     def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
-        """Store the wall time of a pack, separately from the results, which do not depend on the machine."""
+        """Store the wall time of a pack. It is not part of the results, because those do not depend on the machine."""
         self._write(f"times/{pack_id}.json", data)
 
     def read_pack_times(self) -> dict[str, dict[str, Any]]:
-        """Return the wall times of all packs, by pack. Earlier versions stored them in one file, `times.json`."""
+        """Return the wall times of all packs by pack ID.
+
+        The file `times.json`, in which earlier versions stored the wall times of all packs, is read too.
+        """
         earlier = (self._read("times.json") or {}).get("packs", {})
         names = [key.removeprefix(f"{self.name}/") for key in self.store.list(f"{self.name}/times")]
         return earlier | {name[6:-5]: found for name in names if (found := self._read(name)) is not None}
 
     def write_report(self, name: str, data: bytes) -> str:
-        """Store one file of the report, replacing an earlier one, and return its path or address."""
+        """Store one file of the report, replacing an earlier file of this name, and return its path or address."""
         key = f"{self.name}/report/{name}"
         self.store.write(key, data, replace=True)
         return self.store.where(key)
