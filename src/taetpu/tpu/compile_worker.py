@@ -1,8 +1,8 @@
 """Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
-libtpu contains the compiler. It can be loaded once per process, before jax uses another device, and a program that it
-cannot compile may kill the process. So `tpu.compiler` runs this module in a child: it reads requests and prints
-answers, a JSON line each, and ends with its input.
+libtpu contains the compiler. It can be loaded only once per process, and only before jax uses another device. A program
+that it cannot compile may kill the process. Therefore `tpu.compiler` runs this module in a child process, which reads
+requests and prints answers, each as one line of JSON, and exits at the end of its input.
 """
 
 import json
@@ -52,24 +52,26 @@ OUT_OF_MEMORY = (
 
 
 def compile_request(request: Json) -> Json:
-    """Compile a request's program and return what the compiler reports.
+    """Compile a request's program and return the compiler's report.
 
     Args:
         request: `tpu.compiler.CompileRequest` as data.
 
     Returns:
-        `program` (hash), `flops`, `padded_flops`, `kernel_flops` by kernel, `endless` loops, `scans` (loop lengths),
-        `recompiles` (reasons), `compile_seconds`; then `memory` and the costs (see `read_costs`), or an `error`, with
-        `too_large` where the program exceeds the device's memory.
+        `program`, the program's hash; `flops` and `padded_flops`; `kernel_flops`, by kernel; `endless`, the number of
+        loops without a known trip count; `scans`, the lengths of scans; `recompiles`, reasons for recompilation; and
+        `compile_seconds`. If the program compiles, also `memory` and the costs (see `read_costs`). Otherwise, also an
+        `error`, and `too_large` if the program exceeds the device's memory. If the state alone exceeds that memory,
+        only `error`, `too_large` and `compile_seconds`.
     """
-    start = time.process_time()  # of all threads: independent of other load on this machine
+    start = time.process_time()  # CPU time of all threads: independent of other load on this machine
     program, shapes = build(request)
     step: Any = program.advance
     if too_large := check_state_fits(shapes[0], parse_slice(request["tpu"])):
         return {"error": "the state exceeds the device's memory", "too_large": too_large, "compile_seconds": 0.0}
     traced = step.trace(*shapes)
     lowered = traced.lower()
-    parts = program.mesh.size if program.partitioned else 1  # XLA partitions what is traced as a whole
+    parts = program.mesh.size if program.partitioned else 1  # XLA partitions the program after tracing
     facts: Json = {
         "program": hash_program(lowered),
         "flops": matmul_flops(traced.jaxpr) // parts,
@@ -79,7 +81,7 @@ def compile_request(request: Json) -> Json:
         },
         "endless": max(
             0, count_unbounded_loops(traced.jaxpr) - 1
-        ),  # without the loop over steps, whose length is an input
+        ),  # excludes the loop over steps, whose length is an input
         "scans": sorted(scan_lengths(traced.jaxpr.jaxpr)),
         "recompiles": [*changed_types(step, shapes), *(check_rebuild(request, lowered) if request["plugins"] else [])],
     }
@@ -95,7 +97,7 @@ def compile_request(request: Json) -> Json:
 
 
 def build(request: Json) -> tuple[Program, Any]:
-    """Return a request's program and the shapes of its train step's arguments."""
+    """Build a request's program; return it and the shapes of the arguments to its train step."""
     load_plugins([Path(file) for file in request["plugins"]])
     config = load_config(ResolvedConfig, request["config"])
     source = _prepare_task(json.dumps(request["config"]), request["folder"])
@@ -109,7 +111,7 @@ def build(request: Json) -> tuple[Program, Any]:
 
 @cache
 def _devices(name: str) -> list[Any]:
-    """Return the compiler's descriptions of a slice's devices."""
+    """Return the compiler's descriptions of the devices in a slice."""
     tpu = parse_slice(name)
     topology = topologies.get_topology_desc(platform="tpu", topology_name=tpu.topology_name, **tpu.topology_options)
     return list(topology.devices)
@@ -132,10 +134,11 @@ def scan_lengths(jaxpr: Any) -> set[int]:
 
 
 def padded_flops(one: Matmul) -> int:
-    """Return the operations of a matmul with its sides padded to the matrix unit.
+    """Return the FLOPs of a matmul with its sides padded to the matrix unit.
 
-    Columns and depth are padded to 128 and rows to 8, or rows and columns the other way round. A matmul with a side of
-    1, such as a depthwise convolution, is not padded: the vector unit may compute it.
+    Depth is padded to 128. Either rows are padded to 8 and columns to 128, or rows to 128 and columns to 8, whichever
+    gives fewer FLOPs. A matmul with a side of 1, such as a depthwise convolution, is not padded: the vector unit may
+    compute it.
     """
     if min(one.rows, one.columns, one.depth) <= 1:
         return one.operations
@@ -147,7 +150,7 @@ def padded_flops(one: Matmul) -> int:
 
 
 def kernel_flops(one: Matmul) -> int:
-    """Return the operations of a kernel's matmul with every side padded to 128, as kernels work on blocks."""
+    """Return the FLOPs of a matmul in a kernel with every side padded to 128, because kernels process blocks."""
     return 2 * one.times * one.many * prod(_round_up(side, LANES) for side in (one.rows, one.columns, one.depth))
 
 
@@ -156,7 +159,10 @@ def _round_up(size: int, multiple: int) -> int:
 
 
 def changed_types(step: Any, shapes: Any) -> list[str]:
-    """Return the state's arrays whose type a dispatch changes, which makes the next dispatch recompile."""
+    """Return descriptions of the arrays in the state whose type differs before and after a dispatch.
+
+    A changed type causes the next dispatch to recompile.
+    """
     new_state, _ = jax.eval_shape(step, *shapes)
     before, after = map(jax.tree_util.tree_leaves_with_path, (shapes[0], new_state))
     return [
@@ -168,7 +174,10 @@ def changed_types(step: Any, shapes: Any) -> list[str]:
 
 
 def check_rebuild(request: Json, first: Any) -> list[str]:
-    """Build the program again and report if it differs, as a plug-in may cause."""
+    """Build the program again and return a message if it differs, or an empty list.
+
+    The program differs if a plug-in depends on time, randomness or a counter.
+    """
     program, shapes = build(request)
     step: Any = program.advance
     if hash_program(step.lower(*shapes)) == hash_program(first):
@@ -193,7 +202,10 @@ def _largest(dump: Path) -> list[Json]:
 
 
 def read_costs(dump: Path) -> Json:
-    """Return a step's cycles, memory traffic and loops from the compiler's dump; without one, `missing` says why."""
+    """Return the cycles, memory traffic and loops of a step from the compiler's dump.
+
+    If the dump has no program text, the result is only a message, `missing`.
+    """
     file = next(dump.glob("*after_codegen.txt"), None)
     if file is None:
         return {"missing": "the compiler wrote no program text: cycles and memory traffic are unknown"}
@@ -210,10 +222,10 @@ def read_costs(dump: Path) -> Json:
 
 
 def check_state_fits(state: Any, tpu: Slice) -> Json | None:
-    """Return `too_large` for a state that alone exceeds a device's memory, else None.
+    """Return the value of `too_large` if the state alone exceeds a device's memory; otherwise None.
 
     Args:
-        state: shapes with shardings.
+        state: shapes of the state's arrays, with shardings.
     """
     available, arrays = int(tpu.generation.program_gib * 2**30), leaves_by_path(state)
     shards = {path: array.sharding.shard_shape(array.shape) for path, array in arrays.items()}
@@ -228,9 +240,12 @@ def check_state_fits(state: Any, tpu: Slice) -> Json | None:
 
 
 def parse_out_of_memory(message: str, dump: Path) -> Json:
-    """Return `too_large` from the error of a program that exceeds HBM: bytes needed and available, largest buffers."""
+    """Return `too_large` for the error message of a program that exceeds HBM; {} for any other message.
+
+    `too_large` has the bytes needed, the bytes available, and the largest buffers.
+    """
     match = next(filter(None, (re.search(pattern, message) for pattern in OUT_OF_MEMORY)), None)
-    if match is None:  # another memory, such as a kernel's vector memory, which narrower packs do not relieve
+    if match is None:  # not HBM but, for example, a kernel's vector memory: narrower packs do not help
         return {}
     needed, unit, available, available_unit = match.groups()
     sizes = {"needed": float(needed) * UNITS[unit], "available": float(available) * UNITS[available_unit]}
@@ -243,9 +258,12 @@ def first_line(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answer the parent's requests; a failure before compilation is `{"error", "trace"}`."""
-    warnings.simplefilter("ignore")  # the parent has shown them
-    answers, sys.stdout = sys.stdout, sys.stderr  # plug-ins may print: keep that out of the answers
+    """Answer the requests of the parent process.
+
+    If a request fails with an exception, its answer has only `error` and `trace`.
+    """
+    warnings.simplefilter("ignore")  # the parent process has already shown the warnings
+    answers, sys.stdout = sys.stdout, sys.stderr  # plug-ins may print; only answers go to stdout
     for request in read_requests():
         try:
             answer = compile_request(request)

@@ -1,8 +1,8 @@
-"""Read the text of a compiled TPU program for the cost of a step: cycles, memory traffic, loops.
+"""Read the cost of a step from the text of a compiled TPU program: cycles, memory traffic and loops.
 
-The compiler writes an estimate of the cycles beside most operations. The text has a loop's body once; its trip count is
-the constant in the loop's condition. The loop over the steps of a dispatch has no constant, since their number is an
-input: one iteration of it is a step.
+The text gives the compiler's estimate of cycles for most operations. The body of a loop appears once in the text; the
+loop's trip count is the constant in its condition. The loop over the steps of a dispatch has no such constant, because
+the number of steps is an input. One iteration of this loop is a step.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-BITS = {"pred": 8, "c64": 64, "c128": 128}  # types whose names do not tell
+BITS = {"pred": 8, "c64": 64, "c128": 128}  # bits of types that are not read from the name
 ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 OP = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -30,9 +30,9 @@ class Op:
     """An operation.
 
     Attributes:
-        result: its type with layouts, as text.
-        operands: their names.
-        line: the whole line.
+        result: type of the result with layouts, as text.
+        operands: names of the operands.
+        line: the operation's line in the program text.
     """
 
     name: str
@@ -42,39 +42,45 @@ class Op:
     line: str
 
     def called(self, role: str) -> list[str]:
-        """Return the computations it calls as `body`, `condition`, `to_apply` or `branch_computations`."""
+        """Return the computations called in a role: `body`, `condition`, `to_apply` or `branch_computations`."""
         match = re.search(rf"\b{role}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.line)
         return re.findall(r"[\w.\-]+", match[1] or match[2]) if match else []
 
 
 @dataclass
 class Cost:
-    """The cost of one execution.
+    """The cost of executing an operation or a computation once.
 
     Attributes:
-        cycles: the compiler's estimates; overlapped transfers have none.
-        bytes: read from and written to HBM, with padded tiles; arrays that a fusion reads in part count in full.
+        cycles: number of cycles that the compiler estimates; it gives no estimate for overlapped transfers.
+        bytes: number of bytes read from and written to HBM, including the padding of tiles. An array counts in full if
+            a fusion reads only a part of it, unless the fusion only slices the array.
     """
 
     cycles: int = 0
     bytes: int = 0
 
     def add(self, other: "Cost", times: int = 1) -> None:
-        """Add another cost, `times` over."""
+        """Add another cost, multiplied by `times`."""
         self.cycles += times * other.cycles
         self.bytes += times * other.bytes
 
 
 @dataclass
 class Module:
-    """A program: its computations by name."""
+    """A compiled program.
+
+    Attributes:
+        computations: the operations in each computation, by the name of the computation.
+        entry: name of the entry computation.
+    """
 
     computations: dict[str, list[Op]]
     entry: str
 
     @cached_property
     def loops(self) -> dict[str, int | None]:
-        """Trip count of every loop by its body; None if its condition has no constant."""
+        """Trip count of every loop, by the name of its body; None if the condition has no constant."""
         found = {}
         for op in (op for ops in self.computations.values() for op in ops if op.kind == "while"):
             (body,), (condition,) = op.called("body"), op.called("condition")
@@ -83,7 +89,7 @@ class Module:
 
     @cached_property
     def kernels(self) -> int:
-        """Number of operations that are kernels, for which the text has no cost."""
+        """Number of operations that call kernels; the text gives no cost for them."""
         return sum("tpu_custom_call" in op.line for ops in self.computations.values() for op in ops)
 
     @cached_property
@@ -101,16 +107,16 @@ class Module:
 
     @cached_property
     def step(self) -> Cost:
-        """Cost of one iteration of the loop over steps; without one, of the whole program."""
+        """Cost of one iteration of the loop over steps, or of the whole program if it has no such loop."""
         return self.cost(self.step_loop or self.entry)
 
     @cached_property
     def step_loop(self) -> str | None:
-        """Body of the loop over steps."""
+        """Name of the body of the loop over steps; None if there is no such loop."""
         return self._step_loop(self.entry)
 
     def _step_loop(self, name: str) -> str | None:
-        """Return the body of the outermost loop without a trip count."""
+        """Return the name of the body of the outermost loop without a trip count."""
         for op in self.computations[name]:
             if op.kind == "while":
                 (body,) = op.called("body")
@@ -123,7 +129,11 @@ class Module:
         return None
 
     def cost(self, name: str) -> Cost:
-        """Return the cost of a computation, with loops multiplied by their trip counts and the costliest branch."""
+        """Return the cost of a computation.
+
+        The cost of a loop's body is multiplied by the trip count, or by 1 if that is unknown. A conditional has the
+        cost of the branch with the most cycles.
+        """
         total, types = Cost(), {op.name: op for op in self.computations[name]}
         for op in self.computations[name]:
             if op.kind == "while":
@@ -143,14 +153,18 @@ class Module:
         return total
 
     def traffic(self, op: Op, ops: Mapping[str, Op]) -> int:
-        """Return the bytes that an operation moves to or from HBM; `ops` are those of its computation."""
+        """Return the number of bytes that an operation moves to or from HBM.
+
+        Args:
+            ops: all operations in the same computation, by name.
+        """
         results = list(map(_hbm_bytes, ARRAY.finditer(op.result)))
         if op.kind in MOVES_NOTHING:
             return 0
         if op.kind in READS_A_PART:
             return 2 * min((size for size in results if size), default=0)
         if op.kind in ("copy-start", "fusion-start"):
-            return sum(results)  # destination and source
+            return sum(results)  # the result lists destination and source
         read = [sum(map(_hbm_bytes, ARRAY.finditer(ops[n].result))) if _is_array(n, ops) else 0 for n in op.operands]
         fused = self.computations.get(next(iter(op.called("calls")), ""), []) if op.kind == "fusion" else []
         for number, size in _sliced_operands(fused).items():
@@ -164,7 +178,7 @@ def parse(text: str) -> Module:
     """Parse the text of a program.
 
     Raises:
-        ValueError: it has no entry computation.
+        ValueError: if the text has no entry computation.
     """
     computations: dict[str, list[Op]] = {}
     entry, current = None, None
@@ -205,9 +219,9 @@ def _closing(text: str) -> int:
 
 
 def _sliced_operands(fused: Sequence[Op]) -> dict[int, int]:
-    """Return by number the bytes of a fusion's operands that it only slices, or writes slices into.
+    """Return the bytes read from each operand that a fusion only slices or writes slices into, by operand number.
 
-    A loop over layers does this with the arrays that hold all layers.
+    A loop over layers slices the arrays that contain all layers.
     """
     sizes = {}
     for parameter in (op for op in fused if op.kind == "parameter"):
@@ -224,7 +238,7 @@ def _reads_part(op: Op, name: str) -> bool:
 
 
 def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
-    """Return the bytes of the slice that a fusion's result replaces in an operand; None for any other result."""
+    """Return the bytes of the slice that a fusion replaces in an operand; None if the result is not such an operand."""
     ops = {op.name: op for op in fused}
     root = next((op for op in fused if op.line.lstrip().startswith("ROOT")), None)
     while root is not None and root.kind in ("tuple", "bitcast"):
@@ -236,29 +250,29 @@ def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
 
 
 def _padded_result(result: str) -> int:
-    """Return the padded bytes of a result in any memory."""
+    """Return the bytes of a result, including padding, in any memory space."""
     return sum(padded_bytes(array[1], array[2], array[3] or "") for array in ARRAY.finditer(result))
 
 
 def _is_array(name: str, ops: Mapping[str, Op]) -> bool:
-    """Return whether a name is an array, not a tuple, of this computation."""
+    """Return whether a name in a computation denotes an array and not a tuple."""
     return name in ops and not ops[name].result.startswith("(")
 
 
 def _hbm_bytes(array: "re.Match[str]") -> int:
-    """Return an array's bytes in HBM; 0 in another memory space."""
+    """Return an array's bytes in HBM; 0 if the array is in another memory space."""
     layout = array[3] or ""
     space = re.search(r"S\((\d+)\)", layout)
     return 0 if space and space[1] != "0" else padded_bytes(array[1], array[2], layout)
 
 
 def padded_bytes(dtype: str, dims: str, layout: str) -> int:
-    """Return the bytes of an array with its tiles padded.
+    """Return the bytes of an array, including the padding of its tiles.
 
     Args:
-        dtype: `bf16`.
-        dims: `8,1024,168`; empty for a scalar.
-        layout: minor-to-major axes, then tiles: `2,1,0:T(8,128)(2,1)S(1)`.
+        dtype: dtype of the elements, such as `bf16`.
+        dims: sizes of the axes, such as `8,1024,168`; empty for a scalar.
+        layout: axes from minor to major, then tiles and memory space, such as `2,1,0:T(8,128)(2,1)S(1)`.
     """
     sizes = [int(size) for size in dims.split(",") if size]
     order = [int(axis) for axis in layout.partition(":")[0].split(",") if axis.isdecimal()]
@@ -273,13 +287,13 @@ def padded_bytes(dtype: str, dims: str, layout: str) -> int:
 
 
 def bits(dtype: str) -> int:
-    """Return the bits of an element: 16 for `bf16`, 8 for `f8e4m3fn`."""
+    """Return the number of bits per element: 16 for `bf16`, 8 for `f8e4m3fn`."""
     match = re.match(r"[a-z]+(\d+)", dtype)
     return BITS.get(dtype) or (int(match[1]) if match else 0)
 
 
 def tile_bytes(module: Module, name: str) -> tuple[int, int]:
-    """Return the bytes of all results of a computation, without and with the padding of their tiles."""
+    """Return the bytes of all results in a computation, first without and then with the padding of tiles."""
     plain = padded = 0
     for op in module.computations[name]:
         for array in ARRAY.finditer(op.result) if op.kind not in MOVES_NOTHING else ():

@@ -1,4 +1,4 @@
-"""Compile a study for a TPU on a machine without one: does it fit, how fast is it, what does it cost."""
+"""Compile a study for TPUs on a machine without one, to estimate its memory, speed and cost."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +20,14 @@ from taetpu.train.training_flops import training_flops_per_token
 
 @dataclass(frozen=True)
 class PreflightRequest:
-    """Runs to compile, one program per structure.
+    """Runs to compile. Runs with the same structure share a program.
 
     Attributes:
         runs: the runs to train.
-        sources: their prepared tasks.
-        packing: how they may share a program.
-        folder: base of the tasks' relative paths.
-        plugins: files of the study's plug-ins.
+        sources: prepared tasks of the runs.
+        packing: limits on the packs of runs.
+        folder: base folder for relative paths in the tasks.
+        plugins: the study's plug-in files.
     """
 
     runs: Sequence[RunSpec]
@@ -37,14 +37,14 @@ class PreflightRequest:
     plugins: tuple[Path, ...]
 
     def plans(self, tpu: Slice) -> list[GroupPlan]:
-        """Return a plan for each structure on a slice."""
+        """Return a plan on a slice for each group of runs with the same structure."""
         return [
             plan_group(tpu, members, self.sources.prepare(members.runs[0].config), self.packing)
             for members in group_runs(self.runs)
         ]
 
     def compile_request(self, plan: GroupPlan, tpu: Slice) -> CompileRequest:
-        """Return the compiler's request for a plan."""
+        """Return the request to compile a plan for a slice."""
         return CompileRequest(
             plan.first.config, plan.source, plan.group.live, plan.precision, plan.execution, plan.layout, tpu,
             self.folder, self.plugins,
@@ -59,16 +59,16 @@ def preflight(
     """Compile every program of a study for each slice.
 
     Args:
-        on_progress: called with the number of compiled programs and their total.
+        on_progress: called with the number of compiled programs and the total number of programs.
 
     Returns:
-        For each slice its facts (`tpu, topology, chips, devices, hosts, hbm`), its `programs`, and the totals of all of
-        them (`hours, usd_on_demand, usd_spot`, each `[low, high]`). A program has its `arms`, `runs`, `packs`, `width`,
-        `devices` and `hazards`; then the result of `tpu.estimate.estimate` if it fits, `too_large` if not, or an
-        `error` if it does not compile for another reason.
+        For each slice: its properties (`tpu, topology, chips, devices, hosts, hbm`), its `programs`, and totals over
+        all programs (`hours, usd_on_demand, usd_spot`, each `[low, high]`). A program has `arms`, `runs`, `packs`,
+        `width`, `devices` and `hazards`. If the program fits, it also has the result of `tpu.estimate.estimate`. If it
+        does not fit, it has `too_large`. If it does not compile for another reason, it has an `error`.
 
     Raises:
-        UserError: the compiler is not installed.
+        UserError: if the compiler is not installed.
     """
     with Compiler(on_progress) as compiler:
 
@@ -91,7 +91,7 @@ def preflight(
 
 
 def _halve_until_fitting(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile) -> tuple[GroupPlan, Facts]:
-    """Halve the packs until they fit, as training does, down to single runs."""
+    """Halve the number of runs per pack, as training does, until packs fit or have one run each."""
     while "too_large" in facts and (half := plan.halve()) is not None:
         plan, facts = half, compile_plan(half, tpu)
     return plan, facts
@@ -135,7 +135,12 @@ def _describe_program(
 
 
 def _describe_remedy(remedy: Remedy | None, larger: LargerSlice | None) -> dict[str, Any]:
-    """Return what makes a run fit: a `remedy` on the same slice and the bytes it `needs`, or a `larger` slice."""
+    """Describe how a run can be made to fit.
+
+    Returns:
+        `remedy`, an option for the same slice, and the bytes that the run then `needs`; or `larger`, a larger slice.
+        Unknown values are None.
+    """
     found: dict[str, Any] = {"remedy": None, "needs": None, "larger": None}
     if remedy:
         found |= {"remedy": remedy.option, "needs": remedy.facts["memory"]["needed"]}
@@ -147,7 +152,7 @@ def _describe_remedy(remedy: Remedy | None, larger: LargerSlice | None) -> dict[
 
 
 def _hazards(plan: GroupPlan, facts: Facts, tpu: Slice) -> list[str]:
-    """Return avoidable losses of time: recompilation, idle devices, padded packs."""
+    """Describe avoidable losses of time: recompilation, idle devices, padded packs."""
     layout, runs = plan.layout, len(plan.group.runs)
     found = [f"recompiles: {reason}" for reason in facts.get("recompiles", ())]
     if layout.devices < tpu.devices:
@@ -160,14 +165,14 @@ def _hazards(plan: GroupPlan, facts: Facts, tpu: Slice) -> list[str]:
 
 
 def _fallbacks(plan: GroupPlan) -> list[str]:
-    """Return the computations that differ from the chosen or the fastest path."""
+    """Describe the computations that do not take the configured or the fastest path."""
     config, divided = plan.first.config, plan.layout.divided
     found = list_fallbacks(config, plan.source, plan.execution, plan.precision, platform="tpu", divided=divided)
     return [str(one) for one in found]
 
 
 def _uncertainties(facts: Facts) -> list[str]:
-    """Return the loops that make estimates of time uncertain."""
+    """Describe the loops that make time estimates uncertain."""
     found = []
     if endless := facts.get("endless"):
         loops = f"{endless} loop{'s' if endless > 1 else ''}"
@@ -195,7 +200,10 @@ def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any
 
 
 def describe_failures(found: Mapping[str, Any]) -> list[str]:
-    """Return why a slice's programs cannot be trained: those that do not fit, then those that do not compile."""
+    """Return messages that explain why programs cannot be trained on a slice.
+
+    Programs that do not fit are listed first, then programs that do not compile for another reason.
+    """
     too_large = [program for program in found["programs"] if "too_large" in program]
     settings = {program["too_large"]["remedy"] for program in too_large}
     (shared,) = settings if len(too_large) > len(settings) == 1 else (None,)
@@ -214,7 +222,7 @@ def describe_failures(found: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_too_large(program: Mapping[str, Any], tpu: str, *, with_remedy: bool) -> str:
-    """Return why an arm does not fit, its largest buffers, and what makes it fit."""
+    """Return a message on a program that does not fit, with its largest buffers and, on request, a remedy."""
     large = program["too_large"]
     needed, available = _gib(large["needed"]), f"{_gib(large['available'])} on a device of {tpu}"
     what = "the state (parameters and moments) of one run" if "state" in large else "one run"

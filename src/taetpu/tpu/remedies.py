@@ -1,4 +1,7 @@
-"""Settings that make runs fit into memory, the cheapest first; each is compiled before it is recommended."""
+"""Find settings with which runs fit into memory, starting with the cheapest one.
+
+A setting is recommended only if its program compiles and fits.
+"""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +17,18 @@ from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import device_bytes, possible_divisions
 
 Compile = Callable[[GroupPlan, Slice], Facts]
-"""Compiles a plan for a slice."""
+"""Function that compiles a plan for a slice and returns the compiler's report."""
 MAX_COMPILED_SLICES = 1
-"""Larger slices that `find_larger_slice` compiles for: each may take a minute."""
+"""Maximum number of larger slices that `find_larger_slice` compiles for: each compilation may take a minute."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """A plan with another setting.
+    """A plan with a changed setting.
 
     Attributes:
-        setting: value of `--set`.
-        facts: what the compiler reports on the plan; empty until it is compiled.
+        setting: argument of the option `--set`.
+        facts: the compiler's report on the plan; empty until the plan is compiled.
     """
 
     setting: str
@@ -34,18 +37,22 @@ class Remedy:
 
     @property
     def option(self) -> str:
-        """The command-line option."""
+        """The command-line option that changes the setting."""
         return f"--set {shlex.quote(self.setting)}"
 
     def try_compile(self, compile_plan: Compile, tpu: Slice) -> "Remedy | None":
-        """Return the remedy with the compiler's facts; None if it does not fit."""
+        """Compile the plan and return the remedy with the compiler's facts; None if the plan does not fit."""
         facts = compile_plan(self.plan, tpu)
         return replace(self, facts=facts) if "memory" in facts else None
 
 
 @dataclass(frozen=True)
 class LargerSlice:
-    """A slice to divide a run over, and the compiler's facts there; None if it was not compiled."""
+    """A larger slice, with the plan that divides each run over its devices.
+
+    Attributes:
+        facts: the compiler's report on the plan; None if the plan was not compiled.
+    """
 
     tpu: Slice
     plan: GroupPlan
@@ -55,12 +62,15 @@ class LargerSlice:
 def find_remedies(
     too_large: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compile_plan: Compile
 ) -> list[Remedy | None]:
-    """Return a setting with which each plan fits, the same for all plans if possible; None for a plan without one."""
+    """Return a remedy for each plan that is too large; None for a plan without a remedy.
+
+    If one setting makes all plans fit, the remedies have that setting.
+    """
     candidates = [list(remedies(plan, tpu, state="state" in facts["too_large"])) for plan, facts in too_large]
     found = [next((fit for one in own if (fit := one.try_compile(compile_plan, tpu))), None) for own in candidates]
     if None in found or len({one.setting for one in found if one}) <= 1:
         return found
-    # The candidates before a plan's own remedy did not help it.
+    # The candidates before a plan's remedy did not make it fit, so they are not compiled again.
     rest = [
         own[i:] for own, fit in zip(candidates, found, strict=True)
         for i, one in enumerate(own) if fit and one.setting == fit.setting
@@ -75,10 +85,10 @@ def find_remedies(
 
 
 def find_larger_slice(plan: GroupPlan, tpu: Slice, compile_plan: Compile) -> LargerSlice | None:
-    """Return the smallest slice of a generation that fits a run which `tpu` does not.
+    """Return the smallest larger slice of the same generation on which a run fits; None if there is none.
 
-    Slices are chosen by the size of parameters, moments and gradients, and then compiled for, except after
-    `MAX_COMPILED_SLICES` that did not fit.
+    A slice is selected if the parameters, moments and gradients fit, and the plan is then compiled for it. After
+    `MAX_COMPILED_SLICES` compilations that did not fit, the next selected slice is returned without compilation.
     """
     config, source = plan.first.config, plan.source
     memory, compiled = int(tpu.generation.program_gib * 2**30), 0
@@ -98,12 +108,13 @@ def find_larger_slice(plan: GroupPlan, tpu: Slice, compile_plan: Compile) -> Lar
 
 
 def remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
-    """Yield settings that change results only by rounding, the cheapest first.
+    """Yield settings that change results only by rounding, in increasing order of cost.
 
-    Two microbatches, which cost little; more rematerialisation; more microbatches; runs divided over devices.
+    The order is: the smallest possible increase in microbatches, which costs little; higher levels of
+    rematerialisation; larger increases in microbatches; division of each run over devices.
 
     Args:
-        state: the state alone exceeds the memory, so only dividing it helps.
+        state: whether the state alone exceeds the memory, so that only division over devices can help.
     """
     if not state:
         microbatches = list(_accumulate(plan))
@@ -116,7 +127,7 @@ def remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Re
 
 
 def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
-    """Yield plans with a run, including its parameters, divided over more devices of the slice."""
+    """Yield plans that divide each run, including its parameters, over more devices of the slice."""
     config, now = plan.first.config, plan.layout.data * plan.layout.model
     for data, model in possible_divisions(config, plan.source.vocab_size, tpu.devices):
         if data * model > now:
@@ -125,7 +136,7 @@ def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
 
 
 def _accumulate(plan: GroupPlan) -> Iterator[Remedy]:
-    """Yield plans with more microbatches, the fewest first."""
+    """Yield plans with more microbatches than `plan` has, in increasing order of their number."""
     train = plan.first.config.train
     parts = train.accumulate
     while (parts := 2 * parts) <= train.batch_size:
@@ -134,7 +145,7 @@ def _accumulate(plan: GroupPlan) -> Iterator[Remedy]:
 
 
 def with_train(plan: GroupPlan, **fields: Any) -> GroupPlan:
-    """Return the plan of the same runs with other fields of `train`."""
+    """Return the plan with the given values for fields of `train` in all of its runs."""
 
     def update(run: RunSpec) -> RunSpec:
         return replace(run, config=run.config.model_copy(update={"train": run.config.train.model_copy(update=fields)}))
