@@ -1,8 +1,9 @@
-"""The compiled program of a pack: the functions of `train.step`, mapped over runs that differ only in traced values.
+"""The compiled program of a pack: the functions in `train.step`, mapped over runs that differ only in traced values.
 
-The leading run axis is sharded over devices, so that devices communicate only where several of them share one run. The
-runs of one device are vectorised on an accelerator and computed one after another on a CPU core. The number of steps of
-a dispatch is an input of the program: dispatches of every size run the same code, and their sizes change no bit.
+The leading run axis is sharded over devices, so devices communicate only if several devices share one run. The runs on
+one device are vectorised on an accelerator, and computed one after another on a CPU core. The number of steps of a
+dispatch is an input of the program. Dispatches of all sizes therefore run the same code, and results are bitwise
+independent of dispatch sizes.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -39,7 +40,7 @@ DIVIDED = PartitionSpec(None, DATA)
 Value: TypeAlias = float | Sequence[float] | Float[np.ndarray, "..."]
 """One traced value of one run."""
 Numbers: TypeAlias = Mapping[str, Float[Array, "run ..."] | Float[np.ndarray, "run ..."]]
-"""The traced values of all runs by path."""
+"""The traced values of all runs, by path."""
 Seeds: TypeAlias = Int[Array, " run"] | Int[np.ndarray, " run"]
 Rows: TypeAlias = Int[Array, "run chunk batch"] | Int[np.ndarray, "run chunk batch"]
 """The window numbers of the next steps."""
@@ -56,7 +57,7 @@ EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run
 SampleFn: TypeAlias = Callable[[LM, Seeds, Count, Int[np.ndarray, " start"]], Int[Array, "run length"]]
 
 Progress: TypeAlias = tuple[TrainState, dict[str, Float[Array, " chunk"]]]
-"""A run's state, and the metrics of a dispatch."""
+"""The state of a run, and its metrics in a dispatch."""
 
 Result = TypeVar("Result")
 
@@ -64,13 +65,14 @@ Result = TypeVar("Result")
 def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh, Division]:
     """Return a mesh `(run, data, model)` of the first `layout.devices` devices, and the division of one run over it.
 
-    With fewer runs than devices, several devices share the batch of each run.
+    If there are fewer runs than devices, several devices share the batch of each run.
 
     Args:
+        layout: the layout of the pack.
         on: the available devices; all devices by default.
 
     Raises:
-        UserError: there are too few devices; on fewer, the numbers would differ in their last bits.
+        UserError: if there are too few devices. Results on fewer devices would differ in the last bits.
     """
     available, devices = jax.devices() if on is None else on, layout.devices
     if len(available) < devices:
@@ -87,7 +89,13 @@ def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh,
 
 
 class Shapes(NamedTuple):
-    """The arguments of a program's functions as `jax.ShapeDtypeStruct`s; None without an evaluation set."""
+    """The arguments of a program's functions as `jax.ShapeDtypeStruct`s.
+
+    Attributes:
+        init: the arguments of `Program.init`.
+        advance: the arguments of `Program.advance`.
+        evaluate: the arguments of `Program.evaluate`; None if there is no evaluation set.
+    """
 
     init: tuple[PyTree, ...]
     advance: tuple[PyTree, ...]
@@ -95,17 +103,18 @@ class Shapes(NamedTuple):
 
 
 class Program:
-    """The compiled functions of one config structure at one pack width.
+    """The compiled functions for one config structure and one layout.
 
     Args:
-        structure: the config with holes in place of its traced values.
+        structure: the config with placeholders for its traced values.
         source: the prepared task.
         layout: the number of runs and their devices.
-        steps: optimizer steps of a whole run.
-        precision: of activations and matrix products, `float32` or `bfloat16`.
+        steps: the number of optimizer steps of a whole run.
+        precision: dtype of activations and matrix products, `float32` or `bfloat16`.
         execution: the compute options of the model.
-        chunk: the most steps of a dispatch.
-        on: the devices to use; those of a described topology can only be compiled for.
+        chunk: the maximum number of steps per dispatch.
+        on: the devices to use; all devices by default. Programs for devices of a topology description can be compiled,
+            but not run.
     """
 
     def __init__(
@@ -127,11 +136,11 @@ class Program:
         capabilities = Capabilities(platform_of(self.mesh.devices.flat[0]))
         capabilities.check_path(execution.attention, remedy="Resume this pack on the kind of device it was started on.")
         self.observers: dict[int, ObserveFn] = {}
-        self.model_shardings: dict[Hashable, PyTree] = {}  # of evaluated models, by structure
+        self.model_shardings: dict[Hashable, PyTree] = {}  # shardings of evaluated models, by structure
 
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
-        """The task's arrays, replicated on every device."""
+        """The arrays of the task, replicated on every device."""
         return to_devices(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
 
     def map_over_runs(
@@ -145,10 +154,12 @@ class Program:
         """Return a jitted function that maps `fn` over runs.
 
         Args:
-            shared: the numbers of arguments without a run axis.
-            donate: the numbers of donated arguments.
-            divided: the numbers of arguments without a run axis whose second axis is divided over a run's devices.
-            once: compile quickly, since the function is called once.
+            fn: a function of one run.
+            shared: indices of the arguments that have no run axis.
+            donate: indices of the donated arguments.
+            divided: indices of the arguments that have no run axis, and whose second axis is divided over a run's
+                devices.
+            once: whether the function is called only once, so that compilation should be quick.
         """
         platform = self.mesh.devices.flat[0].platform
 
@@ -165,12 +176,12 @@ class Program:
         mapped.__name__ = getattr(fn, "func", fn).__qualname__.removeprefix("Program.").split(".")[0]
         form: dict[str, Any] = {"donate_argnums": tuple(donate)}
         if not self.partitioned:
-            # Explicit, because on one device JAX may produce unsharded results and would then compile twice.
+            # Set explicitly: on one device, JAX may otherwise return unsharded results and then compile twice.
             form["out_shardings"] = NamedSharding(self.mesh, RUNS)
         return jit_once(mapped, platform=platform, **form) if once else jax.jit(mapped, **form)
 
     def place(self, tree: PyTree) -> PyTree:
-        """Return host arrays with a leading run axis on the pack's devices."""
+        """Move host arrays with a leading run axis to the pack's devices and return them."""
         return to_devices(tree, NamedSharding(self.mesh, RUNS))
 
     @property
@@ -190,9 +201,9 @@ class Program:
 
     @cached_property
     def advance(self) -> AdvanceFn:
-        """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains.
+        """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains the runs.
 
-        It takes the first `count` steps of `rows`. The state is donated.
+        It trains on the first `count` steps of `rows`. The state is donated.
         """
 
         def take_steps(
@@ -215,9 +226,9 @@ class Program:
         return self.map_over_runs(take_steps, shared=(4, 5), donate=(0,))
 
     def observe(self, every: int) -> ObserveFn:
-        """Return the function `(state, numbers, seeds, rows, arrays) -> values` of the metrics due every `every` steps.
+        """Return the function `(state, numbers, seeds, rows, arrays) -> values` that measures metrics.
 
-        `rows` are those of the next step.
+        It measures the metrics that are due every `every` steps. `rows` are the window numbers of the next step.
         """
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}
@@ -245,10 +256,12 @@ class Program:
         )
 
     def evaluate_on_host(self, model: LM, windows: Batch, count: int) -> dict[str, Float[np.ndarray, "run sequence"]]:
-        """Return the float64 sums of each sequence of the first `count` batches, 0 for the others, on the host.
+        """Return the sums of each sequence in the first `count` batches as float64 on the host; 0 for other sequences.
 
         Args:
-            model: with a leading run axis. A model on the host is placed like the one in training.
+            model: the models with a leading run axis. Models on the host are placed like the models in training.
+            windows: the evaluation set.
+            count: the number of batches to evaluate.
         """
         if any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(model)):
             known = self.model_shardings.get(jax.tree.structure(model))  # an equivalent but unequal sharding recompiles
@@ -260,9 +273,9 @@ class Program:
 
     @cached_property
     def sample(self) -> SampleFn:
-        """The function `(model, seeds, step, prompt) -> tokens` that continues the prompt with every run."""
+        """The function `(model, seeds, step, prompt) -> tokens` that continues the prompt with each run's model."""
         settings = self.structure.train.sample
-        assert settings is not None  # callers check
+        assert settings is not None  # checked by callers
 
         def one(model: LM, seed: Int[Array, ""], step: Int[Array, ""], prompt: Int[Array, " start"]) -> Array:
             key = named(root_key(seed), "sample", step)
@@ -274,18 +287,19 @@ class Program:
         return self.map_over_runs(one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
-        """Return a split on the devices as `(batches, batch, seq)`; None if the task has no such split.
+        """Return the windows of a split on the devices, `(batches, batch, seq)`; None if the task has no such split.
 
-        The windows are in `evaluation_order`, padded with windows of weight 0.
+        The windows are ordered by `evaluation_order` and padded with windows of weight 0.
 
         Args:
-            most: the largest batch; it is never larger than in training.
+            split: the name of the split.
+            most: the maximum batch size. The batch size never exceeds the batch size of training.
         """
         windows = self.windows(split, most)
         return None if windows is None else to_devices(windows, NamedSharding(self.mesh, DIVIDED))
 
     def windows(self, split: str, most: int | None = None) -> Batch | None:
-        """Return `evaluation_set` on the host."""
+        """Return the windows of `evaluation_set` as host arrays."""
         data = self.source.evaluation(split)
         if data is None:
             return None
@@ -297,13 +311,13 @@ class Program:
         order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
-        def batched(a: Shaped[np.ndarray, "windows seq"]) -> Any:  # host arrays where `Batch` has those of JAX
+        def batched(a: Shaped[np.ndarray, "windows seq"]) -> Any:  # NumPy arrays, but `Batch` has JAX types
             return np.pad(a[order], ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
         return Batch(*(batched(a) for a in (data.tokens, data.targets, data.weights)))
 
     def shapes(self, numbers: Mapping[str, Value]) -> Shapes:
-        """Return the arguments of the compiled functions as shapes on the devices, without any computation.
+        """Return the shapes and shardings of the compiled functions' arguments, without any computation.
 
         Args:
             numbers: the traced values of one run (see `core.static_dynamic.split`).
@@ -325,25 +339,27 @@ class Program:
         )  # fmt: skip
 
     def abstract(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        """Return host arrays as shapes on the program's devices."""
+        """Return the shapes of host arrays, with a sharding over the program's devices."""
         to = NamedSharding(self.mesh, spec)
         return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), tree)
 
     def state_shardings(self, state: PyTree) -> PyTree:
-        """Return the shardings of a training state, or of a model in one."""
+        """Return the shardings of a training state, or of the model in a training state."""
         if self.partitioned:
             return tree_shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
 
 
 def map_sequentially(fn: Callable[..., PyTree], axes: Sequence[int | None], donated: bool) -> Callable[..., PyTree]:
-    """Return `jax.vmap(fn, axes)` computed by a scan over the run axis.
+    """Return a function that computes `jax.vmap(fn, axes)` by a scan over the run axis.
 
-    XLA's CPU backend takes from 7 % (dim 32) to twice (dim 256) as long for batched products and reductions, and one
-    run at a time stays in a core's cache. The bits of a run do not depend on the number of runs.
+    On XLA's CPU backend, batched products and reductions take between 7 % (dim 32) and 100 % (dim 256) longer than a
+    scan, and a single run fits into a core's cache. The results of a run are bitwise independent of the number of runs.
 
     Args:
-        donated: the first result replaces the first argument in place.
+        fn: a function of one run.
+        axes: 0 for each argument with a run axis, None for the others.
+        donated: whether the first result replaces the first argument in place.
     """
 
     def mapped(*args: PyTree) -> PyTree:
@@ -368,13 +384,13 @@ def stack_numbers(numbers: Sequence[Mapping[str, Value]]) -> dict[str, Float[np.
 
 
 class ProgramCache:
-    """The program of the last pack, which the next pack often shares. Older ones are freed with their device memory."""
+    """A cache of the last pack's program, which the next pack often shares. Earlier programs are freed."""
 
     def __init__(self) -> None:
         self.programs: dict[str, Program] = {}
 
     def get(self, pack: Pack, source: Source) -> Program:
-        """Return the program of a pack; `source` is its prepared task."""
+        """Return the program of a pack; `source` is the pack's prepared task."""
         key, plan = pack.program_key, pack.plan
         if key not in self.programs:
             self.clear()
@@ -386,5 +402,5 @@ class ProgramCache:
         return self.programs[key]
 
     def clear(self) -> None:
-        """Free the program."""
+        """Free the cached program."""
         self.programs.clear()

@@ -1,9 +1,9 @@
-"""The check at the end of a run: the model loaded from its files reproduces the losses of training.
+"""The check at the end of a run that the model loaded from its files reproduces the losses of training.
 
-It detects state that is in no file of the run, such as module state outside of config and parameters or numbers drawn
-while the model is built, and files written wrongly. The model is loaded like in `taetpu.open_run`
-(`train.model_io.from_files`), and evaluated with the pack's compute options and compiled function; nothing is compiled
-if the loaded model has the structure of the trained one.
+The check detects corrupted files, and state that is missing from the files, such as module state outside the config and
+the parameters, or random numbers drawn while the model is built. The model is loaded as in `taetpu.open_run` (with
+`train.model_io.from_files`), and evaluated with the pack's compute options and compiled function. Nothing is compiled
+if the loaded model has the structure of the trained model.
 """
 
 from collections.abc import Hashable, Mapping
@@ -20,21 +20,22 @@ from taetpu.nn.lm import LM
 from taetpu.train.model_io import from_files
 from taetpu.train.program import Program
 
-# The largest difference between two losses of a sequence, in nats per token, or relative for losses above 1. If the
-# loaded model has the structure of the trained one, one compiled function computes both, and they are equal. Otherwise
-# (a mask of ones that training needed for another run of the pack is in no file) two programs round differently. In
-# reduced precision the bound is the total rounding error: in models of 3 to 12 layers, bfloat16 changed the loss of a
-# sequence by up to .0054 of its float32 value.
+# The maximum allowed difference between two losses of a sequence: in nats per token, or relative for losses above 1. If
+# the loaded model has the structure of the trained model, the same compiled function computes both losses, and they are
+# equal. The structures differ if training added a mask of ones because another run of the pack needs a mask: the files
+# do not contain it. Then two programs compute the losses and round differently. In reduced precision the bound covers
+# the total rounding error: in models with 3 to 12 layers, bfloat16 changed the loss of a sequence by up to 0.54 % of
+# the float32 loss.
 FULL, REDUCED = 1e-4, 1e-2
 
 Losses = Float[np.ndarray, " sequence"]
 
 
 class NotReproduced(Failed):
-    """Saved models do not reproduce the losses of training.
+    """Raised if saved models do not reproduce the losses of training.
 
     Args:
-        problems: the problem of each run, by run ID.
+        problems: descriptions of the problems, by run ID.
     """
 
     def __init__(self, problems: Mapping[str, str]):
@@ -53,14 +54,14 @@ def mismatches(
     windows: Mapping[str, Batch | None],
     measured: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[int, str]:
-    """Return the problems of stored models by the places of their runs in the pack; empty if they reproduce the losses.
+    """Return descriptions of the stored models that do not reproduce the losses of training, by place in the pack.
 
     Args:
         program: the program of the pack.
-        trained: the models of the pack, with a leading run axis.
-        stored: the files of each model by place.
-        windows: evaluation sets by split; the first that was evaluated is used.
-        measured: the sums of each sequence of a split's first batch for the trained models, `(width, batch)`.
+        trained: the trained models of the pack, with a leading run axis.
+        stored: the files of each stored model, by place.
+        windows: evaluation sets by split. The first split in `measured` is used.
+        measured: the sums of each sequence in the first batch of a split for the trained models, `(width, batch)`.
     """
     split = next((name for name in windows if name in measured), None)
     batch = windows[split] if split is not None else None
@@ -83,9 +84,9 @@ def mismatches(
 
 
 def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> dict[int, Losses]:
-    """Return the loss of each sequence of the first batch of `windows`, by the keys of the models.
+    """Return each model's losses of the sequences in the first batch of `windows`, by the keys of `models`.
 
-    Models of one structure are evaluated together, padded with copies to the width of the pack.
+    Models with the same structure are evaluated together, padded with copies to the width of the pack.
     """
     alike = dict[Hashable, list[int]]()
     for place, model in models.items():
@@ -101,10 +102,10 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
 
 
 def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
-    """Return a stored model on the host, with the program's compute options.
+    """Return a stored model as host arrays, with the program's compute options.
 
     Raises:
-        UserError: the files are not those of a model.
+        UserError: if the files do not contain a model.
     """
     with default_to_host():
         model = program.execution.apply(from_files(files).model)
@@ -112,32 +113,39 @@ def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:
 
 
 def default_to_host() -> AbstractContextManager[object]:
-    """Return a context in which JAX puts new arrays into host memory if it can, since the devices may be full."""
+    """Return a context in which JAX creates arrays in host memory if possible, since the devices may be full."""
     try:
         return jax.default_device(jax.local_devices(backend="cpu")[0])
-    except RuntimeError:  # JAX_PLATFORMS names an accelerator alone
+    except RuntimeError:  # JAX_PLATFORMS does not include the CPU
         return nullcontext()
 
 
 def structure_and_shapes(model: LM, lead: int = 0) -> Hashable:
-    """Return a key that is equal for models that share a compiled function, without `lead` axes of every array."""
+    """Return a key that is equal for models that share a compiled function; `lead` axes of each array are ignored."""
     return jax.tree.structure(model), tuple((a.shape[lead:], a.dtype) for a in jax.tree.leaves(model))
 
 
 def sequence_losses(sums: Mapping[str, np.ndarray]) -> Float[np.ndarray, "run sequence"]:
-    """Return nats per weighted token from an evaluation's sums; 0 for sequences without weight."""
+    """Return the loss of each sequence in nats per weighted token; 0 for sequences without weight.
+
+    Args:
+        sums: the sums over the positions of each sequence.
+    """
     return sums["nll"] / np.maximum(sums["weight"], 1.0)
 
 
 def is_exact(program: Program) -> bool:
-    """Return whether matrix products are float32; on TPUs and GPUs this depends on JAX's matmul precision."""
+    """Return whether matrix products use float32; on TPUs and GPUs this depends on JAX's matmul precision."""
     on_cpu = program.mesh.devices.flat[0].platform == "cpu"
     asked = getattr(jax.config, "jax_default_matmul_precision", None)
     return program.dtype == jnp.float32 and (on_cpu or asked in ("highest", "float32"))
 
 
 def loss_differences(trained: Losses, saved: Losses) -> Losses:
-    """Return the differences of losses as defined at `FULL`. NaN equals NaN, and differs infinitely from a number."""
+    """Return the differences between losses as defined at `FULL`.
+
+    Two NaNs are equal; the difference between NaN and a number is infinite.
+    """
     same = (trained == saved) | (np.isnan(trained) & np.isnan(saved))
     with np.errstate(invalid="ignore"):
         apart = np.abs(trained - saved) / np.maximum(1.0, np.abs(trained))

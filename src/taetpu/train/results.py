@@ -1,4 +1,4 @@
-"""What training writes into the folders of a pack's runs."""
+"""Writing metrics, models and results into the folders of a pack's runs."""
 
 import math
 import platform
@@ -31,11 +31,13 @@ Files = Mapping[str, bytes]
 class ResultWriter:
     """Writes the metrics, models and results of a pack's runs.
 
-    Runs that have a result, because a process was killed while it wrote those of the pack, are trained along and left
-    as they are.
+    If a process was killed while it wrote the results of a pack, some of its runs already have a result. These runs
+    are trained together with the others, but their files are not changed.
 
     Args:
-        environment: the versions and devices that each result records.
+        pack: the pack.
+        program: the program of the pack.
+        environment: the versions and devices that are recorded in each result.
     """
 
     pack: Pack
@@ -48,34 +50,38 @@ class ResultWriter:
         self.store = self.pack.runs[0].folder.store
 
     def truncate(self, step: int) -> None:
-        """Drop what was logged after a step; training writes it again, the same."""
+        """Delete everything that was logged after a step. Training computes and logs the same values again."""
         for folder in self.open.values():
             folder.truncate(step)
 
     def digests(self) -> dict[str, Any]:
-        """Return the digests of the stored files of each open run, by its key."""
+        """Return the digests of the stored files of each run without a result, by run key."""
         return {folder.key: folder.digests() for folder in self.open.values()}
 
     def verify(self, about: Mapping[str, Any]) -> None:
-        """Raise `Damaged` unless the files of the runs are those that a checkpoint was written after."""
+        """Raise `Damaged` if the files of the runs differ from their state when a checkpoint was written.
+
+        Args:
+            about: the document of the checkpoint, which contains the digests of the files.
+        """
         for folder in self.open.values():
             if folder.key in about.get("runs", {}):
                 folder.verify_files(about["runs"][folder.key])
-            else:  # of an earlier version
+            else:  # a checkpoint of an earlier version has no digests
                 folder.metrics()
 
     def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
-        """Append the points measured from `start` to `end`, and wall times, to each run's metrics."""
+        """Append the points measured from `start` to `end`, and the wall times at `end`, to each run's metrics."""
         at_end = {name: ([end], [value]) for name, value in times.items()}
         run_concurrently(self.store, (partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
-        """Write the sampled texts of a step, by place in the pack."""
+        """Write the texts sampled at a step; `texts` is keyed by place in the pack."""
         for place, text in texts.items():
             self.pack.runs[place].folder.write_sample(step, text)
 
     def write_checkpoints(self, step: int, models: Mapping[int, Files]) -> None:
-        """Write the models of a step that the study keeps."""
+        """Write the models at a step, which the study keeps."""
         for place, files in models.items():
             self.open[place].write_checkpoint(step, files)
 
@@ -97,14 +103,16 @@ class ResultWriter:
         """Write the results of the runs at these places.
 
         Args:
-            test: the metrics of each place on the test split.
-            diverged: the step at which each place diverged; below 0 for those that did not.
+            places: the places of the runs in the pack.
+            evaluator: the evaluator of the pack.
+            test: the metrics on the test split, by place.
+            diverged: the step at which each run diverged, by place; negative for runs that did not diverge.
         """
         finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
         run_concurrently(self.store, finish)
 
     def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
-        """Write one run's evaluation, then its result, which alone makes it done."""
+        """Write the evaluation of one run, then its result. A run is done once it has a result."""
         run, folder, source = self.pack.runs[place], self.open[place], self.program.source
         folder.write_evaluation(
             {f"{split}/{name}": sum_blocks(values[place]) for split, sums in evaluator.sums.items()
@@ -134,10 +142,10 @@ class ResultWriter:
 
 
 class NoWriter:
-    """Stands in for `ResultWriter` in the processes that write nothing.
+    """Replaces `ResultWriter` in the processes that do not write.
 
     Args:
-        open: the places of the runs that have no result.
+        open: the places of the runs that have no result yet.
     """
 
     def __init__(self, open: Sequence[int] = ()):
@@ -145,13 +153,13 @@ class NoWriter:
 
 
 def cost(program: Program, run: RunSpec, step: int) -> dict[str, float]:
-    """Return the tokens that a run has seen after `step` steps, and the training FLOPs they took."""
+    """Return the number of tokens that a run has been trained on after `step` steps, and the training FLOPs used."""
     tokens = step * run.config.train.batch_size * program.source.seq_len
     return {"tokens": tokens, "flops": tokens * training_flops_per_token(run.config, program.source)}
 
 
 def environment() -> dict[str, Any]:
-    """Return the devices and versions that the runs are trained with, for their results."""
+    """Return the devices and versions used for training, which are recorded in results."""
     device = jax.devices()[0]
     names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
     processes = {"processes": jax.process_count()} if multi_process() else {}

@@ -17,9 +17,10 @@ def draw(
     Args:
         logits: unnormalised log probabilities.
         key: the random key.
-        temperature: divides the logits; 0 selects the most likely token.
-        top_k: sample from the k most likely tokens only. Fan et al. 2018.
-        top_p: sample from the smallest set of tokens with this total probability only (nucleus). Holtzman et al. 2020.
+        temperature: the divisor of the logits; 0 selects the most likely token.
+        top_k: number of tokens; only the most likely ones are sampled. Fan et al. 2018.
+        top_p: probability; only the smallest set of tokens with this total probability is sampled (nucleus sampling).
+            Holtzman et al. 2020.
     """
     if temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)
@@ -40,7 +41,8 @@ def continue_tokens(
 ) -> Int[Array, " start+length"]:  # fmt: skip
     """Return `prompt` continued by `length` tokens, each from a full forward pass over the last `window` tokens.
 
-    Later positions hold zeros, which a causal model does not see. See `draw` for the other arguments.
+    Positions after the current token hold zeros, which a causal model does not read. See `draw` for the other
+    arguments.
     """
     start = prompt.shape[0]
     total = start + length
