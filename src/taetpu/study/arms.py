@@ -1,4 +1,4 @@
-"""The arms of a study, at each stage of their making."""
+"""The arms of a study at each stage: written, generated, matched and tuned."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,16 +14,16 @@ def list_arms(
 ) -> tuple[Arm, ...]:
     """Return the arms of a study, the baseline first, each with its `stage`.
 
-    Written and generated arms come from the study file, those matched by FLOPs and parameters from its data as well.
-    Arms matched by time and tuned arms follow from what the study has measured so far.
+    Written and generated arms come from the study file. Arms matched by FLOPs or parameters also depend on its data.
+    Arms matched by time and tuned arms depend on measurements, and are listed only if `steps` or `tuning` is given.
 
     Args:
-        study: as loaded from its file.
-        steps: the steps of arms matched by time, as `matching.time_matched_steps` returns them.
-        tuning: the best values of each arm, as `tuning.choose_values` returns them.
+        study: the study as loaded from its file.
+        steps: the result of `matching.time_matched_steps`.
+        tuning: the result of `tuning.choose_values`.
 
     Raises:
-        UserError: an arm cannot be matched or tuned.
+        UserError: if an arm cannot be matched or tuned.
     """
     arms = _with_matched(study, match_sizes(study))
     if steps:
@@ -33,10 +33,10 @@ def list_arms(
 
 
 def _with_matched(study: Study, matched: Iterable[Arm]) -> tuple[Arm, ...]:
-    """Return the arms of a study with matched ones.
+    """Return the arms of a study followed by the matched arms.
 
-    A matched arm whose config and baseline are those of another arm is not added, so that no run or comparison counts
-    twice. The role of the other arm then records under `also` what else it is matched by.
+    A matched arm is not added if an existing arm has the same config and baseline, so that no run or comparison counts
+    twice. Instead, the role of the existing arm records the matching under `also`.
     """
     arms = list(study.arms)
     for new in matched:

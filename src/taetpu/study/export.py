@@ -1,7 +1,7 @@
-"""Exporting a study as a Slurm array, as managed jobs of SkyPilot, or as an indexed Kubernetes Job for Kueue.
+"""Exporting a study as a Slurm array, as managed SkyPilot jobs, or as an indexed Kubernetes Job for Kueue.
 
-Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N` with the scheduler's rank for I. The store records
-finished runs, so a scheduler may kill and repeat tasks at any time.
+Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N`, where I is the rank that the scheduler assigns.
+The store records finished runs, so a scheduler may kill and repeat tasks at any time.
 """
 
 import base64
@@ -23,29 +23,29 @@ from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
 
 WAITS, INTERRUPTED, FAILED, REFUSED = 75, 130, 3, 2
-"""Exit codes of `taetpu run`: its stage waits for other shards (--no-wait), interrupted, failed runs, invalid input."""
+"""Exit codes of `taetpu run`: waiting for other shards (--no-wait), interrupted, failed runs, invalid input."""
 SIGNAL_SECONDS = 90
-"""Seconds before the time limit at which Slurm sends SIGTERM, as submitit's default; a checkpoint is stored then."""
+"""Seconds before the time limit at which Slurm sends SIGTERM, so that a checkpoint is stored; submitit's default."""
 ACCELERATORS = {
     "v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
 }  # fmt: skip
-"""GKE's names of generations, https://github.com/AI-Hypercomputer/xpk (src/xpk/core/system_characteristics.py)."""
+"""GKE names of TPU generations, https://github.com/AI-Hypercomputer/xpk (src/xpk/core/system_characteristics.py)."""
 CONFIG_MAP_BYTES = 1 << 20
-"""Limit of Kubernetes: https://kubernetes.io/docs/concepts/configuration/configmap/."""
+"""Maximum size of a ConfigMap: https://kubernetes.io/docs/concepts/configuration/configmap/."""
 TPU_PORT = 8471
 """The port on which the hosts of a slice communicate, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """The command that every task runs, with a placeholder for its rank.
+    """The command that every task runs. Only the rank differs between tasks.
 
     Attributes:
         study: name of the study.
-        words: options of `taetpu run`, after the study file.
+        words: arguments of `taetpu run` that follow the study file.
         shards: number of tasks.
-        staged: whether packs are planned in several stages, between which tasks wait for each other.
+        staged: whether packs are planned in several stages. Between stages, tasks wait for each other.
     """
 
     study: str
@@ -55,14 +55,14 @@ class Share:
 
     @property
     def name(self) -> str:
-        """A unique name of the study that Kubernetes and SkyPilot accept."""
+        """A unique name for the study that Kubernetes and SkyPilot accept."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.study.lower()).strip("-")[:30].rstrip("-")
         if plain == self.study:
             return f"taetpu-{plain}"
         return f"taetpu-{plain}-{hashlib.sha256(self.study.encode()).hexdigest()[:6]}".replace("--", "-")
 
     def command(self, python: str, file: str, rank: str) -> str:
-        """Return the shell command; `rank` is the variable that holds the task's number, from 0."""
+        """Return the shell command. `rank` is the environment variable with the task's number, starting from 0."""
         words = shlex.join([python, "-u", "-m", "taetpu", "run", file, *self.words])
         return f'{words} --shard "${rank}/{self.shards}"' + (" --no-wait" if self.staged else "")
 
@@ -70,12 +70,12 @@ class Share:
 def slurm_script(share: Share, file: Path, logs: Path) -> str:
     """Return an sbatch script with the options and log names of submitit 1.5.4.
 
-    A task whose stage waits for other shards, or that reaches its time limit, frees its node and is queued again.
+    If a task has to wait for other shards or reaches its time limit, it is queued again and its node becomes free.
 
     Args:
-        share: the command.
-        file: the study, on a file system that all nodes mount.
-        logs: folder for `JOB_TASK_0_log.out` and `.err`, which must exist before `sbatch`.
+        share: the command of each task.
+        file: the study file, on a file system that all nodes mount.
+        logs: folder for `JOB_TASK_0_log.out` and `.err`. It must exist before `sbatch` is called.
     """
     log = f"{logs.resolve()}".replace("%", "%%") + "/%A_%a_0_log"
     options = {
@@ -107,21 +107,21 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
 
 
 def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, install: str, spot: bool) -> str:
-    """Return a task for `sky jobs launch --num-jobs N`: a managed job on a separate machine for each shard.
+    """Return a task for `sky jobs launch --num-jobs N`, with one managed job and machine for each shard.
 
-    A job whose stage waits for others succeeds, which deletes its machine: the others train the rest. Restarting it by
-    its exit code would delete the machine and create another one at once.
+    If a job has to wait for other shards, it ends successfully and its machine is deleted. The other jobs train the
+    remaining packs. A restart by exit code would delete the machine and immediately create another one.
 
     Args:
-        share: the command.
+        share: the command of each job.
         base: the folder that `files` are relative to.
-        files: the study file, then its plug-ins and texts.
+        files: the study file, followed by its plug-ins and texts.
         tpu: the slice of each machine.
         install: the argument of `pip install` on the machines.
-        spot: use spot machines.
+        spot: whether to use spot machines.
 
     Raises:
-        UserError: SkyPilot cannot create this slice, or it has several hosts.
+        UserError: if SkyPilot cannot create this slice or the slice has several hosts.
     """
     if tpu.generation.runtime is None:
         problem = f"SkyPilot creates TPUs through the Cloud TPU API, which does not offer {tpu.generation.name}"
@@ -151,22 +151,23 @@ def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, in
 def kueue_job(
     share: Share, base: Path, files: Sequence[str], tpu: Slice, image: str, queue: str, account: str, spot: bool
 ) -> str:
-    """Return a ConfigMap with the study's files and an indexed Job of GKE, with an index for each shard.
+    """Return a ConfigMap with the study's files and an indexed Job for GKE with one index per shard.
 
-    A slice of several hosts trains the whole study as one program, with an index for each host.
+    On a slice with several hosts, the whole study is trained as one program, and the Job has one index per host.
 
     Args:
-        share: the command.
+        share: the command of each pod.
         base: the folder that `files` are relative to.
-        files: the study file, then its plug-ins and texts.
-        tpu: the slice of each index, or of all indices if it has several hosts.
+        files: the study file, followed by its plug-ins and texts.
+        tpu: the slice that each index uses. If it has several hosts, all indices share it.
         image: a container image with taetpu.
-        queue: Kueue's LocalQueue.
-        account: the Kubernetes service account, which may write to the bucket.
-        spot: use spot nodes.
+        queue: name of the Kueue LocalQueue.
+        account: the Kubernetes service account. It must have write access to the bucket.
+        spot: whether to use spot nodes.
 
     Raises:
-        UserError: GKE does not offer the slice, shards ask for slices of several hosts, or files are too large.
+        UserError: if GKE does not offer the slice, if several shards request a slice with several hosts, or if the
+            files are too large.
     """
     if (accelerator := ACCELERATORS.get(tpu.generation.name)) is None:
         remedy = f"Use one of {', '.join(ACCELERATORS)}, e.g. v5e-8."
@@ -204,7 +205,7 @@ def kueue_job(
         "kind": "Job",
         "metadata": {"name": share.name, "labels": {"kueue.x-k8s.io/queue-name": Quoted(queue)}},
         "spec": {
-            "suspend": True,  # Kueue starts it
+            "suspend": True,  # Kueue starts the Job
             "completionMode": "Indexed",
             "completions": tpu.hosts if several else share.shards,
             "parallelism": tpu.hosts if several else share.shards,
@@ -227,8 +228,8 @@ def kueue_job(
 def _rules(ends: str) -> list[dict[str, Any]]:
     """Return the rules for failed pods.
 
-    Evicted, interrupted and waiting pods are replaced without being counted, after a delay that doubles each time. The
-    index holds no node meanwhile.
+    Pods that were evicted or interrupted, or that have to wait for other shards, are replaced and do not count as
+    failures. The delay before a replacement doubles each time, and no node is occupied during the delay.
     """
 
     def codes(*values: int) -> dict[str, Any]:
@@ -242,15 +243,15 @@ def _rules(ends: str) -> list[dict[str, Any]]:
 
 
 def _items(files: Sequence[str]) -> list[dict[str, str]]:
-    """Return the paths of the ConfigMap's entries, whose keys must not contain a slash."""
+    """Return the path for each key of the ConfigMap. Keys must not contain a slash, so they are numbered."""
     return [{"key": f"file-{number}", "path": Quoted(name)} for number, name in enumerate(files)]
 
 
 def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
-    """Return files as `data` (printable text) and `binaryData` of a ConfigMap.
+    """Return the contents of files as `data` (printable text) and `binaryData` of a ConfigMap.
 
     Raises:
-        UserError: together they exceed the limit of Kubernetes.
+        UserError: if the files together exceed the maximum size of a ConfigMap.
     """
     contents = {f"file-{number}": (base / name).read_bytes() for number, name in enumerate(files)}
     if (size := sum(map(len, contents.values()))) > CONFIG_MAP_BYTES:
@@ -268,7 +269,7 @@ def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
 
 
 def _one_host(tpu: Slice, share: Share) -> None:
-    """Raise `UserError` for a slice of several hosts, which cannot train a shard."""
+    """Raise `UserError` if a slice has several hosts. Each shard is trained by one host."""
     if tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, and each of {share.shards} shards is trained by one host"
         one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
@@ -277,7 +278,7 @@ def _one_host(tpu: Slice, share: Share) -> None:
 
 
 def _yaml(comment: str, *documents: Mapping[str, Any]) -> str:
-    """Return documents in YAML that parsers of 1.1 and 1.2 read alike: names that users chose are quoted."""
+    """Return documents as YAML. User-defined names are quoted so that YAML 1.1 and 1.2 parsers read them alike."""
     yaml, text = YAML(), StringIO()
     yaml.width, yaml.default_flow_style = 1 << 16, False
     yaml.dump_all(documents, text)

@@ -1,4 +1,4 @@
-"""Predicting the duration of packs before any is compiled: a range, from earlier measurements of this machine."""
+"""Predicting the duration of packs before they are compiled, as a range based on measurements of this machine."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,30 +20,31 @@ from taetpu.train.step_time import (
     short_hash,
 )
 
-# Duration of a step over that of an earlier run on this machine, perhaps beside other work.
+# Duration of a step relative to an earlier measurement on this machine, which may also do other work.
 REPEATED = Span(0.7, 1.6)
-# Seconds per FLOP over those of a train step: of evaluation, and of sampling, which reads one window at a time.
+# Seconds per FLOP relative to a train step: for evaluation, and for sampling, which reads one window at a time.
 EVALUATING, DRAWING = Span(0.6, 2.0), Span(0.8, 6.0)
-# Seconds that storing metrics takes at each evaluation and checkpoint of a run.
+# Seconds to store metrics, for each evaluation and checkpoint of a run.
 STORING = Span(0.005, 0.15)
-# Seconds to compile a program: from the compile cache if it was trained before; else these, and for each layer.
+# Seconds to compile a program: range with a compile cache, fixed part without one, part per layer; maximum of layers.
 CACHED, COMPILED, A_LAYER, UNROLLED = Span(0.3, 4.0), 8.0, 1.5, 8
 # Seconds to start, check the arms, analyse and report.
 AROUND = Span(2.0, 12.0)
 
 
 BEFORE = "what such packs took on this machine"
-"""The source of a forecast from an earlier measurement."""
+"""Source of a forecast that is based on earlier steps."""
 
 Pack = tuple[PackPlan, Sequence[RunSpec], int]
-"""A pack, its runs, and the steps that they have taken already."""
+"""A pack, its runs, and the number of steps that the runs have already taken."""
 
 
 def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecast | None:
-    """Return how long packs take one after another; None if a shape was never trained on this accelerator.
+    """Return the predicted duration of packs trained one after another, or None if it cannot be predicted.
 
-    The duration of a step is that measured on this machine before. On a CPU it otherwise follows from the machine's
-    matmul rate, and the share of it that models of that width reach. Only a matrix product is compiled.
+    The duration of a step was measured when such a pack was trained on this machine. Otherwise, on a CPU, it is
+    estimated from the machine's matmul rate and the fraction of that rate that models of this width reach. On an
+    accelerator there is no estimate. Only a matrix product is compiled.
     """
     steps = evaluating = storing = compiling = Span()
     run_steps, programs, sources_of = 0, set[str](), dict[str, None]()
@@ -58,7 +59,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
         left = max(total - taken, 0)
         evaluations = train.num_evaluations(total, taken)
         saves = left // train.checkpoint if isinstance(train.checkpoint, int) else 0
-        in_windows = a_step.times(1 / (TRAINING * train.batch_size))  # of a forward pass over a window of each run
+        in_windows = a_step.times(1 / (TRAINING * train.batch_size))  # forward pass over one window of each run
         drawn = train.sample.tokens if train.sample and runs[0].config.task.causal else 0
         steps += a_step.times(left)
         windows = in_windows.times(_windows(source, sample, evaluations))
@@ -77,7 +78,7 @@ def forecast(packs: Iterable[Pack], sources: Sources, sample: Sample) -> Forecas
 
 
 def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
-    """Return how long a step of a pack takes, and the source of that."""
+    """Return the duration of a step of a pack and the source of that duration, or None and ""."""
     timed = remembered_step(work, plan.layout)
     if timed is not None:
         return REPEATED.times(timed), BEFORE
@@ -93,7 +94,7 @@ def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
 
 
 def _windows(source: Any, sample: Sample, evaluations: int) -> int:
-    """Return the windows that a run will be evaluated on: the sample each time, the whole splits at the end."""
+    """Return the number of windows that a run evaluates: the sample during training, both full splits at the end."""
     val, test = (0 if part is None else len(part.tokens) for part in map(source.evaluation, ("val", "test")))
     sampled = sample.size_within(val) if val else 0
     return max(evaluations - 1, 0) * sampled + val + test

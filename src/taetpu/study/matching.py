@@ -116,7 +116,7 @@ def matched_name(arm: Arm, kind: str) -> str:
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
-    """Return whether matching may set these paths: the arm has a baseline and overrides them equally."""
+    """Return whether an arm is not a baseline and has the same overrides of these paths as its baseline."""
     baseline = study.against(arm)
     return arm is not baseline and not any(arm.overrides.get(p) != baseline.overrides.get(p) for p in paths)
 

@@ -1,4 +1,4 @@
-"""The plan of a study before training: arms, differences, sizes, packs. Reads the store and writes nothing."""
+"""The plan of a study before training: arms, differences, sizes and packs. The store is read but not changed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ from taetpu.train.training_flops import training_flops_per_token
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked study, and its runs that are left to train.
+    """A checked study and the runs that are left to train.
 
     Attributes:
-        study: with its matched arms.
+        study: the study with its matched arms.
         computed: the computation of each arm, by name.
-        tried: the trials of tuning; None without tuning.
-        missing: the unfinished runs of the study, and those of the trials.
+        tried: the study of the tuning trials, or None if nothing is tuned.
+        missing: the unfinished runs of the study, and the unfinished runs of the trials.
     """
 
     study: Study
@@ -54,14 +54,16 @@ class Prepared:
 def prepare_study(
     study: Study, folder: StudyFolder, progress: Progress = lambda done, total: None, place: Capabilities | None = None
 ) -> Prepared:
-    """Check a study's arms, and find the runs that are left to train.
+    """Check a study's arms and find the runs that are left to train.
 
     Args:
-        progress: called with the number of checked arms, and of all.
-        place: the devices that train the runs, if not those of this process.
+        study: the study as loaded from its file.
+        folder: the study's folder.
+        progress: called with the number of checked arms and the number of all arms.
+        place: the devices that train the runs, or None if the devices of this process train them.
 
     Raises:
-        UserError: the store holds another study of this name, the data cannot be read, or an arm breaks the contract.
+        UserError: if the store holds another study of this name, or if `check_study` raises it.
     """
     stored = read_study(folder) if folder.exists() else {}
     if stored:
@@ -69,7 +71,7 @@ def prepare_study(
     checked, computed = check_study(study, progress, place)
     whole = checked.changed(arms=list_arms(study, stored.get("matching")))
     timed = [arm for arm in whole.arms if arm.name not in computed]
-    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # a step is the same
+    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # the train step is the same
     tried = None if whole.tune is None else trial_study(whole)
     runs = [resolve_runs(one, folder) if one else [] for one in (whole, tried)]
     missing, missing_trials = ([run for run in part if not run.done] for part in runs)
@@ -90,23 +92,29 @@ def preview(
     Args:
         found: the checked study.
         folder: the study's folder.
-        packing: how runs are packed; None to plan no packs, because runs are trained elsewhere.
+        packing: how runs are packed, or None to plan no packs because the runs are trained elsewhere.
         programs: add the hash of each arm's program to its `contract`.
         noise: see `resolution`.
         effect: see `resolution`.
 
     Returns:
-        `study`, `seeds`, `steps`, `task`; `arms`, each with its `change` in words, its `diff` ({path: [old, new]}),
-        `params`, `flops_per_token` (of training, with one round of each of its `endless_loops`), the numbers of its
-        `runs` and of those `done`, its `contract` (see `contract.check`) and `data` (facts about the evaluation text,
-        see `report.held_out`); `packs` left to train, with the `seconds` of their steps if those were measured before
-        (packs with one `program` share a compile), and their `tokens` and `flops`; `time`, a range for each part of
-        training (`Forecast.facts`; None if unknown); `evaluation`, the sample evaluated in training; `memory`, the arms
-        that do not fit into memory here (see `validate.too_large`); `at_run`, the arms matched by time, if none has
-        been measured; `resolution`; and `tuning`, the runs that it adds.
+        A dictionary with these entries:
+        `study`, `seeds`, `steps`, `task`: the name, the seeds, the number of steps and the task of the baseline.
+        `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
+        training (each of the `endless_loops` counts as one iteration), the number of `runs` and of `done` runs, its
+        `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
+        `packs`: the packs left to train. Their `seconds` are known if such a step was measured before. Packs with the
+        same `program` are compiled once.
+        `tokens`, `flops`: totals of the runs left to train.
+        `time`: a range for each part of training (`Forecast.facts`), or None if it is unknown.
+        `evaluation`: the sample that is evaluated during training.
+        `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
+        `at_run`: the arms matched by time, if none has been measured.
+        `resolution`: see the function `resolution`.
+        `tuning`: the number of runs that tuning adds, or None if nothing is tuned.
 
     Raises:
-        UserError: the noise or the effect is invalid.
+        UserError: if the noise or the effect is invalid.
     """
     study, tried, missing = found.study, found.tried, found.missing
     sources, runs = study.sources, study.runs()
@@ -147,13 +155,13 @@ def preview(
 
 
 def _at_run(study: Study) -> list[str]:
-    """Return the arms that are matched by time, if none has been measured."""
+    """Return the names of the arms to match by time, or an empty list if they were measured."""
     by = {match["by"] for arm in study.arms for match in (arm.role.get("match", {"by": ""}), *arm.role.get("also", ()))}
     return [] if "time" in by or "time" not in study.match else [arm.name for arm in arms_to_time(study)]
 
 
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
-    """Return how many runs tuning adds: `trials`, how many of them are `done`, and those of `tuned` arms."""
+    """Return the number of `trials`, the number of trials that are `done`, and the number of runs of `tuned` arms."""
     runs = tried.runs()
     arms = [arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values]
     return {"trials": len(runs), "done": sum(run.id in done for run in runs), "tuned": len(arms) * len(study.seeds)}
@@ -168,7 +176,7 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
-    facts = {} if source.tokenizer is None else source.facts  # of text; a synthetic task's may take seconds
+    facts = {} if source.tokenizer is None else source.facts  # for a synthetic task, they may take seconds
     return {
         "name": arm.name,
         "change": _change(arm, to_data(study.baseline)),
@@ -183,7 +191,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
 
 
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
-    """Return how much an arm shares with its baseline: initial parameters of the same bits, and the data's order."""
+    """Return what an arm shares with its baseline: the order of the data, and bitwise equal initial parameters."""
     old, new = computed[study.against(arm).name], computed[arm.name]
     found = compare_parameters(old, new)
     return {
@@ -195,7 +203,7 @@ def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], progr
 
 
 def _change(arm: Arm, base: Mapping[str, Any]) -> str:
-    """Return the change of an arm as in the report; of a matched arm, its original and what matching changes."""
+    """Return an arm's change as text. A matched arm shows its original arm and the fields that matching changes."""
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
@@ -210,7 +218,7 @@ def _tokens(run: RunSpec, sources: Sources) -> int:
 
 
 def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
-    """Return the FLOPs of training some runs."""
+    """Return the FLOPs of training the given runs."""
     found = 0
     for run in runs:
         source = sources.prepare(run.config)
@@ -219,7 +227,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
 
 
 def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
-    """Return the sample of the validation split that the study was frozen with, or would be."""
+    """Return the stored sample of the validation split, or the sample that freezing the study would store."""
     stored = read_study(folder).get("evaluation") if folder.exists() else None
     return Sample.from_data(stored) if stored else Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
 
@@ -227,7 +235,7 @@ def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
 def _packs(
     study: Study, missing: list[Run], folder: StudyFolder, packing: Packing
 ) -> list[tuple[dict[str, Any], Pack]]:
-    """Return stored packs and then new ones: each as `preview` returns it, and as `forecast` takes it."""
+    """Return the stored packs and then the new packs, each as an entry for `preview` and as input for `forecast`."""
     wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
@@ -265,14 +273,18 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
     """Compare an arm with the baseline, even if it breaks the arm contract.
 
     Returns:
-        `config`: `{path: [old, new]}`; `parameters`, `flops_per_token` and `program` (hashes): `[old, new]`;
-        parameters by logical name with their shape, or both shapes: `added`, `removed`, `reshaped`, `redrawn` (of other
-        initial values) and `equal` (of the same initial bits); `operations`: the StableHLO operations of a train step
-        and an evaluation whose number changes, `{name: [old, new]}`, largest changes first; `same_data`: whether a seed
-        reads the same windows in the same order; `breaks`: how the arm breaks the contract, or None.
+        A dictionary with `study` and `arm`, the two names, and these entries:
+        `config`: `{path: [old, new]}`.
+        `parameters` (their number), `flops_per_token`, `program` (its hash): `[old, new]`.
+        `added`, `removed`, `reshaped`, `redrawn` (with different initial values), `equal` (with bitwise equal initial
+        values): the parameters by logical name, each with its shape; reshaped parameters have both shapes.
+        `operations`: the StableHLO operations of a train step and an evaluation whose count changes, as
+        `{name: [old, new]}`, largest changes first.
+        `same_data`: whether a seed reads the same windows in the same order.
+        `breaks`: how the arm breaks the contract, or None.
 
     Raises:
-        UserError: the study has no such arm, or it cannot be built.
+        UserError: if the study has no such arm or if the arm cannot be built.
     """
     first_device()
     study.runs()
@@ -312,11 +324,11 @@ def _operations(old: Computation, new: Computation) -> dict[str, list[int]]:
     return dict(sorted(changed.items(), key=lambda item: -abs(item[1][1] - item[1][0])))
 
 
-# --- the effects that a study can find --------------------------------------------------------------------------------
+# --- effects that a study can detect ----------------------------------------------------------------------------------
 
 
 MIN_SEEDS = 2
-"""The fewest seeds whose results have a variance."""
+"""Minimum number of seeds for which a variance can be estimated."""
 
 
 def resolution(
@@ -325,20 +337,26 @@ def resolution(
     """Return the smallest true effect that this study detects with a power of 80 %.
 
     Args:
-        study: with all arms that are known.
+        study: the study with all arms that are known so far.
         folder: the study's folder.
         flops_a_seed: the FLOPs of training all arms on one seed.
-        noise: the standard deviation of a run around the effects of its arm and seed; default: that of the stored
-            results.
+        noise: the residual standard deviation of a run, given the effects of its arm and seed. By default, it is read
+            from the stored results.
         effect: a true effect to detect.
 
     Returns:
-        `noise` and its source `noise_from`; `resolves`, the smallest effect in the metric's unit, and `resolves_sd`, in
-        standard deviations, which requires no noise; `most`, the largest effect that the metric allows (None: any); for
-        the `effect`, the `seeds` that it requires and the `flops` of training them.
+        A dictionary with these entries:
+        `noise`, `noise_from`: the noise and its source, or None if it is unknown.
+        `resolves`: the smallest detectable effect in the metric's unit, or None if the noise is unknown.
+        `resolves_sd`: the smallest detectable effect in standard deviations.
+        `most`: the largest effect that the metric's bounds allow, or None if there is no limit.
+        `power`: the power of the test.
+        `effect`, `seeds`, `flops`: the given effect, the number of seeds required to detect it, and the FLOPs of
+        training them.
 
     Raises:
-        UserError: a noise or an effect is not a finite number above 0, or an effect is given without a known noise.
+        UserError: if the noise or the effect is not a finite number above 0, or if an effect is given and the noise is
+            not known.
     """
     for name, value in (("noise", noise), ("effect", effect)):
         if value is not None and not 0 < value < inf:
@@ -364,7 +382,7 @@ def resolution(
     design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
     found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
-        least = design.smallest_effect(1.0, MIN_SEEDS)  # the power at far larger effects cannot be computed
+        least = design.smallest_effect(1.0, MIN_SEEDS)  # the power cannot be computed at much larger effects
         needed = MIN_SEEDS if least and effect >= least * known else design.seeds_needed(effect, known)
         found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
     return found

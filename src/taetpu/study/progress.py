@@ -1,4 +1,4 @@
-"""The display of a study in training: a live table on a terminal, a line per evaluation elsewhere."""
+"""The display of a study in training: a live table on a terminal, one line per evaluation in logs."""
 
 import time
 import traceback
@@ -26,15 +26,15 @@ from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage
 
-WIDTH = 80  # columns of a sample's line
-MIN_SECONDS = 0.2  # of training before a speed is shown
+WIDTH = 80  # columns of a sampled text
+MIN_SECONDS = 0.2  # training time before a speed is shown
 NAME = 36  # columns of an arm's name
-ROWS = 12  # arms shown at once, those of the latest packs
+ROWS = 12  # maximum number of arms in the table
 DELAY = 2.0  # seconds before a bar appears
 
 
 class StudyProgress(Callback):
-    """Displays a study in training on `console`. Use as a context manager around the run."""
+    """Displays the training of a study on `console`. Use it as a context manager around the training."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -68,15 +68,15 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, primary: str) -> None:
-        """Display evaluations by this metric."""
+        """Store the primary metric, which represents evaluations."""
         self.primary = primary
 
     def on_step_timing(self, arm: str) -> None:
-        """Display which arm is timed."""
+        """Display the arm whose step is timed."""
         self.bars.update(self.bar, description=f"timing a step of {arm}")
 
     def on_plan_reused(self, plan: PackPlan) -> None:
-        """Report a pack that keeps its stored plan."""
+        """Report a pack whose stored plan is used although it does not respect `--pack`."""
         layout = describe_layout(plan.layout)
         self.warn(f"{len(plan.runs)} runs keep their stored plan, unlike --pack: {layout} ({plan.chosen})")
 
@@ -85,13 +85,13 @@ class StudyProgress(Callback):
         self.warn(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
 
     def on_forecast(self, forecast: Forecast | None) -> None:
-        """Print the predicted duration in logs."""
+        """Store the forecast, and print the predicted duration in logs."""
         self.pace.forecast = forecast
         if forecast is not None:
             self.log(f"time: {_between(forecast.total)}, from {forecast.source}; refined once steps have been timed")
 
     def on_train_begin(self, run_steps: int) -> None:
-        """Extend the bar by these steps."""
+        """Extend the bar by the given number of run-steps."""
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
@@ -125,7 +125,7 @@ class StudyProgress(Callback):
         self.use = describe_usage(usage.times)
 
     def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Report a pack that resumes under other XLA flags."""
+        """Report a pack that resumes with different XLA flags."""
         then, here = (" ".join(flag for given in one.values() for flag in given) or "none" for one in (before, now))
         self.warn(f"{len(plan.runs)} runs resume under other XLA flags: their numbers may differ in the last bits "
                   f"(then: {then}; now: {here})")  # fmt: skip
@@ -140,7 +140,7 @@ class StudyProgress(Callback):
         self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
 
     def on_evaluate(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
-        """Display the evaluation; print means by arm after the last run of the pack."""
+        """Display the evaluation of a run. After the last run of the pack, print the mean of each arm in logs."""
         self.pace.lap("evaluated")
         self.evals.setdefault(run.arm, {})[run.seed] = values
         if run is self.runs[-1]:
@@ -150,15 +150,15 @@ class StudyProgress(Callback):
             self.log(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
 
     def shown_metric(self, arms: Sequence[str]) -> str:
-        """Return the metric that represents the primary one in the last evaluations of these arms."""
+        """Return the metric that represents the primary metric in the last evaluations of the given arms."""
         return progress_metric(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
 
     def values(self, arm: str, metric: str) -> dict[int, float]:
-        """Return a metric of an arm's last evaluations, by seed."""
+        """Return the value of a metric in an arm's last evaluations, by seed."""
         return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
 
     def on_observe(self, step: int) -> None:
-        """Count the time of an observation."""
+        """Record the time that an observation took."""
         self.pace.lap("observed")
 
     def on_sample(self, step: int, run: RunSpec, text: str) -> None:
@@ -168,11 +168,11 @@ class StudyProgress(Callback):
         self.log(f"  sample of {self.text}"[:WIDTH])
 
     def on_save(self, step: int) -> None:
-        """Count the time of a checkpoint."""
+        """Record the time that storing a checkpoint took."""
         self.pace.lap("stored")
 
     def on_seeds_added(self, seeds: Sequence[int]) -> None:
-        """Report the seeds of the next interim analysis."""
+        """Report that seeds were added for the next interim analysis."""
         self.warn(f"an arm is inconclusive: training {len(seeds)} seeds per arm for the next interim analysis")
 
     def on_replicate(self, runs: Sequence[RunSpec]) -> None:
@@ -190,21 +190,21 @@ class StudyProgress(Callback):
         self.bars.advance(self.bar, run_steps)
 
     def on_wait(self, reason: str) -> None:
-        """Display what the study waits for."""
+        """Display the reason for which the study waits."""
         if reason:
             self.log(f"waiting: {reason}")
         self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")
 
     def on_pack_split(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
-        """Report a pack that ran out of memory, and take its steps from the bar."""
+        """Report a pack that ran out of memory, and subtract its steps from the bar."""
         self.bars.advance(self.bar, -self.step * len(self.runs))
         self.step = 0
         names = f"{len(plans)} packs of {plans[0].width}"
         self.warn(f"out of memory: the pack of {len(runs)} runs, and those like it, restart as {names} ({error})")
 
     def on_pack_failed(self, runs: Sequence[RunSpec], error: Exception) -> None:
-        """Print the error of a pack, with a traceback unless its message suffices."""
-        if isinstance(error, Failed):  # its message suffices
+        """Print the error of a pack. A traceback is included unless the message explains the error."""
+        if isinstance(error, Failed):  # the message explains the error
             message = f"runs failed: {len(runs)}\n{error}"
         else:
             trace = "".join(traceback.format_exception(error)).rstrip()  # the error may be in a plug-in
@@ -215,7 +215,7 @@ class StudyProgress(Callback):
         self.console.print(Text(message), style="red", soft_wrap=True)
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
-        """Report a tracker that is switched off."""
+        """Report a tracker that is switched off because it failed."""
         self.warn(f"tracker {tracker} is switched off: {problem}; training continues")
 
     def arms(self) -> list[str]:
@@ -223,13 +223,13 @@ class StudyProgress(Callback):
         return list(dict.fromkeys(run.arm for run in self.runs))
 
     def rate(self) -> str:
-        """Return the speed of the pack, such as `12,345 tokens/s`; empty while it is unknown."""
+        """Return the speed of the pack, such as `12,345 tokens/s`, or "" if it is unknown."""
         train, task = self.runs[0].config.train, self.runs[0].config.task
         steps = self.pace.steps_per_second()
         return f"{steps * train.batch_size * task.seq_len:,.0f} tokens/s" if steps else ""
 
     def left(self) -> str:
-        """Return the remaining time, such as `0:01:05 left`: a range before steps have been timed, empty if unknown."""
+        """Return the remaining time, such as `0:01:05 left`; a range if no step was timed yet, "" if it is unknown."""
         bar = self.bars.tasks[0]
         seconds = self.pace.left((bar.total or 0) - bar.completed)
         if seconds is not None:
@@ -238,7 +238,7 @@ class StudyProgress(Callback):
         return f"{_between(expected)} left" if expected else ""
 
     def log(self, line: str) -> None:
-        """Print a line in logs; a terminal has the live table instead."""
+        """Print a line in logs. A terminal shows the live table instead."""
         if not self.console.is_terminal:
             self.console.print(Text(line), soft_wrap=True)
 
@@ -247,7 +247,7 @@ class StudyProgress(Callback):
         self.console.print(Text(line), style="yellow", soft_wrap=True)
 
     def render(self) -> Group:
-        """Return the live display: the bar, the utilisation, the last losses of the arms, the last sample."""
+        """Return the live display: the bar, the device utilisation, the arms' last losses and the last sample."""
         arms = list(self.losses)[-ROWS:]
         metric = self.shown_metric(arms)
         table = Table(box=None, pad_edge=False, header_style="dim")
@@ -262,7 +262,7 @@ class StudyProgress(Callback):
 
 
 class Pace:
-    """The speed of training and the time that is left. Compile time is counted separately."""
+    """Measures the speed of training and predicts the remaining time. Compile time is measured separately."""
 
     def __init__(self) -> None:
         self.clock = self.started = time.monotonic()
@@ -275,17 +275,20 @@ class Pace:
         self.reset_pack()
 
     def reset_pack(self) -> None:
-        """Forget the events and steps of the previous pack."""
+        """Clear the events and steps of the previous pack."""
         self.seen: set[str] = set()
         self.pack_seconds, self.pack_steps = 0.0, 0
 
     def pack(self, left: int) -> None:
-        """Begin a pack, which `left` more will follow."""
+        """Start measuring a pack. `left` is the number of packs that follow it."""
         self.packs, self.packs_left, self.clock = self.packs + 1, left, time.monotonic()
         self.reset_pack()
 
     def lap(self, event: str) -> float:
-        """Return the seconds since the last event; 0 for the first of its kind in a pack, which mostly compiles."""
+        """Record an event and return the seconds since the previous event.
+
+        The first event of its kind in a pack counts as compile time, and 0 is returned.
+        """
         now = time.monotonic()
         took, self.clock = now - self.clock, now
         first = event not in self.seen
@@ -298,25 +301,26 @@ class Pace:
         return took
 
     def trained(self, run_steps: int) -> None:
-        """Count steps that the pack's runs have taken together."""
+        """Record the number of steps that the runs of the pack have taken since the last call, in total."""
         if took := self.lap("trained"):
             self.steps += run_steps
             self.pack_steps += run_steps
             self.pack_seconds += took
 
     def steps_per_second(self) -> float | None:
-        """Return the run-steps per second of this pack, without evaluations and checkpoints; None if unknown."""
+        """Return this pack's run-steps per second, excluding evaluations and checkpoints; None if they are unknown."""
         return self.pack_steps / self.pack_seconds if self.pack_seconds > MIN_SECONDS else None
 
     def expected(self) -> Span | None:
-        """Return the remaining time by the forecast, if there is one."""
+        """Return the remaining time according to the forecast, or None without a forecast."""
         passed, known = time.monotonic() - self.started, self.forecast
         return known and Span(max(known.total.low - passed, 0.0), max(known.total.high - passed, 0.0))
 
     def left(self, run_steps: float) -> float | None:
-        """Return the seconds that `run_steps` more will take at the measured speed, and the next packs' compile time.
+        """Return the predicted seconds for `run_steps` further steps, including the compile time of later packs.
 
-        Evaluations and compile times are those of the forecast until they have been timed. None before any step.
+        The prediction uses the measured speed. Until an evaluation has been timed, the times of evaluation and
+        compilation come from the forecast. Returns None before the first steps have been timed.
         """
         if not self.steps:
             return None
@@ -329,14 +333,14 @@ class Pace:
 
 
 def describe_layout(layout: Layout) -> str:
-    """Return a layout in words: `packs of 8 on 2 devices`."""
+    """Return a description of a layout, such as `packs of 8 on 2 devices`."""
     packs = f"packs of {layout.width}" if layout.width > 1 else "each run alone"
     devices = f" on {layout.devices} devices" if layout.devices > 1 else ""
     return packs + devices
 
 
 def _between(span: Span) -> str:
-    """Return a span as a range of times: `0:01:00 to 0:03:30`."""
+    """Return a span as text, such as `0:01:00 to 0:03:30`."""
     low, high = (timedelta(seconds=round(end)) for end in (span.low, span.high))
     return f"{low} to {high}"
 
@@ -346,9 +350,9 @@ def _mean(values: dict[int, float]) -> str:
 
 
 class DelayedBar:
-    """A progress bar that appears on a terminal if work takes longer than `DELAY`.
+    """A progress bar that appears on a terminal if the work takes longer than `DELAY`.
 
-    Use as a context manager; call it with the number of finished parts, and of all.
+    Use it as a context manager, and call it with the number of finished parts and the total number of parts.
     """
 
     def __init__(self, console: Console, what: str):
@@ -367,9 +371,9 @@ class DelayedBar:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         self.timer.cancel()
-        if self.timer.is_alive():  # it is starting the bar just now
+        if self.timer.is_alive():  # the timer is starting the bar right now
             self.timer.join()
-        if self.bars.live.is_started:  # stop() prints an empty line otherwise
+        if self.bars.live.is_started:  # otherwise stop() prints an empty line
             self.bars.stop()
 
     def __call__(self, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Tuning: every arm tries the same values on separate seeds, and is trained with the best on the study's seeds."""
+"""Tuning: every arm tries the same values on separate seeds, and is then trained with its best values."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from taetpu.train.pack_plan import Run
 
 
 def trial_study(study: Study) -> Study:
-    """Return the study of the trials: each arm with each combination of values, in the same folder.
+    """Return a study of the tuning trials: each arm with each combination of values.
 
-    An arm that sets one of the values itself keeps it, and tries the others.
+    If an arm overrides a tuned field, its value is kept and only the other fields are tried.
 
     Raises:
-        UserError: an arm cannot have one of the values.
+        UserError: if an arm cannot use one of the values.
     """
     arms = []
     for arm in study.arms:
         for cell, values in _tuning(study).left_by(arm.overrides).cells.items():
             name = _trial_name(arm, cell)
-            arms.append(derive_arm(study, arm, name, values, "trial", {"against": name}))  # compared with no other
+            arms.append(derive_arm(study, arm, name, values, "trial", {"against": name}))  # a trial is its own baseline
     return study.changed(arms=tuple(arms), seeds=_tuning(study).seeds, match=(), tune=None, design={})
 
 
@@ -38,16 +38,17 @@ def _trial_name(arm: Arm, cell: str) -> str:
 
 
 def choose_values(study: Study, trial_runs: Iterable[Run]) -> dict[str, Any] | None:
-    """Return the best values of each arm, from the stored results of its trials; None while trials are unfinished.
+    """Return the best values of each arm, or None if some trials are unfinished.
 
     Args:
-        trial_runs: the runs of `trial_study`.
+        study: the study with its arms.
+        trial_runs: the runs of `trial_study`, whose stored results are read.
 
     Returns:
-        `values` (the values tried, by path), `seeds`, the `metric` that decides, and for each of `arms` with something
-        to try: its `trials` (by combination: the trial's `arm`, its `values`, the metric `by_seed`, null where a run
-        diverged, and the `mean`, null where any did), the `best` combination, and the paths where the best value is at
-        the `edge` of those tried.
+        `values` (the values tried, by path), `seeds`, the deciding `metric`, and an entry of `arms` for each arm that
+        tries values. The entry contains the `trials` by combination, the `best` combination, and in `edge` the paths
+        whose best value is the smallest or largest value tried. A trial has the name of its `arm`, its `values`, the
+        metric `by_seed` (None for a run that diverged), and the `mean` (None if any run diverged).
     """
     results: dict[str, list[dict[str, Any]]] = {}
     for run in trial_runs:
@@ -80,16 +81,16 @@ def _outcome(results: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any
 
 
 def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | None:
-    """Return the combination with the best mean, the first of equals; None where each has a diverged run."""
+    """Return the first combination with the best mean, or None if every combination has a diverged run."""
     finished = {cell: entry["mean"] for cell, entry in outcomes.items() if entry["mean"] is not None}
     pick = min if direction == "min" else max
     return pick(finished, key=lambda cell: finished[cell], default=None)
 
 
 def tuned_arms(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
-    """Yield every arm with its best values, baselines included; tuned arms are compared with each other.
+    """Yield each arm, including baselines, with its best values. Tuned arms are compared with tuned baselines.
 
-    Arms that had nothing to try, or a diverged run at every value, have no tuned arm, nor do those compared with them.
+    There is no tuned arm if the arm or its baseline tried no values, or if every combination had a diverged run.
     """
     best = {name: entry["trials"][entry["best"]]["values"] for name, entry in chosen["arms"].items() if entry["best"]}
     for arm in study.arms:
@@ -100,5 +101,5 @@ def tuned_arms(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
 
 
 def tuned_name(arm: Arm) -> str:
-    """Return the name of an arm with its best values."""
+    """Return the name of the tuned variant of an arm."""
     return bounded(f"{arm.name}@tuned")
