@@ -17,9 +17,9 @@ class Finding:
 
     Attributes:
         status: `slow` means correct, but far below the device's published rate.
-        figure: what was measured, or what is wrong, for people.
-        values: the same as plain data, in base units.
-        remedy: overrides the check's own remedy.
+        figure: text with the measured values or the problem.
+        values: the measured values as plain data, in base units.
+        remedy: instruction that replaces the check's default remedy; None for the default.
     """
 
     status: Status
@@ -33,11 +33,11 @@ class Check:
     """A named check and the function that runs it.
 
     Attributes:
-        name: one word; its section in docs/verify.md.
-        about: what is checked.
-        function: `module.function` of this package, imported at the call; returns a `Finding` or raises.
-        seconds: time limit; without a result by then, the check fails.
-        remedy: the first thing to do if it fails.
+        name: one word, which is also the title of the check's section in docs/verify.md.
+        about: short description of what is checked.
+        function: `module.function` in this package, imported when the check runs; returns a `Finding` or raises.
+        seconds: time limit. The check fails if it gives no result within this time.
+        remedy: the first instruction to follow if the check fails.
     """
 
     name: str
@@ -48,7 +48,10 @@ class Check:
 
     @property
     def group(self) -> Group:
-        """The process it runs in: this one, or a child with jax or torch, which may hang or be killed by a driver."""
+        """Process in which the check runs: this process, or a child process with jax or torch.
+
+        A child process may hang, or a driver may kill it.
+        """
         module = self.function.partition(".")[0]
         return "machine" if module == "machine" else "torch" if module == "pytorch_backends" else "jax"
 
@@ -63,7 +66,7 @@ class Check:
 
 
 DEVICES = "devices"
-"""The check that starts jax. If it fails, the other checks of its process are skipped."""
+"""Name of the check that starts jax. If it fails, the other checks in its process are skipped."""
 _SLOW = "Make sure that nothing else uses the device and run it again; if it is slow twice, use another device."
 
 CHECKS = (
@@ -103,10 +106,12 @@ CHECKS = (
 
 
 def select_checks(names: list[str]) -> list[Check]:
-    """Return the named checks in order, or all if `names` is empty; `devices` is added where jax is needed.
+    """Return the named checks in order, or all checks if `names` is empty.
+
+    The check `devices` is added if a named check needs jax.
 
     Raises:
-        UserError: there is no such check.
+        UserError: if no check has a given name.
     """
     by_name = {check.name: check for check in CHECKS}
     for name in names:

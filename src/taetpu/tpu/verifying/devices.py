@@ -1,4 +1,4 @@
-"""The devices that jax finds, and collectives over them."""
+"""Check the devices that jax finds, and collectives over them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -25,11 +25,15 @@ REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "all_gather": lambda parts: parts.reshape(-1),
 }
 ACCELERATOR_KINDS = {"tpu": "TPU", "gpu": "NVIDIA GPU", "cuda": "NVIDIA GPU"}
-"""By jax's platform: the kind of its device files."""
+"""Kind of accelerator in the machine's list of device files, by jax platform."""
 
 
 def devices(installed: Sequence[Accelerators] | None = None) -> Finding:
-    """Start jax and compare its devices with the machine's device files (default: those that exist)."""
+    """Start jax and compare its devices with the machine's device files.
+
+    Args:
+        installed: accelerators in the machine; default: all accelerators that have a device file.
+    """
     installed = find_accelerators() if installed is None else installed
     try:
         first_device()
@@ -75,7 +79,10 @@ def _format_devices(values: dict[str, Any]) -> str:
 
 
 def collectives(references: dict[str, Callable[[np.ndarray], np.ndarray]] = REFERENCES) -> Finding:
-    """Compare each collective over all local devices with numpy; measure its rate in bytes received per device."""
+    """Compare each collective over all local devices with numpy, and measure its rate.
+
+    The rate is the number of bytes per second in the result on each device.
+    """
     devices = jax.local_devices()
     if len(devices) < 2:
         return Finding("skipped", "needs at least 2 devices")
@@ -84,13 +91,13 @@ def collectives(references: dict[str, Callable[[np.ndarray], np.ndarray]] = REFE
     def place(parts: np.ndarray) -> jax.Array:
         return jax.device_put(parts, NamedSharding(mesh, rows))
 
-    # Integers: their float32 sums are exact in any order.
+    # Float32 sums of small integers are exact in any order.
     small = np.random.default_rng(0).integers(-1000, 1000, (len(devices), 1000)).astype(np.float32)
     count = (64 if on_accelerator() else 4) * MEBI // 4
     large = place(np.ones((len(devices), count), np.float32))
     values: dict[str, Any] = {"devices": len(devices)}
     for name, collective in COLLECTIVES.items():
-        # Each device returns its own result as a row, so that a wrong one can be named.
+        # Each device returns its result as a row, so that a message can name the devices with wrong results.
         run = jax.jit(jax.shard_map(lambda x, f=collective: f(x[0])[None], mesh=mesh, in_specs=rows, out_specs=rows))
         results, expected = np.asarray(run(place(small))), references[name](small)
         wrong = [number for number, row in enumerate(results) if not np.array_equal(row, expected)]

@@ -1,4 +1,7 @@
-"""Installed versions, and the processes that use the accelerators. Only reads: no process is ended, no file deleted."""
+"""Check installed versions and the processes that use the accelerators.
+
+The checks only read. They end no process and delete no file.
+"""
 
 import os
 import platform
@@ -21,14 +24,14 @@ NEEDED = {
     "TPU": (("libtpu",), "pip install 'taetpu[tpu]'"),
     "NVIDIA GPU": (("jax-cuda12-plugin", "jax-cuda13-plugin"), "pip install 'taetpu[cuda]'"),
 }
-"""By kind of accelerator: packages of which jax needs one, and the command that installs it."""
+"""Packages of which jax needs one, and the command that installs it, by kind of accelerator."""
 
 
 def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
-    """Check that jax and jaxlib match and the accelerators' package is installed.
+    """Check that jax and jaxlib match and that the package for each accelerator is installed.
 
     Args:
-        installed: accelerators; default: those with a device file.
+        installed: accelerators in the machine; default: all accelerators that have a device file.
     """
     installed = find_accelerators() if installed is None else installed
     packages = {name: number for name in PACKAGES if (number := _version(name))}
@@ -57,7 +60,7 @@ def _version(package: str) -> str | None:
 
 
 def driver_version(file: Path = NVIDIA_DRIVER) -> str | None:
-    """Return the NVIDIA driver's version; None without one."""
+    """Return the version of the NVIDIA driver; None if no driver is installed."""
     try:
         match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", file.read_text())
     except OSError:
@@ -81,7 +84,7 @@ def lock(file: Path = LOCK) -> Finding:
         figure = f"{file} is held by {', '.join(map(str, holders.values()))}"
         return Finding("FAILED", figure, values, "Wait for that process, or end it if it is yours.")
     try:
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT))  # as libtpu opens it; the file exists, so nothing changes
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT))  # libtpu uses these flags; the file is not changed
     except OSError:
         figure = f"{file} belongs to another user, and libtpu cannot open it"
         return Finding("FAILED", figure, values, f"When no process uses the TPU: sudo rm {file}")
@@ -89,7 +92,11 @@ def lock(file: Path = LOCK) -> Finding:
 
 
 def busy(installed: Sequence[Accelerators] | None = None) -> Finding:
-    """Check that no other process has the accelerators (default: those with a device file) open."""
+    """Check that no other process has the accelerators open.
+
+    Args:
+        installed: accelerators in the machine; default: all accelerators that have a device file.
+    """
     installed = find_accelerators() if installed is None else installed
     if not installed:
         return Finding("skipped", "this machine has no accelerator")
@@ -122,7 +129,7 @@ class Process:
 
 
 def describe_process(pid: int) -> Process:
-    """Return a process with at most 40 characters of its command line; 0 is a process of another container."""
+    """Return a process with at most 40 characters of its command line; ID 0 means a process in another container."""
     if pid == 0:
         return Process(pid, "in another container")
     try:
@@ -133,9 +140,12 @@ def describe_process(pid: int) -> Process:
 
 
 def find_holders(files: Iterable[Path]) -> tuple[dict[Path, list[Process]], int]:
-    """Return by file the processes that have it open, and the number of processes this user cannot read. Linux only.
+    """Find the processes that have files open. Linux only.
 
-    This process and its parents are left out: the check itself may hold a file.
+    This process and its ancestors are omitted, because the check itself may hold a file.
+
+    Returns:
+        The processes by file, and the number of processes that this user has no permission to read.
     """
     paths = {os.path.realpath(file): file for file in files}
     holders: dict[Path, list[Process]] = {}
@@ -175,7 +185,7 @@ def _link_target(link: Path) -> str | None:
 
 
 def _lock_holders(file: Path) -> list[int]:
-    """Return the processes that hold a lock on a file; 0 is one of another container."""
+    """Return the IDs of the processes that hold a lock on a file; 0 means a process in another container."""
     try:
         status = file.stat()
         text = (PROC / "locks").read_text()

@@ -1,4 +1,4 @@
-"""Matmul against numpy in float64, at each of jax's precisions."""
+"""Compare matmul at each of jax's precisions with numpy in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +11,15 @@ from taetpu.tpu.verifying.checks import Finding
 
 SIZE = 512
 BOUNDS = {"default": 2e-2, "high": 1e-3, "highest": 1e-5, "bfloat16": 1e-4}
-"""Largest relative error in the Frobenius norm, by precision. `default` is one bfloat16 pass on a TPU (about 3e-3) and
-TF32 on recent NVIDIA GPUs; `high` is three passes, or TF32; `highest` is float32. `bfloat16` multiplies bfloat16
-matrices and is compared with numpy on the same rounded values: accumulated in float32, it is nearly exact.
+"""Maximum relative error in the Frobenius norm, by precision. `default` is one bfloat16 pass on a TPU (error: 3e-3)
+and TF32 on recent NVIDIA GPUs; `high` is three bfloat16 passes, or TF32; `highest` is float32. `bfloat16` is the
+product of bfloat16 matrices, compared with the product of the same rounded values in numpy. The error of `bfloat16` is
+small because the sums are accumulated in float32.
 """
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
-    """Return `a @ b`, `(SIZE, SIZE)`, on the default device by precision."""
+    """Return `a @ b`, `(SIZE, SIZE)`, computed on the default device, by precision."""
     products: dict[str, Any] = {name: jnp.matmul(a, b, precision=name) for name in ("default", "high", "highest")}
     halves = (jnp.asarray(m, jnp.bfloat16) for m in (a, b))
     products["bfloat16"] = jnp.matmul(*halves, preferred_element_type=jnp.float32)

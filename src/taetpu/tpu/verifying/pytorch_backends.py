@@ -1,6 +1,7 @@
-"""PyTorch on the accelerator through torch_xla or torch_tpu: a matmul and a train step against the CPU.
+"""Compare a matmul and a train step in PyTorch, on a TPU through torch_xla or torch_tpu, with the CPU's results.
 
-Never tried on a TPU: neither backend was available. The tests compare PyTorch's CPU device with itself.
+This check has not been run on a TPU, because neither backend was available. Its tests compare PyTorch's CPU device with
+itself.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 from taetpu.tpu.verifying.checks import Finding
 
 BOUND = 2e-2
-"""Largest relative error: by default a TPU multiplies in bfloat16."""
+"""Maximum relative error. By default, a TPU multiplies in bfloat16."""
 
 
 def _torch_xla() -> tuple[Any, int, Callable[[], None]]:
@@ -42,7 +43,7 @@ def pytorch() -> Finding:
 
 
 def compute(device: Any) -> dict[str, Any]:
-    """Return a matmul and the weights after one step of gradient descent, computed on a device."""
+    """Compute a matmul and the weights after one step of gradient descent on a device, and return both."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +59,7 @@ def compute(device: Any) -> dict[str, Any]:
 def compare_with_cpu(
     device: Any, count: int, synchronize: Callable[[], None], expected: dict[str, Any] | None = None
 ) -> Finding:
-    """Compare what `device` computes with `expected` (default: the CPU's results)."""
+    """Compare the results of `compute` on a device with the expected results (default: the results on the CPU)."""
     results, expected = compute(device), expected or compute("cpu")
     synchronize()
     errors = {name: float((results[name].cpu() - right).norm() / right.norm()) for name, right in expected.items()}

@@ -1,4 +1,4 @@
-"""Rates of matmul, memory and host transfer, compared with the published peaks."""
+"""Measure the rates of matmul, memory and host transfer, and compare them with the published peaks."""
 
 import time
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from taetpu.core.chips import Peak, find_peak
 from taetpu.tpu.verifying.checks import Finding, Status
 
 MIN_SHARE_OF_PEAK = 0.5
-"""A device below this share of its published peak is slow."""
+"""A device is slow if its rate is below this share of its published peak."""
 MIN_SHARE_OF_FASTEST = 0.8
-"""So is a device below this share of the machine's fastest one."""
+"""A device is slow if its rate is below this share of the rate of the machine's fastest device."""
 MIN_SECONDS = 0.02
-"""Duration of one matmul that makes its launch overhead negligible."""
+"""Minimum duration of a matmul. The overhead of launching a longer matmul is negligible."""
 MAX_SIZE = 8192
 MEBI = 2**20
 WINDOW = 0.4
-"""Seconds over which a call is repeated, after it has compiled."""
+"""Seconds for which a call is repeated after its compilation."""
 
 
 def on_accelerator() -> bool:
@@ -29,9 +29,9 @@ def on_accelerator() -> bool:
 
 
 def fastest_seconds(call: Callable[[], Any], window: float = WINDOW) -> float:
-    """Return the shortest time of repeated calls, without the first, which compiles.
+    """Return the shortest time of repeated calls, excluding the first call, which compiles.
 
-    The minimum, because disturbances only ever make a call slower.
+    The minimum is used because disturbances can only slow a call down.
     """
     jax.block_until_ready(call())
     best, end = float("inf"), time.perf_counter() + window
@@ -43,7 +43,7 @@ def fastest_seconds(call: Callable[[], Any], window: float = WINDOW) -> float:
 
 
 def format_rate(value: float, unit: str) -> str:
-    """Format a rate with three digits and an SI prefix: `12.3 TFLOP/s`."""
+    """Format a rate with three digits and an SI prefix, such as `12.3 TFLOP/s`."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}/s"
@@ -51,7 +51,10 @@ def format_rate(value: float, unit: str) -> str:
 
 
 def _matmul_rate(device: Any, dtype: Any, precision: str) -> float:
-    """Return the FLOP/s of square matmuls on a device, at the smallest size that takes `MIN_SECONDS`."""
+    """Return the FLOP/s of square matmuls on a device.
+
+    The size is the smallest power of 2 for which a matmul takes `MIN_SECONDS`, but at most `MAX_SIZE`.
+    """
     matmul = jax.jit(lambda a: jnp.matmul(a, a, precision=precision))
 
     def seconds(window: float) -> float:
@@ -75,15 +78,15 @@ def _memory_rate(device: Any) -> float:
 
 
 def _timed_devices() -> list[Any]:
-    """Return all local devices, or one CPU: the CPU's devices share its cores."""
+    """Return all local accelerators, or only the first CPU device: CPU devices share the cores."""
     return jax.local_devices() if on_accelerator() else jax.local_devices()[:1]
 
 
 def flops(known: Peak | None = None) -> Finding:
-    """Measure bfloat16 matmul on every device, and float32 matmul on the first.
+    """Measure the rate of bfloat16 matmul on every device, and of float32 matmul on the first device.
 
     Args:
-        known: published peak; default: that of the device.
+        known: published peak rates; default: those of the first device.
     """
     devices = _timed_devices()
     known = known or find_peak(devices[0].device_kind)
@@ -107,7 +110,7 @@ def memory(known: Peak | None = None) -> Finding:
 
 
 def compare_rates(rates: list[float], best: float | None, known: Peak | None) -> tuple[Status, str]:
-    """Return the status of the devices' rates, and their comparison with the published peak and each other."""
+    """Return the status of the devices' rates, and text that compares them with the published peak and each other."""
     status: Status = "ok"
     slowest, fastest = min(rates), max(rates)
     if best is None or known is None:
@@ -129,7 +132,7 @@ def transfer() -> Finding:
 
 
 def transfer_bytes(device: Any, size: int, to_host: Callable[[Any], np.ndarray] = np.asarray) -> Finding:
-    """Copy `size` random bytes to a device and back to the host."""
+    """Copy `size` random bytes to a device and back; compare the values and measure both rates."""
     sent = np.random.default_rng(0).integers(0, 2**31, size // 4, dtype=np.int32)
     upload = sent.nbytes / fastest_seconds(lambda: jax.device_put(sent, device))
     received, seconds = sent, float("inf")

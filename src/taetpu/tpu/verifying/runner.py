@@ -1,4 +1,4 @@
-"""Run checks in child processes, so that one that hangs, fails or kills its process does not stop the others."""
+"""Run checks in child processes, so that a check that hangs or kills its process does not stop the others."""
 
 import json
 import signal
@@ -17,13 +17,13 @@ from taetpu.tpu.verifying.checks import DEVICES, Check, Finding, select_checks
 
 PAGE = "docs/verify.md"
 STDERR_LIMIT = 2000
-"""Characters of a dead child's standard error that are kept."""
+"""Maximum number of characters kept from the standard error of a child process that failed."""
 OnStart = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check, its result, and the seconds it took."""
+    """A check, its result, and its duration in seconds."""
 
     check: Check
     finding: Finding
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def page(self) -> str:
-        """The address of its explanation in the docs."""
+        """Address of the docs section on the check."""
         return f"{PAGE}#{self.check.name}"
 
 
@@ -46,10 +46,10 @@ def verify(names: Sequence[str] = (), on_start: OnStart = lambda name, done, tot
     """Run the named checks, or all of them.
 
     Args:
-        on_start: called as each check starts, with its name, the number of checks done, and their total.
+        on_start: called when a check starts, with its name, the number of completed checks, and the total number.
 
     Raises:
-        UserError: there is no such check.
+        UserError: if no check has a given name.
     """
     checks, outcomes = select_checks(list(names)), []
     order = [check.name for check in checks]
@@ -69,7 +69,10 @@ def verify(names: Sequence[str] = (), on_start: OnStart = lambda name, done, tot
 
 
 def run_in_children(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
-    """Run checks in a child process, continuing in a new one after a hang or crash. Without devices, skip the rest."""
+    """Run checks in a child process, and continue in a new process after a hang or crash.
+
+    If the check `devices` fails, the remaining checks are skipped.
+    """
     outcomes: list[Outcome] = []
     while len(outcomes) < len(checks):
         outcomes += _run_in_child(checks[len(outcomes) :], on_start)
@@ -81,7 +84,7 @@ def run_in_children(checks: list[Check], on_start: Callable[[str], None]) -> lis
 
 
 def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[Outcome]:
-    """Run checks in one child; stop at the check that killed it, or if jax does not start."""
+    """Run checks in one child process; stop after a check that ends the process, or if `devices` fails."""
     command = [sys.executable, "-m", "taetpu.tpu.verifying.worker", *(check.name for check in checks)]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryFile("w+") as errors:
@@ -116,7 +119,7 @@ def _read_lines(stream: IO[str]) -> SimpleQueue[str | None]:
 
 
 def _await_finding(lines: SimpleQueue[str | None], check: Check, on_start: Callable[[str], None]) -> Finding | None:
-    """Return the child's result of a check; None if the child ends or exceeds the time limit."""
+    """Return the result of a check from the child process; None if the child ends or exceeds the time limit."""
     try:
         while (line := lines.get(timeout=check.seconds)) is not None:
             message: dict[str, Any] = json.loads(line)
@@ -129,9 +132,12 @@ def _await_finding(lines: SimpleQueue[str | None], check: Check, on_start: Calla
 
 
 def _diagnose(child: subprocess.Popen[str], check: Check, errors: IO[str]) -> Finding:
-    """Return why a child gave no result, with the end of its standard error. Kills the child."""
+    """Return a finding that explains why a child process gave no result.
+
+    The finding has the end of the child's standard error. A child that is still running is killed.
+    """
     try:
-        code = child.wait(timeout=1)  # its output closes a moment before it ends
+        code = child.wait(timeout=1)  # the output of a child closes a moment before the child ends
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

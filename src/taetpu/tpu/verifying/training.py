@@ -1,4 +1,4 @@
-"""Fifty train steps of a tiny model, against losses stored with the package.
+"""Train a tiny model for 50 steps and compare its losses with those stored in the package.
 
 `python -m taetpu.tpu.verifying.training` computes the stored losses on a CPU and prints `losses.json`.
 """
@@ -26,13 +26,13 @@ RUN: dict[str, Any] = {
     "train": {"steps": STEPS, "batch_size": 32, "optimizer": {"kind": "adamw", "lr": 3e-3}, "sample": None},
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.01}
-"""Largest accepted difference of a loss, by matmul precision. Processors differ in the order of float32 sums, and for
-bfloat16 compilers also differ in where they round. The two precisions themselves differ by less than 0.001 over these
-50 steps, in which the loss falls by 0.7."""
+"""Maximum difference between a loss and the stored loss, by matmul precision. Processors differ in the order of float32
+sums, and compilers differ in the places at which they round to bfloat16. The losses at the two precisions differ by
+less than 0.001 over these 50 steps, in which the loss falls by 0.7."""
 
 
 def load_expected() -> dict[str, list[float]]:
-    """Return a CPU's losses of each step, by precision."""
+    """Return the loss of each step on a CPU, by precision."""
     return json.loads(files("taetpu.tpu.verifying").joinpath("losses.json").read_text())
 
 
@@ -51,13 +51,13 @@ def train(precision: str) -> np.ndarray:
 
 
 def training() -> Finding:
-    """Train at the machine's default precision and compare every loss with the stored one."""
+    """Train at the machine's default precision and compare every loss with the stored loss."""
     precision = auto_precision()
     return compare_losses(train(precision), np.array(load_expected()[precision]), precision)
 
 
 def compare_losses(losses: np.ndarray, expected: np.ndarray, precision: str) -> Finding:
-    """Compare losses with those expected, both `(STEPS,)`; NaN is a failure."""
+    """Compare losses with expected losses, both of shape `(STEPS,)`; the check fails if a loss is NaN."""
     difference = np.nan_to_num(np.abs(losses - expected), nan=np.inf)
     worst = int(np.argmax(difference))
     values = {
@@ -76,7 +76,7 @@ def compare_losses(losses: np.ndarray, expected: np.ndarray, precision: str) -> 
 
 
 def main() -> None:
-    """Print `losses.json`."""
+    """Print the content of `losses.json`."""
     losses = {precision: [round(float(x), 6) for x in train(precision)] for precision in TOLERANCE}
     print(json.dumps(losses, indent=1))
 

@@ -1,6 +1,6 @@
 """Run checks in a child process: `python -m taetpu.tpu.verifying.worker CHECK ...`.
 
-Prints a JSON line when a check starts (`{"check"}`) and one with its result (`{"check", "finding"}`).
+It prints a line of JSON when a check starts (`{"check"}`) and another with its result (`{"check", "finding"}`).
 """
 
 import json
@@ -21,7 +21,7 @@ def main() -> None:
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax()
-    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print: keep that out of the answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print; only answers go to stdout
     by_name = {check.name: check for check in CHECKS}
     for name in sys.argv[1:]:
         print(json.dumps({"check": name}), file=answers, flush=True)
