@@ -1,1 +1,1 @@
-"""Conversion of models from and to other libraries: `huggingface` converts, `families` has the conversion tables."""
+"""Conversion of models from and to other libraries. `huggingface` converts models by the tables in `families`."""

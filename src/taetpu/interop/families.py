@@ -1,8 +1,8 @@
-"""Tables that map tensors and settings of Hugging Face architectures to ours.
+"""Tables that map tensors and settings of Hugging Face architectures to taetpu's.
 
 In tensor names, `{i}` is the layer's number.
 
-Source: names and layouts of modeling_gpt2.py and modeling_llama.py of transformers; defaults of their config files.
+Source: modeling_gpt2.py and modeling_llama.py in transformers for names and layouts; their config files for defaults.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,29 +16,33 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """Maps a Hugging Face tensor to our parameters: space-separated names, concatenated along the output axis."""
+    """A mapping of a Hugging Face tensor (`theirs`) to parameters of taetpu (`ours`).
+
+    `ours` contains one or more names separated by spaces. The tensor is the concatenation of these parameters along the
+    output axis.
+    """
 
     theirs: str
     ours: str
-    transposed: bool = False  # the weight of a torch Linear is (out, in)
+    transposed: bool = False  # True for the weight of a torch Linear, whose layout is (out, in)
 
 
 @dataclass(frozen=True)
 class Family:
-    """One `model_type` of Hugging Face.
+    """A Hugging Face architecture, identified by its `model_type`.
 
     Attributes:
         model_type: the value of `model_type` in `config.json`.
         architecture: the class name in `config.json`.
-        prefix: prefix of the tensor names of a model with a head.
-        rules: the tensors.
-        required: settings that have no default.
-        fixed: settings of which only the default value is supported.
-        ignored: suffixes of tensors in older files that no model uses.
-        read: converts Hugging Face settings to the data of a `ModelConfig`.
-        needs: the supported values of our settings by dotted name; see `huggingface.flatten_model_config`.
-        write: converts our settings to Hugging Face settings.
-        zero_biases: the Hugging Face model always has biases, so missing ones are written as zeros.
+        prefix: the prefix of tensor names in a model with a head.
+        rules: the mappings of all tensors.
+        required: the settings that have no default.
+        fixed: the settings for which only the default value is supported, with this value.
+        ignored: the suffixes of tensors that occur in older files but are not used by any model.
+        read: a function that converts Hugging Face settings to the data of a `ModelConfig`.
+        needs: the supported values of taetpu's settings by dotted name; see `huggingface.flatten_model_config`.
+        write: a function that converts taetpu's settings to Hugging Face settings.
+        zero_biases: whether the Hugging Face model always has biases. If it does, missing biases are written as zeros.
     """
 
     model_type: str
@@ -55,7 +59,13 @@ class Family:
 
 
 def translate_choice(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:
-    """Return our name for the value of a Hugging Face setting.
+    """Return taetpu's name for the value of a Hugging Face setting.
+
+    Args:
+        config: the Hugging Face settings.
+        name: the name of the setting.
+        known: taetpu's name for each supported value.
+        default: the value if the setting is missing.
 
     Raises:
         UserError: if the value is not supported.
@@ -67,7 +77,7 @@ def translate_choice(config: Settings, name: str, known: Mapping[str, str], defa
 
 
 # --- GPT-2 -----------------------------------------------------------------------------------------------------------
-# The weight of Conv1D is (in, out), like ours; c_attn concatenates q, k and v.
+# The weight of Conv1D has the layout (in, out), as in taetpu. c_attn concatenates q, k and v.
 
 GPT2_RULES = (
     Rule("transformer.wte.weight", "embedding.weight"),
@@ -117,7 +127,7 @@ def read_gpt2(config: Settings) -> dict[str, Any]:
 
 
 def write_gpt2(ours: Settings) -> dict[str, Any]:
-    """Convert our settings to GPT-2 settings."""
+    """Convert taetpu's settings to GPT-2 settings."""
     activation = next(theirs for theirs, kind in GPT2_ACTIVATIONS.items() if kind == ours["ffn.kind"])
     return {
         "vocab_size": ours["vocab_size"],
@@ -133,7 +143,7 @@ def write_gpt2(ours: Settings) -> dict[str, Any]:
     }
 
 
-# The requirements of both families on our settings.
+# The supported values of settings for both families.
 PLAIN = {
     "mixer.kind": ("attention",),
     "mixer.causal": (True,),
@@ -170,7 +180,7 @@ GPT2 = Family(
 
 
 # --- Llama -----------------------------------------------------------------------------------------------------------
-# Linear layers, hence (out, in); rotary pairs are the two halves of a head, as in ours.
+# The weight of Linear has the layout (out, in). As in taetpu, RoPE pairs the elements of the two halves of a head.
 
 LLAMA_RULES = (
     Rule("model.embed_tokens.weight", "embedding.weight"),
@@ -222,10 +232,12 @@ def read_llama(config: Settings) -> dict[str, Any]:
 
 
 def rope_base(config: Settings) -> float:
-    """Return the base of RoPE: in `rope_parameters` since transformers 5, in `rope_theta` before.
+    """Return the base of RoPE from Llama settings.
+
+    Since transformers 5, the base is in `rope_parameters`. Earlier versions store it in `rope_theta`.
 
     Raises:
-        UserError: if RoPE is scaled, or applied to a part of each head.
+        UserError: if RoPE is scaled or applied to only a part of each head.
     """
     where = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
     rope = dict(config.get(where) or {})
@@ -240,7 +252,7 @@ def rope_base(config: Settings) -> float:
 
 
 def write_llama(ours: Settings) -> dict[str, Any]:
-    """Convert our settings to Llama settings."""
+    """Convert taetpu's settings to Llama settings."""
     heads = ours["mixer.num_heads"]
     return {
         "vocab_size": ours["vocab_size"],

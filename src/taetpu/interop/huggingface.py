@@ -1,6 +1,6 @@
-"""Import and export of Hugging Face GPT-2 and Llama models, as arrays by name or as a folder of safetensors.
+"""Import and export of Hugging Face GPT-2 and Llama models, as arrays by name or as a folder with safetensors files.
 
-Nothing is dropped silently: unsupported settings, missing tensors and unknown tensors are errors.
+Unsupported settings, missing tensors and unknown tensors raise errors. They are never ignored silently.
 """
 
 import json
@@ -30,11 +30,11 @@ LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after", "drop")
 
 
 def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, LM]:
-    """Convert a Hugging Face model to our config and a model with float32 parameters.
+    """Convert a Hugging Face model to a `ModelConfig` and a model with float32 parameters.
 
     Args:
         config: the content of `config.json`.
-        tensors: the state dict, with or without the prefix of a model with a head (`transformer.`, `model.`).
+        tensors: the state dict. Its names may lack the prefix that a model with a head has (`transformer.`, `model.`).
 
     Raises:
         UserError: if the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
@@ -67,7 +67,7 @@ def _family(config: Settings) -> Family:
 
 
 def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.ndarray]:
-    """Return our parameters by name, split from the Hugging Face tensors."""
+    """Return the parameters of `model` by name, taken from the Hugging Face tensors."""
     left = {
         name if name.startswith((family.prefix, "lm_head.")) else family.prefix + name: array
         for name, array in tensors.items()
@@ -83,7 +83,7 @@ def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.nda
         array = np.asarray(left.pop(theirs), np.float32)
         parts = np.array_split(array.T if transposed else array, len(ours), axis=-1)
         found.update(zip(ours, parts, strict=True))
-    # A file may contain the head even if it is tied.
+    # A file may contain the head even if the head is tied to the embedding.
     head = left.pop("lm_head.weight", None)
     if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
         raise UserError(
@@ -96,7 +96,7 @@ def _parameters(family: Family, tensors: Tensors, model: LM) -> dict[str, np.nda
 
 
 def _rules(family: Family, num_layers: int) -> list[tuple[str, list[str], bool]]:
-    """Expand the family's rules for every layer: Hugging Face name, our names, transposed."""
+    """Return the family's rules for every layer, as tuples of Hugging Face name, taetpu's names, and `transposed`."""
     return [
         (rule.theirs.format(i=i), rule.ours.format(i=i).split(), rule.transposed)
         for rule in family.rules
@@ -114,16 +114,17 @@ def _layers(names: Mapping[str, Any]) -> int:
 def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> tuple[dict[str, Any], Tensors]:
     """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
-    Biases that GPT-2 requires and the model lacks are zeros. Llama has no dropout rate, which does not affect a trained
-    model.
+    If the model lacks biases that GPT-2 requires, they are written as zeros. Llama has no setting for the dropout rate,
+    so the rate is not exported. A trained model computes the same without it.
 
     Args:
         config: the config of the model.
         model: the model.
-        seq_len: the maximum sequence length of a Llama config; GPT-2's is the size of its position table.
+        seq_len: the maximum sequence length in a Llama config. For GPT-2, the size of the position table is used.
 
     Raises:
-        UserError: if neither GPT-2 nor Llama supports a setting. The error names the closer of the two.
+        UserError: if neither GPT-2 nor Llama supports all settings. The error is about the architecture with fewer
+            unsupported settings.
     """
     ours = flatten_model_config(config.resolve() if isinstance(config, ModelConfig) else config)
     family = _closest_family(ours)
@@ -139,17 +140,19 @@ def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 
             array = np.concatenate([np.asarray(have[name], np.float32) for name in names], axis=-1)
             tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
         elif family.zero_biases and theirs.endswith(".bias"):
-            # The rule of the weight precedes that of its bias.
+            # The rule for a weight precedes the rule for its bias.
             tensors[theirs] = np.zeros(tensors[theirs.removesuffix("bias") + "weight"].shape[-1], np.float32)
     head = {"model_type": family.model_type, "architectures": [family.architecture], "dtype": "float32"}
     return head | family.write(ours), tensors
 
 
 def flatten_model_config(config: LMConfig) -> dict[str, Any]:
-    """Return the settings of a model with equal layers by dotted name. Settings that equal their default are None.
+    """Return the settings of a model with equal layers by dotted name.
+
+    The attention settings `num_kv_heads`, `head_dim` and `scale` are None if they equal their default.
 
     Raises:
-        UserError: if layers differ from each other, or from the model's own position or norm.
+        UserError: if layers differ from each other, or if their position or norm differs from that of the model.
     """
     first = config.layers[0]
     for i, layer in enumerate(config.layers):
@@ -176,10 +179,11 @@ ALIKE = "Use the same setting in all layers, as Hugging Face requires."
 
 
 def _closest_family(ours: Settings) -> Family:
-    """Return the family that supports our settings.
+    """Return the family that supports the given settings.
 
     Raises:
-        UserError: if there is none. The error is about the family with the fewest unsupported settings.
+        UserError: if no family supports the settings. The error is about the family with the fewest unsupported
+            settings.
     """
     missed = {
         name: {where: allowed for where, allowed in family.needs.items() if ours.get(where) not in allowed}
@@ -203,13 +207,14 @@ def _closest_family(ours: Settings) -> Family:
 
 
 def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
-    """Load a Hugging Face model from `config.json` and `model.safetensors` or its indexed shards.
+    """Load a Hugging Face model from a folder with `config.json` and `model.safetensors` or indexed shards.
 
     Args:
         path: the model's folder.
 
     Raises:
-        UserError: if a file is missing or damaged, or `from_huggingface` raises. The error names the file.
+        UserError: if a file is missing or damaged, or the model cannot be converted (see `from_huggingface`). The error
+            names the file.
     """
     folder = Path(path)
     config = _json(folder / CONFIG)
@@ -227,16 +232,16 @@ def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
 
 
 def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> None:
-    """Save a model as a folder that `from_pretrained` of transformers reads.
+    """Save a model as a folder that `from_pretrained` in transformers can read.
 
     Args:
-        path: the folder, created if it does not exist.
+        path: the folder. It is created if it does not exist.
         config: the config of the model.
         model: the model.
-        seq_len: see `to_huggingface`.
+        seq_len: the maximum sequence length in a Llama config; see `to_huggingface`.
 
     Raises:
-        UserError: if the folder already contains a model, or `to_huggingface` raises.
+        UserError: if the folder already contains a model, or the model cannot be converted (see `to_huggingface`).
     """
     folder = Path(path)
     for name in (CONFIG, WEIGHTS):

@@ -1,7 +1,7 @@
-"""The store in a bucket of Cloud Storage, `gs://bucket/folder`, built on Google's client.
+"""The store in a Cloud Storage bucket, `gs://bucket/folder`, built on Google's client.
 
-Uploads are atomic, and a key is written once because its object is created only if there is none. A folder is a local
-folder of this process; `save_folder` uploads its files, and last their list.
+Uploads are atomic. A key is written only once, because its object is created only if it does not exist yet. `folder`
+returns a local folder of this process; `save_folder` uploads the files in it, followed by a list of these files.
 """
 
 import json
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
 
 FILES = ".files.json"
-"""The object that lists the files of a saved folder with their sizes and checksums, written after all of them."""
+"""The object that lists the files of a saved folder with their sizes and checksums. It is written after the files."""
 THREADS = 8
 
 
 @lru_cache(maxsize=16)
 def open_bucket(address: Address) -> "GcsStore":
-    """Return the store at an address; one per process, so that its caches are shared."""
+    """Return the store at an address. A process has one store per address, so that the store's caches are shared."""
     return GcsStore(address)
 
 
 class GcsStore:
     """A `Store` below an address. Safe for concurrent processes and threads.
 
-    Every failure is a `BucketError` that names the address, raised after Google's library has retried the request.
+    A failed request raises a `BucketError` with the address, after Google's library has retried the request.
     """
 
     def __init__(self, root: Address):
@@ -54,7 +54,7 @@ class GcsStore:
 
     @cached_property
     def bucket(self) -> "Bucket":
-        """The bucket of Google's client."""
+        """The bucket object from Google's client."""
         return storage_client().bucket(self.root.bucket)
 
     @cached_property
@@ -74,7 +74,7 @@ class GcsStore:
             try:
                 blob.upload_from_string(data, kind, retry=self.retry, if_generation_match=condition)
             except import_google("google.api_core.exceptions").PreconditionFailed:
-                if self._download_key(key) == data:  # an earlier attempt may have succeeded, and its response been lost
+                if self._download_key(key) == data:  # an earlier attempt succeeded, but its response was lost
                     return
             else:
                 self._remember(key, blob, data)
@@ -117,7 +117,10 @@ class GcsStore:
         return sorted(key for key in keys if depth is None or key.count("/") - prefix.count("/") <= depth)
 
     def delete(self, prefix: str) -> None:
-        """See `Store.delete`. Results and lists of files go first, so that what is partly deleted never counts."""
+        """See `Store.delete`.
+
+        Results and lists of files are deleted first, so that partly deleted runs and folders do not count as complete.
+        """
         self._check_claim(prefix)
         place = self._address(prefix)
         with translate_errors("delete", place):
@@ -132,7 +135,7 @@ class GcsStore:
             disk.remove(self._local(prefix))
 
     def move(self, old: str, new: str) -> None:
-        """See `Store.move`. Copies before it deletes, so that a killed process loses nothing."""
+        """See `Store.move`. All objects are copied before any is deleted, so that a killed process loses no data."""
         self._check_claim(old)
         source, target = self._address(old), self._address(new)
         with translate_errors("move", source):
@@ -160,14 +163,14 @@ class GcsStore:
         return str(self._address(key))
 
     def free_bytes(self) -> int:
-        """Return `sys.maxsize`: a bucket has no limit."""
+        """Return `sys.maxsize`, because a bucket has no size limit."""
         return sys.maxsize
 
     def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
-        """Make changes in threads and wait for all of them, so that an interrupted call leaves no write behind.
+        """Make changes in threads and wait for all of them, so that no write is still running when the call ends.
 
-        At most `THREADS` changes exist at a time, so that the data of the others need not be in memory. Calls may be
-        nested: each has its own threads.
+        At most `THREADS` changes are in progress at a time, so that the data of pending changes need not be in memory.
+        Calls may be nested, because each call has separate threads.
         """
         running: set[Future[None]] = set()
         with ThreadPoolExecutor(THREADS, "taetpu-gcs") as threads:
@@ -239,10 +242,10 @@ class GcsStore:
         return True
 
     def _manifest(self, place: Address, found: "Mapping[str, Blob]") -> "dict[str, Blob]":
-        """Return the objects of a saved folder's files by their names in it.
+        """Return the objects of a saved folder's files, by file name relative to the folder.
 
         Raises:
-            Damaged: if one is missing or differs.
+            Damaged: if an object is missing or differs from its entry in the list of files.
         """
         try:
             listed = json.loads(found[f"{place.name}/{FILES}"].download_as_bytes(retry=self.retry))
@@ -265,7 +268,7 @@ class GcsStore:
         )
 
     def _local(self, key: str) -> Path:
-        # The name differs between roots and is short, because the length of a path is limited.
+        # The folder's name is unique for each root. It is short, because the length of a path is limited.
         root = f"{self.root.last or self.root.bucket}-{zlib.crc32(str(self.root).encode()):08x}"
         return process_folder() / root / key
 
@@ -287,13 +290,13 @@ class GcsStore:
             return self.listings.below(name)
 
     def _list_keys(self, name: str) -> dict[str, Entry]:
-        """List all keys below a name, without hidden files and the placeholder objects of folders."""
+        """Return all keys below a study's name, without hidden files and placeholder objects for folders."""
         top = f"{self.root.name}/" if self.root.name else ""
         found = {str(blob.name).removeprefix(top): blob for blob in self._blobs(f"{top}{name}/")}
         return {key: _entry_of(blob) for key, blob in found.items() if _is_visible(key)}
 
     def _names(self, folder: str, depth: int) -> Iterator[str]:
-        """Yield the keys below a folder ("" for the root) without listing what is deeper than `depth`."""
+        """Yield the keys at most `depth` levels below a folder ("" for the root), without listing deeper levels."""
         if depth < 1:
             return
         top = f"{self.root.name}/" if self.root.name else ""
@@ -325,7 +328,7 @@ class GcsStore:
         return data
 
     def _read_ahead(self, key: str, known: Mapping[str, Entry]) -> None:
-        """Cache all small objects of the key's folder, because a reader of one metrics segment reads all of them."""
+        """Cache all small objects in the key's folder, because a reader of one metrics segment reads all segments."""
         folder = key.rpartition("/")[0]
         near = [other for other in known if other.rpartition("/")[0] == folder and known[other].size <= SMALL]
         new = [other for other in near if self.contents.get(other, known[other].generation) is None]
@@ -334,11 +337,11 @@ class GcsStore:
                 self.run_concurrently(partial(self._download_if_stored, other) for other in new)
 
     def _download_if_stored(self, key: str) -> None:
-        with suppress(NotStored):  # another process may have deleted it
+        with suppress(NotStored):  # another process may have deleted the object
             self._download_key(key)
 
     def _require_bucket(self) -> None:
-        """Raise the library's error if the bucket does not exist; a missing object gives no such error."""
+        """Raise the Google library's error if the bucket does not exist. If only an object is missing, do nothing."""
         next(iter(self.bucket.list_blobs(max_results=1, retry=self.retry)), None)
 
     def _remove(self, name: str) -> None:

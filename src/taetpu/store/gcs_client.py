@@ -14,12 +14,12 @@ from taetpu.core.errors import UserError
 SCHEME = "gs://"
 SIGN_IN = "gcloud auth application-default login"
 WRITER, READER = "roles/storage.objectUser", "roles/storage.objectViewer"
-"""The least privileged roles that write and read objects, or only read them.
+"""The IAM roles with the fewest permissions that allow writing and reading objects (`WRITER`) or only reading them.
 
 Source: https://cloud.google.com/storage/docs/access-control/iam-roles
 """
 RETRY_SECONDS = float(os.environ.get("TAETPU_STORAGE_PATIENCE", "120"))
-"""How long a request that fails with 429, 5xx or a broken connection is retried."""
+"""Seconds for which a request is retried if it fails with status 429 or 5xx or with a broken connection."""
 
 
 class BucketError(UserError):
@@ -34,7 +34,7 @@ class StorageUnavailable(BucketError):
 
 @dataclass(frozen=True)
 class Address:
-    """`gs://bucket/name`, or the bucket itself if the name is empty."""
+    """The address `gs://bucket/name`, or that of the bucket itself if the name is empty."""
 
     bucket: str
     name: str = ""
@@ -47,7 +47,7 @@ class Address:
 
     @property
     def parent(self) -> "Address | None":
-        """The address without the last part of its name; None for a bucket."""
+        """The address without the last part of the name; None if the name is empty."""
         return Address(self.bucket, self.name.rpartition("/")[0]) if self.name else None
 
     @property
@@ -60,7 +60,7 @@ def parse_address(place: str | PathLike[str]) -> Address | None:
     """Parse `gs://bucket/folder`; return None for a local path.
 
     Args:
-        place: an address or a path. `gs:/bucket`, to which pathlib shortens an address, is accepted.
+        place: an address or a path. The form `gs:/bucket` is accepted too, because pathlib removes the second slash.
 
     Raises:
         UserError: if the URL scheme is not supported, or the bucket name is invalid.
@@ -78,7 +78,7 @@ def check_bucket_name(name: str) -> str:
     """Return `name` if it is a valid bucket name.
 
     Raises:
-        UserError: if it is not.
+        UserError: if the name is not a valid bucket name.
 
     Source: https://cloud.google.com/storage/docs/buckets#naming
     """
@@ -93,7 +93,7 @@ def storage_client() -> Any:
     """Return Google's storage client with application-default credentials.
 
     Raises:
-        UserError: if the extra is not installed, or no credentials were found.
+        UserError: if the extra `gcp` is not installed, or no credentials were found.
     """
     storage = import_google("google.cloud.storage")
     try:
@@ -107,7 +107,7 @@ def import_google(module: str) -> Any:
     """Import a module of Google's libraries.
 
     Raises:
-        UserError: if the extra is not installed.
+        UserError: if the extra `gcp` is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -116,7 +116,7 @@ def import_google(module: str) -> Any:
 
 
 def retry_policy() -> Any:
-    """Return the retry policy for requests that fail with 429, 5xx or a broken connection."""
+    """Return the retry policy for requests that fail with status 429 or 5xx or with a broken connection."""
     retry = import_google("google.cloud.storage.retry").DEFAULT_RETRY
     shortest = min(1.0, RETRY_SECONDS / 20)
     return retry.with_delay(initial=shortest, maximum=10 * shortest, multiplier=2.0).with_timeout(RETRY_SECONDS)
@@ -124,16 +124,17 @@ def retry_policy() -> Any:
 
 @contextmanager
 def translate_errors(doing: str, place: Address, role: str = WRITER) -> Iterator[None]:
-    """Turn errors of Google's client into a `BucketError` that names the address.
+    """Convert errors of Google's client to a `BucketError` that names the address.
 
     Args:
-        doing: the verb for the message, e.g. "write".
+        doing: the verb for the message, such as "write".
         place: the address that is read or written.
         role: the IAM role that permits the request.
 
     Raises:
         StorageUnavailable: if Cloud Storage did not answer within `RETRY_SECONDS`.
-        BucketError: if the bucket does not exist, or the account lacks a role.
+        BucketError: if the bucket does not exist, Google rejects the credentials, the account lacks a role, or the
+            request fails for another reason.
     """
     try:
         yield
@@ -163,7 +164,7 @@ def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> Bu
     if isinstance(error, google.Conflict | google.PreconditionFailed):
         return BucketError(f"{failed}: {message}", remedy="Another process changed it at the same moment. Try again.")
     unavailable = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
-    if isinstance(error, unavailable):  # the errors of requests are OSErrors
+    if isinstance(error, unavailable):  # errors of the library `requests` are subclasses of OSError
         remedy = "Check the connection and run the same command again. Nothing that was stored is lost."
         return StorageUnavailable(f"{failed}: Cloud Storage does not answer ({message})", remedy=remedy)
     if isinstance(error, google.GoogleAPICallError):
@@ -172,8 +173,8 @@ def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> Bu
 
 
 def error_message(error: Exception) -> str:
-    """Return the message of a service's error on one line, without the request."""
-    if cause := getattr(error, "cause", None):  # of a RetryError
+    """Return the message of a Google service's error on one line, without the text of the request."""
+    if cause := getattr(error, "cause", None):  # a RetryError contains the last error as its cause
         return error_message(cause)
     response = getattr(error, "response", None)
     try:

@@ -1,1 +1,1 @@
-"""Experiment trackers: TensorBoard, Weights & Biases and trackio. Importing it imports no jax."""
+"""Experiment trackers: TensorBoard, Weights & Biases and trackio. Importing this package does not import jax."""

@@ -23,15 +23,15 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run for a tracker.
+    """The description of a run that a tracker receives.
 
     Attributes:
         study: the study's name.
         arm: the arm's name.
-        seed: the seed.
-        id: identifies the run and the study's folder; the same after a resume.
-        settings: the flat config (see `store.settings`).
-        folder: the tracker's folder in the study's folder, not yet created.
+        seed: the run's seed.
+        id: an identifier of the run in this study's folder. It does not change if the run is resumed.
+        settings: the run's config as a flat table (see `store.settings`).
+        folder: the tracker's folder in the study's folder. It need not exist yet.
     """
 
     study: str
@@ -43,7 +43,7 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """`arm/seed`."""
+        """The name of the run, `arm/seed`."""
         return f"{self.arm}/{self.seed}"
 
 
@@ -51,20 +51,23 @@ class Sink:
     """One run in one tracker. An exception disables the tracker, and training continues."""
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Log rows. Steps increase within a call and from one call to the next."""
+        """Log rows of metrics and texts. Steps increase within a call and from one call to the next."""
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the result (`RunFolder.result`) of a run that is done. This is the last call."""
+        """Log the result (`RunFolder.result`) of a run that is done. No other method is called afterwards."""
 
     def close(self) -> None:
         """Close a run that is not done. Another process may resume it and call `open` again."""
 
 
 class Tracker(Component):
-    """Base of all trackers; its fields are their settings. Libraries are imported in `open`, not before.
+    """The base class of all trackers. The fields of a subclass are the tracker's settings.
+
+    A tracker imports its library in `open` and not earlier.
 
     Attributes:
-        max_open: number of runs that may be open at a time. Further runs are logged as a whole when they are done.
+        max_open: the maximum number of runs that are open at the same time. A run above this number is logged as a
+            whole when it is done.
     """
 
     max_open: ClassVar[int] = NO_LIMIT
@@ -72,11 +75,12 @@ class Tracker(Component):
     def open(self, run: TrackedRun) -> Sink:
         """Open a run.
 
-        All rows of the run follow, from the first. Rows that an earlier process logged must be replaced or skipped.
+        All rows of the run are then logged, starting with the first row. An implementation must replace or skip the
+        rows that an earlier process has logged.
         """
         raise NotImplementedError
 
 
 def final_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the final metrics of a result, without those that are None, as `final/<name>`."""
+    """Return the final metrics of a result as `final/<name>`. Metrics that are None are left out."""
     return {f"final/{name}": value for name, value in result["metrics"].items() if value is not None}

@@ -18,7 +18,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker
 
 FOLDER, FORWARDED = "trackers", "tracked"
-"""Folders in the study's folder: the files of trackers, and marks of the runs that were forwarded completely."""
+"""Folders in the study's folder: `FOLDER` contains the files of trackers, `FORWARDED` a mark for each forwarded run."""
 
 
 class Trackers:
@@ -27,7 +27,8 @@ class Trackers:
     Args:
         folder: the study's folder.
         trackers: the trackers by name.
-        on_failure: called with the name of a tracker that failed and the reason. The tracker is then disabled.
+        on_failure: a function that is called with a tracker's name and the reason if that tracker fails. A tracker that
+            has failed is disabled.
     """
 
     def __init__(self, folder: StudyFolder, trackers: Mapping[str, Tracker], on_failure: Callable[[str, str], None]):
@@ -35,16 +36,19 @@ class Trackers:
         self.feeds = {name: TrackerFeed(folder, name, tracker) for name, tracker in trackers.items()}
 
     def catch_up(self) -> None:
-        """Forward finished runs that a tracker does not have, because it is new or an earlier process was killed."""
+        """Forward the finished runs that a tracker lacks.
+
+        A tracker lacks runs if it was added to the study later, or if an earlier process was killed.
+        """
         self._each(lambda feed: feed.finish(self.folder.runs()))
 
     def forward(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the rows of these runs that were stored since the last call."""
+        """Forward the rows of the given runs that were stored since the last call."""
         runs = list(runs)
         self._each(lambda feed: feed.forward(runs))
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the remaining rows and the results of finished runs."""
+        """Forward the remaining rows and the results of those given runs that are done."""
         runs = list(runs)
         self._each(lambda feed: feed.finish(runs))
 
@@ -56,7 +60,7 @@ class Trackers:
         for name, feed in list(self.feeds.items()):
             try:
                 act(feed)
-            except Exception as error:  # any error of a tracker's library: training does not depend on it
+            except Exception as error:  # training continues after any error in a tracker's library
                 del self.feeds[name]
                 with suppress(Exception):
                     feed.close()
@@ -64,7 +68,7 @@ class Trackers:
 
 
 def format_failure(error: Exception) -> str:
-    """Return the reason of a tracker's failure on one line."""
+    """Return the reason for a tracker's failure on one line."""
     if isinstance(error, ImportError):
         return f"{error.name or error} is not installed: run `pip install 'taetpu[trackers]'`"
     if isinstance(error, UserError):
@@ -74,7 +78,7 @@ def format_failure(error: Exception) -> str:
 
 @dataclass
 class OpenRun:
-    """A run whose rows up to `step` were forwarded."""
+    """A run whose rows up to `step` have been forwarded."""
 
     sink: Sink
     step: int = 0
@@ -86,19 +90,19 @@ class TrackerFeed:
     def __init__(self, folder: StudyFolder, name: str, tracker: Tracker):
         self.folder, self.name, self.tracker = folder, name, tracker
         self.open: dict[str, OpenRun] = {}
-        # Changed settings, such as another project, forward all runs again.
+        # If the tracker's settings change, for example its project, all runs are forwarded again.
         digest = hashlib.sha256(to_json(to_data(tracker))).hexdigest()[:8]
         self.marks = f"{folder.name}/{FORWARDED}/{name}-{digest}"
 
     def forward(self, runs: Iterable[RunFolder]) -> None:
-        """Forward new rows of runs, as far as `max_open` permits."""
+        """Forward the new rows of the given runs. At most `max_open` runs are open at the same time."""
         for run in runs:
             permitted = run.key in self.open or len(self.open) < self.tracker.max_open
             if permitted and self._mark(run) not in self.forwarded:
                 self._forward_rows(run)
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the remaining rows and the results of finished runs, and mark these runs."""
+        """Forward the remaining rows and the results of those given runs that are done, and mark these runs."""
         for run in runs:
             if self._mark(run) in self.forwarded or (result := run.result()) is None:
                 continue
@@ -120,7 +124,7 @@ class TrackerFeed:
 
     @cached_property
     def forwarded(self) -> set[str]:
-        """The marks of the runs that were forwarded completely."""
+        """The marks of the runs that have been forwarded completely."""
         return set(self.folder.store.list(self.marks))
 
     def _mark(self, run: RunFolder) -> str:
@@ -147,7 +151,7 @@ class TrackerFeed:
         )
 
     def _folder_id(self) -> str:
-        """Return a random id of this study's folder, which it keeps if it is moved."""
+        """Return the random identifier of the study's folder. It does not change if the folder is moved."""
         store, key = self.folder.store, f"{self.folder.name}/{FORWARDED}/id.json"
         if not store.exists(key):
             store.write(key, to_json({"id": secrets.token_hex(8)}))
@@ -155,7 +159,7 @@ class TrackerFeed:
 
 
 def read_rows(run: RunFolder, after: int) -> tuple[list[Row], int]:
-    """Return the stored rows of a run after a step, and the end of the last segment."""
+    """Return the stored rows of a run after a step, and the last step of the last stored segment."""
     keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     new = [key for key in keys if metrics.segment_bounds(key)[0] >= after]
     found: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Registers every built-in tracker without importing its library."""
+"""Registration of all built-in trackers. The trackers' libraries are not imported."""
 
 from taetpu.trackers.tensorboard import TensorBoard
 from taetpu.trackers.trackio import Trackio

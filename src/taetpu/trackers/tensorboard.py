@@ -1,7 +1,7 @@
-"""TensorBoard's event files, `<study>/trackers/tensorboard/<arm>/<seed>-<id>/`.
+"""TensorBoard event files in `<study>/trackers/tensorboard/<arm>/<seed>-<id>/`.
 
-They are written directly rather than by a `SummaryWriter`, which needs an open file and a thread per run, and raises
-the error of a full disk in the thread. The events and their encoding are tensorboardX's.
+The files are written directly instead of with `SummaryWriter`, because a `SummaryWriter` needs an open file and a
+thread per run and raises the error for a full disk in that thread. tensorboardX builds the events.
 """
 
 import shutil
@@ -22,12 +22,12 @@ class TensorBoard(Tracker):
     """Event files in the study's folder: `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
 
     def open(self, run: TrackedRun) -> Sink:
-        """Open the run's event file, replacing that of an earlier process."""
+        """Open the run's event file. It replaces the event file of an earlier process."""
         return Events(run.folder / run.arm / f"{run.seed}-{run.id}", run.settings)
 
 
 class Events(Sink):
-    """The event file of a run. It is open only during a write, so that many runs need few open files."""
+    """The event file of a run. The file is open only during a write, so that many runs need few open files."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]):
         import tensorboardX  # noqa: F401 (a missing library is reported before anything is deleted)
@@ -51,7 +51,7 @@ class Events(Sink):
         self._add(events)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the final metrics with the settings, for TensorBoard's table of hyperparameters."""
+        """Log the final metrics and the settings, for TensorBoard's table of hyperparameters."""
         from tensorboardX.summary import hparams, scalar, text
 
         values = final_metrics(result)

@@ -1,8 +1,8 @@
-"""trackio: a local SQLite file, read by `trackio show`.
+"""trackio, which stores runs in a local SQLite file that `trackio show` reads.
 
-Rows are written with trackio's storage rather than with `trackio.init` and `log`, which support one run at a time,
-print to the terminal, and drop rows that they cannot write. A row's id consists of the run's id and the step, so that a
-row is written only once.
+Rows are written with trackio's storage class. `trackio.init` and `trackio.log` are not used, because they support only
+one run at a time, print to the terminal, and drop rows that they cannot write. A row's ID consists of the run's ID and
+the step, so that a row is written only once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ class Trackio(Tracker):
     """Project to log to."""
 
     def open(self, run: TrackedRun) -> Sink:
-        """Open the run. Rows that are already logged are skipped."""
+        """Open the run. Rows that have already been logged are skipped."""
         import trackio.sqlite_storage  # noqa: F401 (a missing library is reported at once)
 
         return Rows(self.project, run)
 
 
 class Rows(Sink):
-    """The rows of a run."""
+    """The rows of a run in trackio's storage."""
 
     def __init__(self, project: str, run: TrackedRun):
         self.project, self.run, self.last = project, run, 0

@@ -1,4 +1,7 @@
-"""Weights & Biases: one W&B run per run, grouped by study. Files are in `<study>/trackers/wandb`."""
+"""Weights & Biases (W&B): one W&B run for each run of a study, grouped by study.
+
+W&B's files are in `<study>/trackers/wandb`.
+"""
 
 import os
 import shutil
@@ -13,7 +16,7 @@ from taetpu.core.registry import register
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 PATIENCE = 60.0
-"""Seconds that training waits for a server at the start and the end of a run."""
+"""The maximum number of seconds that training waits for the W&B server at the start and the end of a run."""
 
 
 @register("tracker", "wandb")
@@ -32,7 +35,7 @@ class WandB(Tracker):
     tags: tuple[str, ...] = ()
     """Tags of every run."""
 
-    max_open: ClassVar[int] = 32  # each takes 0.1 s to open, or 1 s online
+    max_open: ClassVar[int] = 32  # opening a run takes 0.1 s, or 1 s online
 
     def open(self, run: TrackedRun) -> Sink:
         """Open the run. An offline run is rewritten; an online run continues after its last step."""
@@ -81,7 +84,7 @@ class Run(Sink):
     def log(self, rows: Sequence[Row]) -> None:
         """See `Sink.log`."""
         for row in rows:
-            if row.step >= self.first_step:  # the server has the earlier rows
+            if row.step >= self.first_step:  # the server already has the earlier rows
                 text = {} if row.text is None else {"sample": row.text}
                 self.run.log({**row.values, **text}, step=row.step)
 
