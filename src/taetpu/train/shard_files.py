@@ -1,7 +1,8 @@
-"""One process's part of sharded arrays as a safetensors file; a region of an array as a copy out of such files.
+"""Sharded arrays as safetensors files, one file per process.
 
-A shard is stored under `<array>@<start>,<start>`, with the first index of each axis. So any division of the arrays can
-be read back into any other, one array at a time, and no process needs to hold more of it than its devices do.
+A shard is stored under `<array>@<start>,<start>`, with the start index of the shard along each axis. Arrays can
+therefore be read with any other sharding. They are read one at a time, and each process only holds the regions that are
+on its devices.
 """
 
 import os
@@ -18,11 +19,11 @@ from safetensors.numpy import save_file
 from taetpu.store.digests import Damaged
 
 Bounds = tuple[tuple[int, int], ...]
-"""Start and stop of each axis."""
+"""The start and stop index of a region along each axis."""
 
 
 class ArrayLike(Protocol):
-    """An array, or its shape and dtype, with a sharding."""
+    """An array, or the shape, dtype and sharding of an array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +42,7 @@ class ArrayLike(Protocol):
 
 
 class StoredShard(Protocol):
-    """A slice of a safetensors file, read on indexing."""
+    """An array in a safetensors file, which is read when it is indexed."""
 
     def get_shape(self) -> list[int]:
         """Return the size of each axis."""
@@ -51,19 +52,19 @@ class StoredShard(Protocol):
 
 
 Regions = dict[Bounds, np.ndarray]
-"""Buffers for the parts of one array."""
+"""Buffers for the regions of one array."""
 
 
 def local_bytes(arrays: Mapping[str, jax.Array]) -> int:
-    """Return the size of the shards that `write_shards` writes in this process."""
+    """Return the number of bytes that `write_shards` writes in this process."""
     return sum(shard.data.nbytes for _, shard in _own_shards(arrays))
 
 
 def write_shards(file: Path, arrays: Mapping[str, jax.Array]) -> None:
-    """Write the shards on this process's devices; of a replicated one, the first replica, in one process.
+    """Write the shards on this process's devices. Of a replicated shard, only the first replica is written.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: if the file cannot be written.
     """
     data = {}
     for name, shard in _own_shards(arrays):
@@ -78,13 +79,14 @@ def write_shards(file: Path, arrays: Mapping[str, jax.Array]) -> None:
 
 
 def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[str, jax.Array]:
-    """Return arrays out of the files that all processes wrote. Each process reads what its devices hold.
+    """Return arrays from the files that all processes wrote. Each process reads the regions on its devices.
 
     Args:
-        like: shapes, dtypes and shardings, by name.
+        files: the files of all processes.
+        like: the shapes, dtypes and shardings of the arrays, by name.
 
     Raises:
-        Damaged: a file is not one of safetensors. It names the folder of the checkpoint.
+        Damaged: if a file cannot be read as safetensors. The error names the folder of the checkpoint.
     """
     with ExitStack() as stack:
         shards: dict[str, list[tuple[StoredShard, list[int]]]] = {name: [] for name in like}
@@ -100,12 +102,12 @@ def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[st
 
 
 def place(like: ArrayLike, regions: Regions) -> jax.Array:
-    """Return an array with the shape and sharding of `like` out of the regions on this process's devices."""
+    """Return an array with the shape and sharding of `like`, built from the regions on this process's devices."""
     return jax.make_array_from_callback(like.shape, like.sharding, lambda index: regions[_bounds(index, like.shape)])
 
 
 def regions_of(array: np.ndarray, like: ArrayLike) -> Regions:
-    """Return the regions of a whole array that this process's devices hold."""
+    """Return the regions of a whole array that are on this process's devices."""
     return {bounds: array[tuple(slice(*pair) for pair in bounds)] for bounds in _local_regions(like)}
 
 
@@ -117,7 +119,7 @@ def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
 
 
 def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
-    """Return the start and stop of each slice of an index (JAX types it as optional)."""
+    """Return the start and stop of each slice in an index. The slices may have open ends."""
     return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
 
 
@@ -138,7 +140,7 @@ def _read_regions(shards: Sequence[tuple[StoredShard, list[int]]], like: ArrayLi
 
 
 def _copy_overlaps(regions: Regions, shard: StoredShard, starts: Sequence[int]) -> None:
-    """Copy what a stored shard, which begins at `starts`, has in common with each region."""
+    """Copy the overlap between each region and a stored shard, which begins at `starts`."""
     ends = np.add(starts, shard.get_shape()).astype(int)
     for bounds, buffer in regions.items():
         if not bounds:

@@ -1,11 +1,12 @@
-"""How one run is divided over devices: shardings by parameter path, and the work on a batch.
+"""How one run is divided over devices: shardings by parameter path, and the division of batches.
 
-The mesh has three axes. Whole runs are spread over `run`. The batch of one run is divided over `data`, and so are its
-parameters and moments, which are gathered layer by layer (FSDP; Rajbhandari et al. 2020, stage 3). Matrices are divided
-over `model`, the first of two successive products by columns and the second by rows (Shoeybi et al. 2019). Sequences
-are not divided.
+The mesh has three axes. Whole runs are distributed over `run`. The batch of one run is divided over `data`. The
+parameters and moments of the run are also divided over `data`, and gathered layer by layer (FSDP; Rajbhandari et al.
+2020, stage 3). Matrices are divided over `model`: of two successive matrix products, the first matrix is divided by
+columns and the second by rows (Shoeybi et al. 2019). Sequences are not divided.
 
-The training step is written once: a `Division` gives it the local part of a batch and sums over the whole batch.
+All divisions share one implementation of the training step: a `Division` provides the local part of a batch, and sums
+over the whole batch.
 """
 
 import re
@@ -27,10 +28,10 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.model_cost import parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
-STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # arrays of stacked layers, with a leading layer axis
+STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # path of stacked layers, whose arrays have a leading layer axis
 
-# The mesh axes of an array's axes, by the end of its path. Moments have the paths of their parameters. Vectors are
-# replicated: they are small, and each divided array costs a collective.
+# The mesh axes that an array's axes are divided over, by the end of the array's path. The path of a moment ends like
+# the path of its parameter. Vectors are replicated: they are small, and each divided array costs a collective.
 RULES = (
     (r"mixer\.w[qkv]", (DATA, MODEL)),
     (r"mixer\.wo", (MODEL, DATA)),
@@ -44,15 +45,15 @@ Axes = tuple[str | None, ...]
 
 
 def mesh_axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Axes:
-    """Return the mesh axis of each axis of one run's array; None for axes that are not divided.
+    """Return the mesh axis that each axis of a run's array is divided over; None for axes that are not divided.
 
-    A mesh axis that does not divide the size of its rule's axis is omitted. A matrix that is then not divided over
-    `data`, or that has no rule, is divided over `data` along its largest divisible axis.
+    A mesh axis from the rules is only used if its size divides the array's axis. If a matrix has no rule, or is not
+    divided over `data` by its rule, it is divided over `data` along its largest divisible axis.
 
     Args:
-        path: the path of the array in a model, or in a tree of that structure.
-        shape: its shape.
-        sizes: the sizes of `data` and `model`.
+        path: the path of the array in a model, or in a tree with the structure of a model.
+        shape: the shape of the array.
+        sizes: the sizes of the mesh axes `data` and `model`.
     """
     layers = 1 if STACK.search(path) else 0
     own = shape[layers:]
@@ -74,7 +75,13 @@ def divides(count: int, size: int) -> bool:
 
 
 def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
-    """Return the shardings of a tree of the structure of a model, whose arrays have leading axes over `lead`."""
+    """Return the shardings of a tree with the structure of a model.
+
+    Args:
+        tree: the tree.
+        mesh: the mesh.
+        lead: the mesh axes over which the leading axes of every array are divided.
+    """
 
     def placed(path: tuple[Hashable, ...], leaf: jax.Array) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -84,7 +91,14 @@ def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
 
 
 class Placement(NamedTuple):
-    """The mesh axes of one parameter array, and its bytes on a device."""
+    """The placement of one parameter array.
+
+    Attributes:
+        path: the path of the array in the model.
+        shape: the shape of the array.
+        mesh_axes: the mesh axis that each axis is divided over.
+        bytes: the number of bytes per device.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -93,7 +107,7 @@ class Placement(NamedTuple):
 
 
 def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
-    """Yield the placement of every trainable array of a model on a mesh of these sizes."""
+    """Yield the placement of each trainable array of a model on a mesh with the given sizes."""
     sizes = {DATA: data, MODEL: model}
     for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
         to = mesh_axes(path, leaf.shape, sizes)
@@ -102,15 +116,15 @@ def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: 
 
 
 def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
-    """Return the bytes of a run on each device between steps: parameters, two moments and gradients."""
+    """Return the bytes per device that a run needs between steps: parameters, two moments and gradients."""
     return 4 * sum(one.bytes for one in parameter_placements(config, vocab_size, seq_len, data, model))
 
 
 def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
-    """Raise `UserError` unless a run can be divided over a mesh of these sizes.
+    """Raise `UserError` unless a run can be divided over a mesh with the given sizes.
 
-    `data` must divide the batch, `model` the heads and hidden sizes. Sequences are not divided, and a vocabulary that
-    is not divisible is replicated.
+    `data` must divide the size of a microbatch, and `model` must divide the numbers of heads and the hidden sizes.
+    Sequences are not divided. A vocabulary that is not divisible is replicated.
     """
     train = config.train
     part = train.batch_size // train.accumulate
@@ -126,7 +140,7 @@ def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -
 
 
 def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tuple[str | int, ...], int]]:
-    """Yield the path and value of each size that `model` divides: heads, and hidden sizes of feed-forward layers."""
+    """Yield the path and value of each size that `model` must divide: numbers of heads and hidden sizes."""
     arrays = leaves_by_path(parameter_shapes(config.model, vocab_size, config.task.seq_len))
     hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
     with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
@@ -142,7 +156,10 @@ def _divisors(sizes: Sequence[int]) -> str:
 
 
 def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
-    """Yield the divisions `(data, model)` of a run over up to `devices` devices: smallest first, then by `data`."""
+    """Yield the divisions `(data, model)` of a run: fewest devices first, then the smallest `model` first.
+
+    The number of devices of each division divides `devices`.
+    """
     for share in (n for n in range(1, devices + 1) if devices % n == 0):
         for model in (n for n in range(1, share + 1) if share % n == 0):
             try:
@@ -156,28 +173,28 @@ Forward: TypeAlias = Callable[..., PyTree]
 
 
 class Division:
-    """A run on one device. Base class of the other divisions."""
+    """A run that is not divided. Base class of the other divisions."""
 
     def local_batch(self, batch: Batch) -> Batch:
-        """Return this device's part of a batch or a microbatch."""
+        """Return this device's part of a batch or microbatch."""
         return batch
 
     def wrap(self, compute: Forward) -> Forward:
-        """Wrap a function of the model and such a part."""
+        """Wrap a function of the model and a local batch."""
         return compute
 
     def sum(self, tree: PyTree) -> PyTree:
-        """Return sums over the batch, such as gradients, from each device's sums over its part."""
+        """Return sums over the batch, such as gradients, given each device's sums over its local batch."""
         return tree
 
     def gather(self, tree: PyTree) -> PyTree:
-        """Return arrays `(batches, batch)` from each device's part of the sequences."""
+        """Return arrays `(batches, batch)` of all sequences, given each device's part."""
         return tree
 
 
 @dataclass(frozen=True)
 class ManualDivision(Division):
-    """Devices of the mesh axis `DATA` that each take a part of the batch and replicate the run, for small models.
+    """A division of the batch over the mesh axis `DATA`, with replicated parameters, for small models.
 
     Its methods are called under `shard_map`.
     """
@@ -191,21 +208,21 @@ class ManualDivision(Division):
         return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
 
     def sum(self, tree: PyTree) -> PyTree:
-        """Sum all arrays in one collective; one per array took twice as long on a CPU."""
+        """Sum all arrays in one collective. One collective per array takes twice as long on a CPU."""
         flat, back = ravel_pytree(tree)
         return back(jax.lax.psum(flat, DATA))
 
     def gather(self, tree: PyTree) -> PyTree:
-        """Gather each device's sequences over `DATA`."""
+        """Gather the sequences of all devices over `DATA`."""
         return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
 
 
 @dataclass(frozen=True)
 class PartitionedDivision(Division):
-    """Devices over which XLA partitions a run and its parameters by `tree_shardings`.
+    """A division in which XLA partitions a run and its parameters according to `tree_shardings`.
 
-    The batch and the residual stream are constrained to `DATA`: otherwise XLA might follow the shardings of the
-    parameters and all-reduce parts of every product.
+    The batch and the residual stream are constrained to be divided over `DATA`. Otherwise XLA might follow the
+    shardings of the parameters and all-reduce partial results of every matrix product.
     """
 
     mesh: Mesh
@@ -224,11 +241,11 @@ class PartitionedDivision(Division):
         return constrained
 
     def sum(self, tree: PyTree) -> PyTree:
-        """Return the sums, which XLA has made, sharded like the parameters."""
+        """Return the sums, sharded like the parameters. XLA has already summed over devices."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
 
     def by_sequence(self, x: jax.Array) -> jax.Array:
-        """Return an array with a leading sequence axis, divided along it."""
+        """Return an array with its leading sequence axis divided over `DATA`."""
         return jax.lax.with_sharding_constraint(x, self.sequences)
 
     @property

@@ -1,4 +1,4 @@
-"""One run: its state, its train step, its evaluation. Pure functions of arrays that `train.program` maps over runs."""
+"""The state, train step and evaluation of one run, as pure functions that `train.program` maps over runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,10 @@ class TrainState(eqx.Module):
     """The state of a run between steps.
 
     Attributes:
-        diverged_at: the first step whose loss was NaN or above the bound; -1 if there was none.
+        model: the model.
+        opt: the state of the optimizer.
+        step: the number of steps taken.
+        diverged_at: the first step whose loss was NaN or above the bound; -1 if the run has not diverged.
     """
 
     model: LM
@@ -44,10 +47,17 @@ class TrainState(eqx.Module):
 
 
 class Update(NamedTuple):
-    """One update and its inputs. Gradients and updates have the structure of the trainable model.
+    """One update and its inputs. Gradients and updates have the structure of the trainable part of the model.
 
     Attributes:
-        key: the key of the step's noise, such as dropout.
+        batch: the batch.
+        sums: the sums over the batch from which loss and accuracy are computed.
+        gradients: the gradients before clipping.
+        clipped: the gradients after clipping.
+        updates: the updates to be added to the parameters.
+        opt: the new state of the optimizer.
+        lr: the learning rate.
+        key: the random key for noise in the step, such as dropout.
     """
 
     batch: Batch
@@ -61,20 +71,20 @@ class Update(NamedTuple):
 
 
 def init_state(config: ResolvedConfig, source: Source, seed: Array) -> TrainState:
-    """Return a run before its first step."""
+    """Return the state of a run before its first step."""
     return first_state(config, new_model(config, source, seed))
 
 
 def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:
-    """Return the initial model of a seed; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
+    """Return the initial model for a seed; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
     return config.model.build(source.vocab_size, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
 
 
 def first_state(config: ResolvedConfig, model: LM) -> TrainState:
-    """Return a run that starts from a model."""
+    """Return the state of a run that starts from a model."""
     params, _ = partition_trainable(model)
     start = jnp.zeros((), jnp.int32)
-    rule = build_update_rule(config.train.optimizer, start, params)  # its state depends on no number
+    rule = build_update_rule(config.train.optimizer, start, params)  # its state ignores the learning rate
     return TrainState(model, rule.init(params), start, start - 1)
 
 
@@ -82,10 +92,18 @@ def update(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
     *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
 ) -> Update:  # fmt: skip
-    """Return the next update. The batch and all random numbers depend on (seed, step) only.
+    """Return the next update. All random numbers depend only on the seed and the step.
 
     Args:
-        division: divides the batch over devices.
+        state: the state of the run.
+        config: the config of the run.
+        source: the prepared task.
+        arrays: the arrays of the task.
+        rows: the window numbers of the batch.
+        seed: the seed of the run.
+        steps: the number of steps of the whole run.
+        dtype: dtype of activations and matrix products.
+        division: the division of the batch over devices.
     """
     key, train = root_key(seed), config.train
     now = Moment(state.step, steps, named(key, "hooks", state.step))
@@ -103,7 +121,7 @@ def update(
 
 
 def clip(grads: PyTree, bound: float | Scalar | None) -> PyTree:
-    """Return the gradients scaled down to a global norm of at most `bound`; unchanged if it is None."""
+    """Return the gradients, scaled down to a global norm of at most `bound`; unchanged if `bound` is None."""
     if bound is None:
         return grads
     return optax.clip_by_global_norm(bound).update(grads, optax.EmptyState())[0]
@@ -113,7 +131,7 @@ def train_step(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
     *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
 ) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
-    """Return the state after one update, and the metrics of every step. See `update`."""
+    """Return the state after one update, and the metrics that every step records. See `update`."""
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, rest = partition_trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
@@ -134,9 +152,9 @@ def observe(
     state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
     *, steps: int, dtype: DTypeLike, metrics: Mapping[str, Metric], division: Division = WHOLE,
 ) -> dict[str, Scalar]:  # fmt: skip
-    """Return the values of `metrics` for the next update, which is not taken, as `{"name/part": value}`.
+    """Return the values of `metrics` for the next update as `{"name/part": value}`, without taking the update.
 
-    Metrics of sites that the model lacks are omitted, such as those of attention in an arm without attention.
+    A metric is omitted if the model lacks one of its sites, e.g. an attention metric in an arm without attention.
     """
     new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
     params, _ = partition_trainable(state.model)
@@ -158,10 +176,10 @@ def observe(
 
 
 def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
-    """Return the values of one metric by the names under which they are stored.
+    """Return the values of one metric, keyed by the names under which they are stored.
 
     Raises:
-        UserError: a value is not a scalar.
+        UserError: if a value is not a scalar.
     """
     found = metric.measure(seen)
     found = found if isinstance(found, dict) else {"": found}
@@ -188,7 +206,7 @@ def gradients(
     dtype: DTypeLike,
     division: Division,
 ) -> tuple[LM, dict[str, Scalar]]:
-    """Return the gradients of the batch's weighted mean loss, in `accumulate` passes, and the batch's sums."""
+    """Return the gradients of the weighted mean loss, computed in `accumulate` passes, and the sums over the batch."""
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = division.local_batch(batch)
     computed = division.wrap(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
@@ -216,18 +234,21 @@ def gradients(
 
 
 def part_key(key: Key, number: int | Int[Array, ""]) -> Key:
-    """Return the noise key of microbatch `number` of a step."""
+    """Return the noise key for microbatch `number` in a step."""
     return named(key, number)
 
 
 def evaluate(
     model: LM, windows: Batch, count: Int[Array, ""] | None = None, *, dtype: DTypeLike, division: Division = WHOLE
 ) -> dict[str, Float[Array, "batches batch"]]:
-    """Return the sums of each sequence of an evaluation set (see `optim.loss.position_losses`).
+    """Return the sums over each sequence in an evaluation set (see `optim.loss.position_losses`).
 
     Args:
-        windows: `(batches, batch, seq)`; under `shard_map`, this device's shard.
-        count: the number of batches to evaluate, all by default; the sums of the others are 0.
+        model: the model.
+        windows: the evaluation set, `(batches, batch, seq)`; under `shard_map`, this device's shard.
+        count: the number of batches to evaluate; all by default. The sums of the remaining batches are 0.
+        dtype: dtype of activations and matrix products.
+        division: the division of the batch over devices.
     """
 
     def one(i: int | Int[Array, ""]) -> dict[str, Array]:
