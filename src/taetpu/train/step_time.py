@@ -1,4 +1,4 @@
-"""The time of a training step: measured, remembered from earlier training, or bounded by the matmul rate."""
+"""The time per training step: measured, remembered from earlier training, or bounded by the matmul rate."""
 
 import hashlib
 import math
@@ -33,23 +33,24 @@ from taetpu.train.layout import Layout, Workload
 from taetpu.train.memory import memory_bytes
 from taetpu.train.program import Program, stack_numbers
 
-FOLDER = "trained"  # of the cache
-DISPATCH = 0.3  # seconds of a dispatch, so that its overhead is negligible
-WINDOW, WINDOWS = 1.0, 3  # seconds; the shortest window counts, since other processes only add time
+FOLDER = "trained"  # subfolder of the cache folder
+DISPATCH = 0.3  # seconds per dispatch, long enough that the dispatch overhead is negligible
+WINDOW, WINDOWS = 1.0, 3  # length in seconds, number; the fastest counts: other processes only add time
 
 
 class StepTimer:
-    """A compiled pack of one config on the seeds 0, 1, 2 ..., whose steps can be timed.
+    """A compiled pack whose steps can be timed. Its runs share one config and have the seeds 0, 1, 2 ...
 
     Args:
         config: the config of the runs.
-        source: its prepared task.
+        source: the prepared task of the runs.
         layout: the layout of the pack.
-        live, precision: see `train.pack_plan.PackPlan`.
+        live: fields that are traced although they are neutral (see `train.pack_plan.PackPlan`).
+        precision: dtype of activations and matrix products.
         execution: the compute options of the model.
 
     Raises:
-        JaxRuntimeError: the pack does not fit into memory.
+        JaxRuntimeError: if the pack does not fit into memory.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class StepTimer:
         self.train()  # compiles
 
     def train(self) -> float:
-        """Take `size` steps; return their duration in seconds."""
+        """Take `size` steps, and return the duration of all of them in seconds."""
         began = time.perf_counter()
         self.state, metrics = self.program.advance(
             self.state, self.numbers, self.seeds, self.rows, np.int32(self.size), self.program.arrays
@@ -78,7 +79,7 @@ class StepTimer:
         return time.perf_counter() - began
 
     def window(self, seconds: float) -> float:
-        """Train for about `seconds`; return the seconds per step."""
+        """Train for about `seconds` seconds, and return the seconds per step."""
         passed, steps = 0.0, 0
         while passed < seconds:
             duration = self.train()
@@ -87,15 +88,15 @@ class StepTimer:
         return passed / steps
 
     def next_size(self, duration: float) -> int:
-        """Return the steps of the next dispatch after one of `duration` seconds."""
+        """Return the number of steps in the next dispatch, given the duration of the previous dispatch in seconds."""
         return max(1, int(self.size * DISPATCH / duration))
 
 
 def measure_step(work: Workload, layout: Layout) -> float:
-    """Return the seconds of a step of a pack, measured now.
+    """Measure the seconds per step of a pack.
 
     Raises:
-        UserError: this is one of several processes, which cannot measure alone.
+        UserError: if there are several processes, since a single process cannot run the pack alone.
     """
     if multi_process():
         problem = "one of several processes cannot time steps"
@@ -108,16 +109,16 @@ def measure_step(work: Workload, layout: Layout) -> float:
 
 
 def remembered_step(work: Workload, layout: Layout) -> float | None:
-    """Return the seconds of a step of a pack from earlier training on this machine; None if it trained none."""
+    """Return the seconds per step of a pack, as stored by earlier training on this machine; None if not stored."""
     return _read(_key(work)).get(layout)
 
 
 def remember_step(work: Workload, layout: Layout, seconds: float) -> None:
-    """Store the seconds of a step of a pack in the cache folder, for later forecasts."""
+    """Store the seconds per step of a pack in the cache folder, for later forecasts."""
     key = _key(work)
     steps = _read(key) | {layout: seconds}
     entries = [{**asdict(layout), "seconds": seconds} for layout, seconds in steps.items()]
-    with suppress(UserError):  # a cache that cannot be written costs time, not the study
+    with suppress(UserError):  # a cache that cannot be written must not stop the study
         open_store(cache_folder()).write(key, to_json({**_identity(work), "layouts": entries}), replace=True)
 
 
@@ -127,7 +128,7 @@ def _read(key: str) -> dict[Layout, float]:
         data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
         steps = {Layout(entry["width"], entry["devices"]): entry["seconds"] for entry in data["layouts"]}
         return {layout: seconds for layout, seconds in steps.items() if math.isfinite(seconds)}
-    except (UserError, KeyError, TypeError):  # damaged or of another version: overwrite it
+    except (UserError, KeyError, TypeError):  # damaged or written by another version: will be overwritten
         return {}
 
 
@@ -136,7 +137,7 @@ def _key(work: Workload) -> str:
 
 
 def _identity(work: Workload) -> dict[str, Any]:
-    """Return the machine and the program, on which the time of a step depends besides the layout."""
+    """Return the properties of the machine and the program that determine the time per step for a given layout."""
     config = to_data(split(work.config, work.group.live)[0])
     train = {
         k: v for k, v in config["train"].items() if k not in (*FIELDS_OUTSIDE_IDENTITY, "steps", "epochs", "loss_bound")
@@ -153,7 +154,7 @@ def _identity(work: Workload) -> dict[str, Any]:
 
 
 def short_hash(data: Mapping[str, Any]) -> str:
-    """Return a file name for plain data."""
+    """Return a short hash of plain data, for use as a file name."""
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]
 
 
@@ -170,25 +171,29 @@ def machine_facts() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """Return the processor's name."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
 
 
-MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # the timed matrix product, and for how long it is repeated
+MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # size of the timed product, and the seconds it is repeated for
 VALID = 3600.0  # seconds after which the rate is measured again
 
-# The lowest and highest shares of the matmul rate that whole train steps reached on CPUs, by model width, over
-# depths, lengths, batches and layouts (docs/log.md, "time, before it is measured").
+# The lowest and highest shares of the matmul rate that whole train steps reached on CPUs, by model width. They were
+# measured over several depths, sequence lengths, batch sizes and layouts (docs/log.md, "time, before it is measured").
 DIMS = (8, 16, 32, 64, 128, 256, 512, 1024)
 LEAST = (0.01, 0.03, 0.10, 0.16, 0.25, 0.35, 0.40, 0.45)
 MOST = (0.12, 0.25, 0.55, 0.60, 0.65, 0.70, 0.80, 0.90)
 
 
 def efficiency_bounds(dim: int) -> tuple[float, float]:
-    """Return bounds of the share of the matmul rate that a train step reaches on a CPU, by the model's width."""
+    """Return lower and upper bounds for the share of the matmul rate that a train step reaches on a CPU.
+
+    Args:
+        dim: the width of the model.
+    """
     least, most = (float(np.interp(np.log2(dim), np.log2(DIMS), values)) for values in (LEAST, MOST))
     return least, most
 
@@ -199,28 +204,28 @@ def cpu_contention() -> float:
 
 
 def matmul_rates(machine: str) -> tuple[float, float]:
-    """Return the latest and the best measured FLOP/s of float32 products on all cores of this machine.
+    """Return the latest and the best measured FLOP/s of float32 matrix products on all cores of this machine.
 
-    They differ on a machine shared with other processes.
+    The two rates differ if other processes use the machine.
 
     Args:
-        machine: the name under which they are stored in the cache folder.
+        machine: the name under which the rates are stored in the cache folder.
     """
     store, key, best = open_store(cache_folder()), f"rates/{machine}.json", 0.0
-    with suppress(UserError, KeyError, TypeError):  # damaged or of another version: measure again
+    with suppress(UserError, KeyError, TypeError):  # damaged or written by another version: measure again
         known = from_json(store.read(key), store.where(key)) if store.exists(key) else {"best": 0.0, "at": 0.0}
         best = float(known["best"])
         if 0 <= time.time() - known["at"] < VALID:
             return float(known["last"]), best
     last = measure_matmul_rate()
     best = max(best, last)
-    with suppress(UserError):  # a cache that cannot be written costs time alone
+    with suppress(UserError):  # a cache that cannot be written only costs time
         store.write(key, to_json({"last": last, "best": best, "at": time.time()}), replace=True)
     return last, best
 
 
 def measure_matmul_rate() -> float:
-    """Return the best FLOP/s of float32 matrix products within `MATMUL_SECONDS` seconds."""
+    """Measure float32 matrix products for `MATMUL_SECONDS` seconds, and return the best FLOP/s."""
     matrix = jax.device_put(np.random.default_rng(0).standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32))
     product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
     jax.block_until_ready(product(matrix, matrix))

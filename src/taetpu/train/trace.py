@@ -1,9 +1,10 @@
-"""The summary of a trace of JAX's profiler: time in compute, in transfers and idle, and the most expensive operations.
+"""Summaries of traces from JAX's profiler: time in compute, in transfers and idle, and the most expensive operations.
 
-A trace is an XSpace of planes. An accelerator has a plane, `/device:TPU:0` or `/device:GPU:0`: the operations of a TPU
-are on the line `XLA Ops`, asynchronous ones on `Async XLA Ops`; a GPU has a line of kernels and copies per CUDA stream.
-The operations of a CPU are on the lines of the host's threads, with the stats `hlo_op` and `device_ordinal`. Transfers
-between a TPU and its host are on the host's plane, identified by name.
+A trace is an XSpace, which consists of planes. Each accelerator has a plane such as `/device:TPU:0` or `/device:GPU:0`.
+For a TPU, the line `XLA Ops` of the plane holds the operations, and the line `Async XLA Ops` holds the asynchronous
+operations. For a GPU, the plane has a line of kernels and copies per CUDA stream. The operations of a CPU are on the
+lines of the host's threads, with the stats `hlo_op` and `device_ordinal`. Transfers between a TPU and its host are on
+the plane of the host, and are identified by name.
 """
 
 import re
@@ -13,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MOST_COSTLY = 10  # operations in a summary
+MOST_COSTLY = 10  # maximum number of operations in a summary
 
-# Operations that contain others, which are counted separately.
+# Operations that contain other operations. The contained operations are counted instead.
 CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")
 COLLECTIVE = re.compile(
     r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|^nccl|^(send|recv)\b"
-    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # names of JAX, which XLA keeps
+    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # names of JAX primitives, which XLA keeps
     re.IGNORECASE,
 )
 TO_DEVICE = re.compile(r"^Memcpy(H2D|HtoD)|^infeed|^tpu::System::TransferToDevice$", re.IGNORECASE)
@@ -30,12 +31,12 @@ WINDOW = "train"
 TRANSFERS = ("host to device", "device to host", "between devices")
 
 Span = tuple[float, float]
-"""Begin and end, in nanoseconds."""
+"""Begin and end in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of a device. `own` is its time in nanoseconds without that of nested operations."""
+    """An operation of a device. `own` is its time in nanoseconds, excluding nested operations."""
 
     name: str
     kind: str
@@ -57,14 +58,15 @@ class TraceSummary:
     """The summary of a trace. Values are means over the devices.
 
     Attributes:
-        platform: `tpu`, `gpu` or `cpu`.
-        devices: the number of devices with operations.
+        platform: the platform: `tpu`, `gpu` or `cpu`.
+        devices: the number of devices that ran operations.
         seconds: the total duration of the windows.
-        compute: the share of time in which an operation other than a transfer ran.
-        transfer: the share in which only transfers ran.
-        idle: the share in which no operation ran.
-        transfers: seconds by `TRANSFERS`, including those during compute; None if the trace lacks them.
-        costly: the most expensive operations: `name`, `seconds`, `share` (of the windows), `times`.
+        compute: the share of time during which an operation other than a transfer ran.
+        transfer: the share of time during which only transfers ran.
+        idle: the share of time during which no operation ran.
+        transfers: the seconds spent on each kind of transfer in `TRANSFERS`, including transfers during compute; None
+            if the trace does not record this kind.
+        costly: the most expensive operations, each with `name`, `seconds`, `share` (of the windows) and `times`.
     """
 
     platform: str
@@ -81,7 +83,7 @@ def trace_file(folder: Path) -> Path:
     """Return the file that `jax.profiler.start_trace(folder)` wrote.
 
     Raises:
-        FileNotFoundError: there is no file.
+        FileNotFoundError: if no trace was written.
     """
     found = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
     if not found:
@@ -90,13 +92,13 @@ def trace_file(folder: Path) -> Path:
 
 
 def summarize_trace(trace: Any) -> TraceSummary:
-    """Return the summary of a trace's windows (`WINDOW`).
+    """Return the summary of the traced dispatches, which are annotated with `WINDOW`.
 
     Args:
         trace: a `jax.profiler.ProfileData`.
 
     Raises:
-        ValueError: the trace has no windows.
+        ValueError: if the trace has no windows.
     """
     planes = {plane.name: plane for plane in trace.planes}
     host = planes.get("/host:CPU")
@@ -123,7 +125,11 @@ def summarize_trace(trace: Any) -> TraceSummary:
 
 
 def find_windows(host: Any) -> list[Span]:
-    """Return the spans of the traced dispatches. Raises `ValueError` if there are none."""
+    """Return the spans of the traced dispatches.
+
+    Raises:
+        ValueError: if there are none.
+    """
     found = [_span(e) for line in (host.lines if host is not None else ()) for e in line.events if e.name == WINDOW]
     if not found:
         raise ValueError(f"this trace has no steps that are marked as {WINDOW!r}")
@@ -131,7 +137,10 @@ def find_windows(host: Any) -> list[Span]:
 
 
 def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
-    """Return whether a span starts in a window; it then also ends there, since windows end with their result."""
+    """Return whether a span starts in a window.
+
+    Such a span also ends in the window, since a window ends when the result of its dispatch is ready.
+    """
     return any(begin <= span[0] < end for begin, end in windows)
 
 
@@ -139,19 +148,19 @@ def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
 
 
 def read_accelerator(plane: Any) -> Device:
-    """Return the operations of an accelerator's plane."""
+    """Return the operations in the plane of an accelerator."""
     device = Device(plane.name)
     for line in plane.lines:
         if line.name == "XLA Ops" or line.name.startswith("Stream #"):
             device.operations += nest_operations((event.name, _span(event)) for event in line.events)
-        elif line.name == "Async XLA Ops":  # asynchronous copies within device memory are free
+        elif line.name == "Async XLA Ops":  # copies within device memory run beside compute and are not counted
             found = nest_operations((event.name, _span(event)) for event in line.events)
             device.operations += [operation for operation in found if operation.kind in TRANSFERS]
     return device
 
 
 def read_cpu(host: Any) -> list[Device]:
-    """Return the operations of a CPU's devices, which are threads of the host."""
+    """Return the operations of the devices of a CPU, which are threads of the host."""
     devices: dict[int, Device] = {}
     for line in host.lines if host is not None else ():
         found: dict[int, list[tuple[str, Span]]] = defaultdict(list)
@@ -167,7 +176,7 @@ def read_cpu(host: Any) -> list[Device]:
 
 
 def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
-    """Return the operations of one line; the time of a nested operation is subtracted from its parent."""
+    """Return the operations on one line. The time of a nested operation is subtracted from its parent's time."""
     found: list[tuple[str, Span]] = sorted(events, key=lambda event: (event[1][0], -event[1][1]))
     own = [end - begin for _, (begin, end) in found]
     open_: list[int] = []
@@ -183,7 +192,7 @@ def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
 
 
 def classify(name: str) -> str:
-    """Return the kind of an operation, by its name, or by its opcode if the name is HLO text, as on TPUs."""
+    """Return the kind of an operation, based on its name, or on its opcode if the name is HLO text, as on TPUs."""
     text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
     name = text[1] if text else _short(name)
     if CONTAINER.fullmatch(name):
@@ -195,7 +204,7 @@ def classify(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the name in HLO text: `fusion.3` of `%fusion.3 = f32[8]{0} fusion(...)`."""
+    """Return the name in HLO text, e.g. `fusion.3` for `%fusion.3 = f32[8]{0} fusion(...)`."""
     return name.split(" = ")[0].removeprefix("%")
 
 
@@ -216,19 +225,22 @@ def covered_time(spans: Iterable[Span]) -> float:
 
 
 def _shares(device: Device, window: float) -> tuple[float, float]:
-    """Return the shares of the window in compute, and in transfers only."""
+    """Return the shares of the window spent on compute, and on transfers without compute."""
     compute = [op.span for op in device.operations if op.kind == "compute"]
     busy = [op.span for op in device.operations if op.kind != "container"]
     return covered_time(compute) / window, (covered_time(busy) - covered_time(compute)) / window
 
 
 def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Sequence[Span]) -> dict[str, float | None]:
-    """Return seconds by direction. The host's plane of a TPU has the transfers of all devices."""
+    """Return the seconds spent on each kind of transfer.
+
+    For a TPU, transfers from and to the host are read from the host's plane, which has the transfers of all devices.
+    """
     found: dict[str, float | None] = {}
     for kind in TRANSFERS:
         spans = [covered_time(op.span for op in device.operations if op.kind == kind) for device in devices]
         found[kind] = sum(spans) / max(1, len(spans)) / 1e9
-    if platform == "cpu":  # the host's memory is the device's
+    if platform == "cpu":  # host and device share one memory
         return found | {TRANSFERS[0]: None, TRANSFERS[1]: None}
     if platform == "tpu":
         events = [event for line in host.lines for event in line.events if starts_inside(_span(event), windows)]
@@ -239,7 +251,7 @@ def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Seq
 
 
 def _costly(devices: Sequence[Device], window: float) -> list[dict[str, Any]]:
-    """Return the most expensive operations, as means over the devices."""
+    """Return the most expensive operations, with times averaged over the devices."""
     taken: dict[str, tuple[float, int]] = {}
     for op in (op for device in devices for op in device.operations if op.kind != "container"):
         seconds, times = taken.get(op.name, (0.0, 0))

@@ -1,4 +1,4 @@
-"""The loop that trains a pack: from its plan to finished run folders, also when it is killed in between."""
+"""The loop that trains a pack, from its plan to finished run folders. It resumes after interruptions."""
 
 import math
 import time
@@ -41,29 +41,36 @@ from taetpu.train.step import TrainState
 from taetpu.train.training_flops import training_flops_per_token
 from taetpu.train.usage import Usage, measure_usage
 
-# A dispatch takes about this long: short enough for a lively progress bar, long enough that issuing it costs nothing. A
-# pack of many large runs takes longer, for a few steps: fetching and storing a state costs up to a tenth of a step.
+# The target duration of a dispatch: short enough for a responsive progress bar, long enough that the dispatch overhead
+# is negligible. If steps are slow, a dispatch takes up to MOST_SECONDS, so that it contains up to FEW_STEPS steps: each
+# dispatch fetches and stores the state of the runs, which costs up to a tenth of a step.
 SECONDS_PER_DISPATCH = 0.7
 FEW_STEPS, MOST_SECONDS = 4, 4.0
 
 
 def dispatch_size(last: int, pace: float) -> int:
-    """Return the steps of the next dispatch, after one of `last` steps at `pace` steps a second."""
+    """Return the number of steps in the next dispatch.
+
+    Args:
+        last: the number of steps in the previous dispatch.
+        pace: steps per second in the previous dispatch.
+    """
     fitting = max(SECONDS_PER_DISPATCH * pace, min(FEW_STEPS, MOST_SECONDS * pace))
     return int(np.clip(fitting, 1, 2 * last))
 
 
 @dataclass
 class PackTrainer:
-    """Trains one pack to its end.
+    """Trains one pack to the last step.
 
     Args:
-        program: compiled functions; shared by packs of one structure and layout.
-        study: the folder that holds its checkpoints.
-        writer: writes the runs' metrics, models and results.
-        evaluator: evaluates their models.
-        callback: observes training.
-        profile: observes dispatches and may trace some.
+        pack: the pack.
+        program: the compiled functions. Packs with the same structure and layout share them.
+        study: the folder of the study, which holds the pack's checkpoints.
+        writer: the writer of the runs' metrics, models and results.
+        evaluator: the evaluator of the runs' models.
+        callback: the callback that receives the events of training.
+        profile: the profile, which observes dispatches and may trace a few of them.
     """
 
     pack: Pack
@@ -91,7 +98,7 @@ class PackTrainer:
             step - 1: [n for n in intervals if step % n == 0] for n in intervals for step in range(n, self.steps + 1, n)
         }
         self.dispatch, self.began = 1, time.monotonic()
-        # Wall time of steps, without the first dispatch, which compiles.
+        # The wall time of steps, excluding the first dispatch, which compiles.
         self.compiled, self.timed, self.timed_steps = False, 0.0, 0
 
     @property
@@ -100,13 +107,14 @@ class PackTrainer:
         return self.program.source
 
     def run(self) -> None:
-        """Train from the last checkpoint, or from the start, to finished run folders.
+        """Train from the latest checkpoint, or from the start, to finished run folders.
 
-        Of several processes the primary writes. The others train along: it announces the pack to them.
+        With several processes, the primary process announces the pack to the others. All processes train it, and only
+        the primary process writes.
 
         Raises:
-            Separated: something failed in this process alone.
-            PeerFailed: something that all processes do together failed in another one.
+            LocalFailure: if this process failed outside an operation that all processes execute together.
+            PeerFailed: if an operation that all processes execute together failed in another process.
         """
         if multi_process() and is_primary():
             self.announce()
@@ -114,14 +122,14 @@ class PackTrainer:
             self.train_pack()
 
     def announce(self) -> None:
-        """Broadcast all that the other processes need to train the pack along (see `train.follower`)."""
+        """Broadcast everything that the other processes need to train the pack (see `train.follower`)."""
         runs = [{"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)} for run in self.runs]
         sample = self.evaluator.sample.frozen
         broadcast({"pack": self.plan.data, "runs": runs, "sample": sample, "open": list(self.writer.open)})
-        in_every_process(lambda: None)  # they load it
+        in_every_process(lambda: None)  # the other processes load the pack
 
     def train_pack(self) -> None:
-        """Train to the last step, and finish."""
+        """Train to the last step, and write the results."""
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
         with self.interruptible() as self.check, record_sigterm() as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
@@ -133,35 +141,39 @@ class PackTrainer:
                         self.leave(state, step, checkpoints)
                     if step in self.evals or step in self.saves:
                         self.close_border(state, step, checkpoints)
-                if border == step:  # what is observed of the next step is stored behind this one, so it is repeated
+                if border == step:  # also after resuming, which deletes values stored under step + 1
                     self.observe(state, step)
         self.finish(state)
 
     def interruptible(self) -> AbstractContextManager[Callable[[], bool | None]]:
-        """Handle Ctrl-C. One of several processes must not stop while others go on: they agree at a border."""
+        """Return a context that handles Ctrl-C.
+
+        With several processes, an interrupt is only recorded, so that all processes stop at the same dispatch.
+        """
         return record_interrupts() if multi_process() else raise_interrupts()
 
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
-        """Return the newest state and its step. Whatever was logged after it is dropped."""
+        """Return the latest state and its step. Everything that was logged after this step is deleted."""
         state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.verify)
         self.callback.on_resume(step)
         self.write(lambda writer: writer.truncate(step))
         return state, step
 
     def verify(self, about: dict[str, Any]) -> None:
-        """Raise `Damaged` unless the runs' files are those that a checkpoint was written after."""
+        """Raise `Damaged` if the runs' files differ from their state when a checkpoint was written."""
         if isinstance(self.writer, ResultWriter):
             self.writer.verify(about)
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
-        """Use the writer, in the primary process, in a step that succeeds for all processes or for none."""
+        """Call `use` with the writer in the primary process. If the call fails, it fails in all processes."""
         writer = self.writer
         on_primary(lambda: use(writer) if isinstance(writer, ResultWriter) else None)
 
     def advance(self, state: TrainState, step: int, border: int) -> tuple[TrainState, int]:
-        """Train to `border`, or to where the run can be left before it; return the state and its step.
+        """Train to `border`, and return the state and its step.
 
-        Metrics are read one dispatch late, so that the device never waits for the host.
+        If the machine is about to be preempted, training stops earlier, at the end of a metric window. Metrics are read
+        one dispatch late, so that the device never waits for the host.
         """
         pending: tuple[int, dict[str, jax.Array]] | None = None
         clock = time.monotonic()
@@ -188,7 +200,7 @@ class PackTrainer:
         return state, step
 
     def count_time(self, steps: int, since: float) -> float:
-        """Add the wall time of a dispatch to that of all, and size the next one; return the time now."""
+        """Record the wall time of a dispatch, choose the size of the next dispatch, and return the current time."""
         now = time.monotonic()
         if self.compiled and not self.profile.affects_time(self.buffer.end):
             self.timed, self.timed_steps = self.timed + now - since, self.timed_steps + steps
@@ -197,7 +209,7 @@ class PackTrainer:
         return now
 
     def leave(self, state: TrainState, step: int, checkpoints: Checkpoints) -> NoReturn:
-        """Store everything between borders, because the machine is about to be preempted; then stop."""
+        """Store everything and stop, because the machine is about to be preempted."""
         if step > self.buffer.start:
             self.store(step)
         if checkpoints.latest() != step:
@@ -207,7 +219,7 @@ class PackTrainer:
     def rows(self, step: int, size: int) -> np.ndarray:
         """Return the window numbers of the next `size` steps, `(width, chunk, batch)`.
 
-        Entries beyond `size`, and those of runs of other processes, are zeros that are never read.
+        Entries beyond `size`, and entries for runs of other processes, are zeros that are never read.
         """
         batch = self.train.batch_size
         rows = np.zeros((self.plan.width, self.program.chunk, batch), np.int32)
@@ -216,18 +228,18 @@ class PackTrainer:
         return rows
 
     def to_program(self, rows: np.ndarray) -> np.ndarray | jax.Array:
-        """Return rows as the program takes them: each of several processes hands in its own."""
+        """Return rows in the form that the program expects. With several processes, each provides its runs' rows."""
         return self.program.place(rows) if multi_process() else rows
 
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
-        """Record the metrics of a dispatch; waits until it is done."""
+        """Wait until a dispatch is done, and record its metrics."""
         on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
         self.buffer.add_steps(on_host)
         self.callback.on_steps(self.buffer.end, on_host["train/loss"][: len(self.runs), -1])
         self.callback.on_usage(self.used())
 
     def observe(self, state: TrainState, step: int) -> None:
-        """Measure the metrics that are due at the next update, and store them under its number, counted from 1."""
+        """Measure the metrics that are due at the next update, and record them under its number, counted from 1."""
         for every in self.observations.get(step, ()):
             rows = self.to_program(self.rows(step, 1)[:, 0])
             values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
@@ -237,7 +249,7 @@ class PackTrainer:
             self.callback.on_observe(step)
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Evaluate, sample and store: metrics before the state that they belong to."""
+        """Evaluate, sample and store. Metrics are stored before the state that they belong to."""
         if step in self.evals:
             values = self.evaluator.evaluate(state.model, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
@@ -256,29 +268,32 @@ class PackTrainer:
         self.callback.on_save(step)
 
     def store(self, step: int) -> None:
-        """Store what was measured since the last time."""
+        """Store all values measured since the previous call."""
         start, end, points = self.buffer.flush()
         self.write(lambda writer: writer.append(start, end, points, self.times()))
 
     def times(self) -> dict[str, float]:
-        """Return wall times: so far, of a step of one run, and of a token in evaluation; NaN before it is known."""
+        """Return the total wall time, the time per step of one run and per evaluated token, and the usage of devices.
+
+        Times that are not known yet are NaN.
+        """
         step = self.timed / self.timed_steps / self.plan.width if self.timed_steps else math.nan
         forward = self.evaluator.seconds_per_token
         passed = {"seconds": time.monotonic() - self.began, "step_seconds": step, "forward_seconds": forward}
         return passed | self.used().times
 
     def used(self) -> Usage:
-        """Return how well the pack's devices are used; padding does not count."""
+        """Return the utilisation and memory of the pack's devices. Padding does not count as utilisation."""
         tokens = len(self.runs) * self.train.batch_size * self.source.seq_len * self.timed_steps
         per_token = training_flops_per_token(self.runs[0].config, self.source)
         rate = tokens * per_token / self.timed if self.timed else None
         return measure_usage(list(self.program.mesh.devices.flat), rate)
 
     def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Write the resume state, with the digests of what is stored of the runs.
+        """Write a checkpoint, with the digests of the runs' stored files.
 
         Raises:
-            UserError: a plug-in changed what all runs share; nothing computed since then is resumed from.
+            UserError: if a plug-in changed state that all runs share. No checkpoint is then written.
         """
         in_every_process(check_unchanged)
         digests: dict[str, Any] = {}
@@ -286,11 +301,11 @@ class PackTrainer:
         checkpoints.save(step, state, runs=digests)
 
     def finish(self, state: TrainState) -> None:
-        """Write each run's model and result. The result comes last: it alone says that a run is done.
+        """Write each run's model and result. The result is written last, since it marks the run as done.
 
         Raises:
-            NotReproduced: the saved model of a run does not compute what was trained; that run gets no result.
-            UserError: a plug-in changed what all runs share; no run of the pack gets a result.
+            NotReproduced: if the saved model of a run does not reproduce its losses. No result is written for this run.
+            UserError: if a plug-in changed state that all runs share. No result is then written for any run.
         """
         test = self.evaluator.evaluate(state.model, "test")
         if "val" not in self.evaluator.sums:  # killed between the last evaluation and the result
@@ -305,9 +320,9 @@ class PackTrainer:
             raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 
     def write_models(self, files: dict[int, Files]) -> dict[int, Files]:
-        """Write the final models, and return them as read back.
+        """Write the final models, read them back, and return them.
 
-        Processes that do not write return `files`, which the primary checks to be the same.
+        Processes that do not write return `files`. The primary process checks that the files read back are identical.
         """
         stored = dict(files)
 
@@ -321,7 +336,7 @@ class PackTrainer:
         return stored
 
     def model_files(self, state: TrainState) -> dict[int, Files]:
-        """Return the models of the open runs as files, by place in the pack."""
+        """Return the models of the runs without a result as files, by place in the pack."""
         files: dict[int, Files] = {}
         for i in self.writer.open:
             model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], state.model)

@@ -1,4 +1,4 @@
-"""FLOPs of training: those of the model, and those that hooks add to a train step."""
+"""Training FLOPs: the FLOPs of the model, and the FLOPs that hooks add to a train step."""
 
 import json
 from collections.abc import Hashable
@@ -19,10 +19,10 @@ from taetpu.train.step import Arrays, TrainState, init_state, update
 
 
 def training_flops_per_token(config: ResolvedConfig, source: Source, attention: str = "plain") -> int:
-    """Return the matrix-product FLOPs of training per token, including those of hooks.
+    """Return the matrix-product FLOPs of training per token, including the FLOPs of hooks.
 
-    The hooks' share is the FLOPs of the traced train step with hooks minus those without, per token of the batch. A
-    hook that runs the model again adds a forward pass, and a backward pass if it differentiates it.
+    The FLOPs of hooks are the difference between the traced train steps with and without hooks, divided by the tokens
+    in the batch. A hook that runs the model again adds a forward pass, and a backward pass if it computes gradients.
     """
     model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention)
     if not config.train.hooks:
@@ -31,7 +31,7 @@ def training_flops_per_token(config: ResolvedConfig, source: Source, attention: 
 
 
 def hook_flops(config: ResolvedConfig, source: Source) -> int:
-    """Return the matrix-product FLOPs that hooks add to a train step; negative if they remove some."""
+    """Return the matrix-product FLOPs that hooks add to a train step; negative if hooks remove FLOPs."""
     kinds = tuple(type(component) for component in iter_components(config))
     known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.vocab_size, source.seq_len)
     if known not in _KNOWN:

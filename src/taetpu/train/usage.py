@@ -1,4 +1,4 @@
-"""Device utilisation and memory in use while a pack trains."""
+"""Device utilisation and memory usage while a pack trains."""
 
 import os
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class Usage:
     """The utilisation and memory of a pack's devices.
 
     Attributes:
-        utilisation: model FLOPs per second as a share of the published bf16 peak; None without a published peak, as for
-            a CPU, or before a step was timed.
-        memory: bytes in use on the fullest device, on a CPU by this process; None if unknown.
-        limit: bytes of memory of that device; None if unknown.
+        utilisation: model FLOPs per second as a share of the published bf16 peak; None if no peak is published, as for
+            CPUs, or if no step has been timed yet.
+        memory: bytes in use on the device with the highest memory usage, or by this process on a CPU; None if unknown.
+        limit: total memory of that device in bytes; None if unknown.
     """
 
     utilisation: float | None
@@ -31,7 +31,7 @@ class Usage:
 
     @property
     def times(self) -> dict[str, float]:
-        """The known values by the names under which a run's times store them."""
+        """The known values, keyed by the names under which they are stored with a run's times."""
         named = {"utilisation": self.utilisation, "memory_bytes": self.memory, "memory_limit": self.limit}
         return {name: float(value) for name, value in named.items() if value is not None}
 
@@ -40,16 +40,18 @@ def measure_usage(devices: Sequence[Device], flops_per_second: float | None) -> 
     """Return the current usage of devices.
 
     Args:
-        flops_per_second: model FLOPs per second on all devices together; None if no step was timed yet.
+        devices: the devices of a pack.
+        flops_per_second: model FLOPs per second on all devices together; None if no step has been timed yet.
     """
     memory, limit = memory_in_use([device for device in devices if device.process_index == jax.process_index()])
     return Usage(utilisation(devices[0].device_kind, len(devices), flops_per_second), memory, limit)
 
 
 def utilisation(device_kind: str, devices: int, flops_per_second: float | None) -> float | None:
-    """Return the model FLOPs utilisation: model FLOPs per second over the devices' published peak; None if unknown.
+    """Return the model FLOPs utilisation; None if unknown.
 
-    Rematerialisation and padding do not count.
+    It is the ratio of model FLOPs per second to the published peak of the devices. FLOPs for rematerialisation and
+    padding do not count.
 
     Source: Chowdhery et al. 2022 (PaLM), section 4.1.
     """
@@ -60,7 +62,7 @@ def utilisation(device_kind: str, devices: int, flops_per_second: float | None) 
 
 
 def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
-    """Return the bytes in use and the bytes of memory of the fullest device; see `Usage`."""
+    """Return the bytes in use and the total bytes of the device with the highest memory usage. See `Usage`."""
     if devices[0].platform == "cpu":
         return resident_bytes(), host_bytes()
     stats = [found for device in devices if (found := device.memory_stats()) and "bytes_in_use" in found]
@@ -71,7 +73,7 @@ def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
 
 
 def resident_bytes() -> int:
-    """Return the resident set size of this process in bytes; its peak where the system lacks `/proc`."""
+    """Return the resident set size of this process in bytes; its peak if the system has no `/proc`."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return peak_bytes()
