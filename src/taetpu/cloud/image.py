@@ -1,6 +1,7 @@
-"""Container images for jobs, built by Cloud Build from the project's Dockerfile and stored in Artifact Registry.
+"""Build container images for jobs with Cloud Build and store them in Artifact Registry.
 
-The tag is a hash of the files, so the same content is built once.
+An image is built from the project's Dockerfile. Its tag is a hash of the project's files, so that the same content is
+built only once.
 """
 
 import hashlib
@@ -25,10 +26,10 @@ def address(settings: Settings, name: str, tag: str = "") -> str:
 
 
 def content_tag(folder: Path) -> str:
-    """Return a hash of the files of a folder that git does not ignore.
+    """Return a hash of the files in a folder, except those that git ignores.
 
     Raises:
-        UserError: the folder has no Dockerfile.
+        UserError: if the folder has no Dockerfile.
     """
     if not (folder / "Dockerfile").is_file():
         raise UserError("no Dockerfile", file=folder, remedy="Write one; docs/cloud.md has an example.")
@@ -41,7 +42,7 @@ def content_tag(folder: Path) -> str:
 
 
 def repository_commands(settings: Settings) -> list[Command]:
-    """Return the commands that create the repository; none if it exists."""
+    """Return the commands that create the repository; an empty list if the repository exists."""
     place = {"location": settings.default_region}
     listed = read(command("artifacts", "repositories", "list", **place)) or []
     if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):
@@ -56,7 +57,7 @@ def build_command(settings: Settings, folder: Path, name: str, tag: str) -> Comm
 
 
 def list_images(settings: Settings) -> list[dict[str, Any]]:
-    """Return the images of the repository with tags and sizes."""
+    """Return the images in the repository, with tags and sizes."""
     return (
         read(command("artifacts", "docker", "images", "list", address(settings, "").rstrip("/"), include_tags=True))
         or []

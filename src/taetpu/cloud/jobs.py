@@ -1,6 +1,7 @@
-"""Start, follow and end jobs on a machine's hosts, through `agent` on each of them.
+"""Start, follow and end jobs on a machine's hosts, through `agent` on each host.
 
-A job starts on all chosen hosts or on none. It survives lost connections, and no line of its log is lost.
+A job starts either on all chosen hosts or on none. It continues after a lost connection, and no line of its log is
+lost.
 """
 
 import json
@@ -17,7 +18,7 @@ from taetpu.cloud.gcloud import CloudError
 from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable
 
 ANSWER = 60.0
-"""Seconds in which a host must answer a request."""
+"""Seconds within which a host must answer a request."""
 REFUSED = 4
 BUSY = "`taetpu tpu stop` ends a job; `taetpu tpu ssh COMMAND` runs a program that uses no TPU beside it."
 RECONNECT = 2.0
@@ -25,7 +26,7 @@ RECONNECT = 2.0
 
 
 class Refused(CloudError):
-    """A host refused a job: another one runs, or a process holds the TPU."""
+    """A host refused a job, because another job runs or a process holds the TPU."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class Request:
 
     Attributes:
         folder: working folder, relative to the home folder.
-        environment: variables; `{job}` becomes the job's folder, `{worker}` the host's number.
+        environment: environment variables. In values, `{job}` is replaced by the job's folder and `{worker}` by the
+            host's number.
         image: container image; "" for the machine's virtual environment.
-        secrets: by variable, the name of a secret in Secret Manager; the host reads it.
+        secrets: names of secrets in Secret Manager, by environment variable. The host reads the secrets.
     """
 
     commands: Sequence[Sequence[str]]
@@ -55,8 +57,8 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
     """Start a job on all hosts or on none; return its name.
 
     Raises:
-        Unreachable: a host does not answer. The job did not start, or was stopped again.
-        Refused: another job runs, or a process holds the TPU.
+        Unreachable: if a host does not answer. Hosts on which the job started are told to stop it.
+        Refused: if another job runs, or a process holds the TPU.
     """
     chosen = list(hosts.all if workers is None else workers)
     name = name or new_name()
@@ -81,19 +83,24 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
 
 
 def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return by worker its `jobs` (oldest first), `chips`, `holders` of the TPU and `free_bytes` of the disk.
+    """Return the state of each host, by worker.
+
+    Returns:
+        For each worker: its `jobs` (oldest first), the number of `chips`, the processes that hold the TPU (`holders`),
+        and the free space on its disk (`free_bytes`).
 
     Raises:
-        Unreachable: a host does not answer.
+        Unreachable: if a host does not answer.
     """
     return _ask(hosts, "state", {}, workers)
 
 
 def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return a job's description by worker; that of the newest job if the name is "".
+    """Return the descriptions of a job by worker. If `name` is "", the job is the newest one.
 
     Raises:
-        CloudError: no host has it.
+        CloudError: if no host has the job.
+        Unreachable: if a host does not answer.
     """
     states = state(hosts, workers)
     names = list(dict.fromkeys(job["name"] for host in states.values() for job in host["jobs"]))
@@ -107,16 +114,16 @@ def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[
 
 
 def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """Return the jobs that run on any host."""
+    """Return the running jobs of all hosts."""
     return [job for host in state(hosts, workers).values() for job in host["jobs"] if job["state"] == "running"]
 
 
 def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace: float = 30.0) -> dict[int, Any]:
-    """End a job with SIGTERM, and SIGKILL after `grace` seconds; return its description by worker.
+    """End a job with SIGTERM, and with SIGKILL after `grace` seconds; return its descriptions by worker.
 
     Raises:
-        CloudError: no host has it.
-        Unreachable: a host does not answer.
+        CloudError: if no host has the job.
+        Unreachable: if a host does not answer.
     """
     found = find(hosts, name, workers)
     request = {"name": next(iter(found.values()))["name"], "grace": grace}
@@ -124,7 +131,7 @@ def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace
 
 
 def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
-    """Delete the folders of ended jobs, all or those named; return their names."""
+    """Delete the folders of the named jobs, or of all jobs, that have ended; return the names of these jobs."""
     deleted = _ask(hosts, "clean", {"names": list(names)}, workers)
     return sorted({name for own in deleted.values() for name in own})
 
@@ -147,13 +154,13 @@ def follow(
         hosts: the machine's hosts.
         name: the job's name.
         write: called with each line.
-        workers: default: all.
-        to_end: continue until the job ends.
+        workers: numbers of the hosts to follow; default: all hosts.
+        to_end: whether to continue until the job ends.
         patience: seconds for which a host may be unreachable.
-        offsets: by worker, the bytes that were passed on before; updated in place.
+        offsets: number of bytes of each log that are already read, by worker; updated in place.
 
     Raises:
-        Unreachable: a host was unreachable for longer.
+        Unreachable: if a host is unreachable for longer than `patience`.
     """
     chosen = list(hosts.all if workers is None else workers)
     offsets = {} if offsets is None else offsets
@@ -207,7 +214,7 @@ def _follow_one(
 def _read_lines(
     hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]
 ) -> tuple[int, CommandResult]:
-    """Run a command that prints a log; return the bytes of whole lines that it printed, and its result."""
+    """Run a command that prints a log; return the number of bytes that were passed to `write`, and the result."""
     process = subprocess.Popen(
         [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

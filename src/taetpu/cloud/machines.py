@@ -1,8 +1,9 @@
-"""TPU machines of either Google API: the gcloud commands for them, and the state that gcloud reports.
+"""Build gcloud commands for TPU machines, and read the state of machines, in both Google APIs.
 
-`tpu-api` (v2 to v6e): a queued resource and its node, both with the machine's name. `gce` (v5p, v6e, TPU7x on one
-host): a Compute Engine instance. Compute Engine deletes an instance at the end of `--max-run-duration`; the TPU API has
-no such limit, so a timer on the machine deletes it (see `startup`). `--valid-until-duration` limits the time in queue.
+In `tpu-api` (v2 to v6e), a machine is a queued resource and its node, both with the machine's name. In `gce` (v5p, v6e
+and TPU7x with one host), a machine is a Compute Engine instance. Compute Engine deletes an instance at the end of
+`--max-run-duration`. The TPU API has no such limit, so a timer on the machine deletes it (see `startup`).
+`--valid-until-duration` limits the time that a queued resource waits.
 
 Sources of the states: https://cloud.google.com/tpu/docs/reference/rest/v2,
 https://cloud.google.com/compute/docs/instances/instance-lifecycle.
@@ -39,7 +40,13 @@ STATES: Mapping[str, State] = {
 
 @dataclass(frozen=True)
 class Worker:
-    """A host of a machine: internal address, external address ("" for none) and instance name ("" if unknown)."""
+    """A host of a machine.
+
+    Attributes:
+        internal: internal IP address.
+        external: external IP address; "" if the host has none.
+        instance: name of the instance; "" if unknown.
+    """
 
     internal: str
     external: str = ""
@@ -51,9 +58,9 @@ class Machine:
     """A machine as the API describes it.
 
     Attributes:
-        detail: the API's state, with the reason of a failure.
+        detail: state as the API names it, with the reason if the machine failed.
         created: ISO time of the request.
-        has_request: it belongs to a queued resource, which uses quota until it is deleted.
+        has_request: whether a queued resource for the machine exists. It uses quota until it is deleted.
     """
 
     name: str
@@ -70,12 +77,12 @@ class Machine:
 
     @property
     def owner(self) -> str:
-        """Label of its owner; "" if taetpu did not make it."""
+        """Owner in the machine's labels; "" if taetpu did not make the machine."""
         return self.labels.get(labels.OWNER, "")
 
     @property
     def study(self) -> str:
-        """Label of the study it was made for; "" for none."""
+        """Study in the machine's labels, for which the machine was made; "" for none."""
         return self.labels.get(labels.STUDY, "")
 
 
@@ -84,10 +91,10 @@ class Spec:
     """The specification of a machine.
 
     Attributes:
-        hours: hours from its start until it is deleted.
+        hours: hours from the machine's start until it is deleted.
         runtime: software version (tpu-api) or image family (gce).
         reservation: name of the reservation; "" for none.
-        study: study that the machine is made for; "" for none.
+        study: study for which the machine is made; "" for none.
     """
 
     name: str
@@ -108,12 +115,12 @@ class Spec:
 
     @property
     def max_hours(self) -> float:
-        """Hours from the request to the latest end: a queued resource may wait for as long as it may run."""
+        """Maximum hours from the request to the end. A queued resource may wait for as long as it may run."""
         return self.hours * (2 if self.api == "tpu-api" else 1)
 
     @property
     def identity(self) -> str:
-        """Hash of all settings that a machine is made with, except hours and study."""
+        """Hash of all settings of the machine except hours and study."""
         parts = (self.tpu.name, self.tpu.topology_name, self.api, self.runtime, self.spot, self.reservation)
         where = (self.service_account, self.network, self.subnetwork, self.external_ip, self.disk_gb)
         return labels.digest(repr((*parts, *where)))
@@ -129,13 +136,13 @@ class Spec:
 
 
 def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
-    """Return the command that requests a machine; with `--async`, its answer only confirms the request.
+    """Return the command that requests a machine. Because of `--async`, its answer only confirms the request.
 
     Args:
-        spec: the machine.
-        zone: its zone.
-        startup: file of the startup script.
-        ssh_key: public key, one line.
+        spec: specification of the machine.
+        zone: zone of the machine.
+        startup: file with the startup script.
+        ssh_key: public key, as one line.
     """
     common = {
         "zone": zone, "labels": labels.format_labels(spec.labels()), "async": True, "tags": TAG,
@@ -161,7 +168,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
 
 
 def delete_command(machine: Machine) -> Command:
-    """Return the command that deletes a machine, with its queued resource if it has one."""
+    """Return the command that deletes a machine and, if it exists, its queued resource."""
     if machine.api == "gce":
         return command("compute", "instances", "delete", machine.name, zone=machine.zone)
     if machine.has_request:
@@ -171,9 +178,9 @@ def delete_command(machine: Machine) -> Command:
 
 
 def list_commands(zone: str = "-", api: str = "") -> list[Command]:
-    """Return the commands that list queued resources, nodes and TPU instances in one zone or all (`-`).
+    """Return the commands that list queued resources, nodes and TPU instances in one zone or in all zones (`-`).
 
-    Requests are listed before nodes, so a request that becomes active in between is seen with its node.
+    Requests are listed before nodes. Therefore, the node of a request that becomes active in between is listed.
     """
     types = "machineType~/machineTypes/ct OR machineType~/machineTypes/tpu"  # gcloud reads (ct|tpu) as a list
     lines = []
@@ -185,16 +192,16 @@ def list_commands(zone: str = "-", api: str = "") -> list[Command]:
 
 
 def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Return the TPU machines of all owners in one zone or all (`-`), from one API or both.
+    """Return the TPU machines of all owners in one zone or in all zones, from one API or from both.
 
     Args:
-        zone: the zone, or `-`.
-        unreachable: list to append the zones that did not answer to; without it, they are an error.
+        zone: the zone; `-` for all zones.
+        unreachable: list to which zones that did not answer are appended. If it is None, they raise an error.
         api: the API; "" for both.
 
     Raises:
-        CloudError: an API did not answer; see `gcloud.run`.
-        OutcomeUnknown: a zone did not answer.
+        CloudError: if a command failed; see `gcloud.run`.
+        OutcomeUnknown: if a zone did not answer and `unreachable` is None.
     """
     answers = [list_resources(line) for line in list_commands(zone, api)]
     places = sorted({place for _, missing in answers for place in missing})
@@ -208,15 +215,15 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
 
 def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Return the machines with a name; several if it was requested twice. See `list_machines`."""
+    """Return the machines with a name, of which there may be several. The arguments are those of `list_machines`."""
     return [machine for machine in list_machines(zone, unreachable, api) if machine.name == name]
 
 
 def check_reached(unreachable: Sequence[str]) -> None:
-    """Raise an error if zones did not answer, so that a list of machines is incomplete.
+    """Raise an error if a list of machines is incomplete because zones did not answer.
 
     Raises:
-        OutcomeUnknown: zones did not answer.
+        OutcomeUnknown: if `unreachable` is not empty.
     """
     if unreachable:
         problem = f"{', '.join(unreachable)} did not answer: machines there are not listed, and may cost money"
@@ -224,15 +231,15 @@ def check_reached(unreachable: Sequence[str]) -> None:
 
 
 def attributes_command(machine: Machine) -> Command:
-    """Return the command that reads the guest attributes of a TPU API machine's hosts."""
+    """Return the command that reads the guest attributes of the hosts of a TPU API machine."""
     return command("compute", "tpus", "tpu-vm", "get-guest-attributes", machine.name, zone=machine.zone)
 
 
 def add_instance_names(machine: Machine) -> Machine:
-    """Return a TPU API machine with the instance names of its hosts, which tunnels through IAP need.
+    """Return a machine with the instance names of its hosts, which tunnels through IAP need.
 
-    They are in the guest attribute `hostname`, which `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` reads
-    and a host writes when it has booted.
+    The names are in the guest attribute `hostname`, which a host of the TPU API writes after booting.
+    `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` reads the same attribute.
     """
     if all(worker.external or worker.instance for worker in machine.workers):
         return machine
@@ -243,7 +250,7 @@ def add_instance_names(machine: Machine) -> Machine:
 
 
 def _join_requests(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return a machine for each request, with its node if there is one, and for each node without a request."""
+    """Return a machine for each request, with its node if the node exists, and for each node without a request."""
     by_place = {_zone_and_name(one["name"]): one for one in requests}
     machines = []
     for node in nodes:
@@ -276,7 +283,7 @@ def _tpu_machine(request: Mapping[str, Any] | None, node: Mapping[str, Any] | No
 
 
 def _tpu_state(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> tuple[State, str]:
-    """Return the state and the API's name for it. A machine is lost if its request or its node is."""
+    """Return the state, and the API's name for it. A machine is lost if its request or its node is lost."""
     queued = (request or {}).get("state", {})
     name, of_node = queued.get("state", ""), (node or {}).get("state", "")
     if request is None or name == "ACTIVE":
@@ -296,7 +303,7 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
     interfaces = instance.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
     kind, status = _last_segment(instance["machineType"]), instance.get("status", "")
-    # taetpu only ever deletes instances, so somebody else stopped one that is suspended or terminated: keep its disk.
+    # taetpu never stops instances. A suspended or terminated one was stopped by somebody else: its disk is kept.
     state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
         name=instance["name"], zone=_last_segment(instance["zone"]), api="gce", type=_slice_name(kind), state=state,
@@ -307,13 +314,13 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
 
 
 def _slice_name(machine_type: str) -> str:
-    """Return the slice of a machine type, such as `v6e-8`; the type itself if it is unknown."""
+    """Return the name of the slice with a machine type, such as `v6e-8`; the type itself if it is unknown."""
     slices = (one for chip in generations() for one in chip.slices())
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 
 
 def _zone_and_name(full: str) -> tuple[str, str]:
-    """Return zone and name of `projects/P/locations/ZONE/nodes/NAME`."""
+    """Return the zone and the name from `projects/P/locations/ZONE/nodes/NAME`."""
     return full.split("/locations/")[1].split("/")[0], _last_segment(full)
 
 

@@ -1,6 +1,6 @@
-"""Zones and rates of TPUs, from the dated table with sources in `core/chips.yaml`.
+"""Look up zones and rates of TPUs in the table in `core/chips.yaml`, which gives dates and sources.
 
-No command queries a price service. A listed zone may have no capacity; only a request shows that.
+No command queries a price service. A zone in the table may have no capacity, which only a request can show.
 """
 
 import math
@@ -15,7 +15,12 @@ from taetpu.core.errors import UserError, suggest
 
 @dataclass(frozen=True)
 class Rate:
-    """USD per chip-hour, None if unknown. `elsewhere`: the region's rate is unknown; this is the highest known one."""
+    """A rate in USD per chip-hour.
+
+    Attributes:
+        usd: the rate; None if unknown.
+        elsewhere: whether the region's rate is unknown, so that `usd` is the highest known rate of any region.
+    """
 
     usd: float | None
     elsewhere: bool = False
@@ -36,7 +41,7 @@ class Cost:
 
     @property
     def most(self) -> float | None:
-        """The cost if the machine runs for all of its hours; None if the region's rate is unknown."""
+        """Cost in USD if the machine runs for all its hours; None if the region's rate is unknown."""
         return None if self.hourly is None or self.rate.elsewhere else self.hourly * self.hours
 
     def __str__(self) -> str:
@@ -54,15 +59,18 @@ def zones(tpu: Slice) -> list[str]:
 
 
 def zones_by_rate(tpu: Slice, spot: bool) -> list[str]:
-    """Return the zones that offer a slice's generation, the cheapest first; among equal rates US zones first."""
+    """Return the zones that offer a slice's generation, in increasing order of rate.
+
+    Among zones with the same rate, US zones come first.
+    """
     return sorted(zones(tpu), key=lambda zone: rate(tpu, zone, spot).usd or math.inf)
 
 
 def api_for(tpu: Slice, wanted: str = "") -> Api:
-    """Return the API for a slice: the wanted one, or else the default of its generation.
+    """Return the API for a slice: the wanted API, or the default API if `wanted` is "".
 
     Raises:
-        UserError: there is no such API, or it does not offer the slice.
+        UserError: if no API has the wanted name, or the API does not offer the slice.
     """
     known = tpu.generation.apis
     if wanted and wanted not in ("gce", "tpu-api"):
@@ -80,10 +88,10 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
 
 
 def runtime_for(tpu: Slice, api: Api) -> str:
-    """Return the software version (tpu-api) or image family (gce) that a slice boots with.
+    """Return the software version (tpu-api) or image family (gce) with which a slice boots.
 
     Raises:
-        UserError: the table has none.
+        UserError: if the table has no value for the generation.
     """
     found = tpu.generation.image_family if api == "gce" else tpu.generation.runtime
     if found is None:
@@ -93,7 +101,7 @@ def runtime_for(tpu: Slice, api: Api) -> str:
 
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
-    """Return the rate of a slice's chips in a zone. Reservations count at the on-demand rate."""
+    """Return the rate of a slice's chips in a zone. For reservations, the on-demand rate is used."""
     known = dict(tpu.generation.usd)
     if own := known.get(zone.rpartition("-")[0]):
         return Rate(own[spot])
@@ -106,7 +114,7 @@ def cost(spec: Spec, zone: str) -> Cost:
 
 
 def hourly_cost(machine: Machine) -> float | None:
-    """Return the USD per hour of an existing machine; None if its type or rate is unknown."""
+    """Return the cost of an existing machine in USD per hour; None if its type or rate is unknown."""
     for tpu in (one for chip in generations() for one in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
             return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
@@ -114,10 +122,10 @@ def hourly_cost(machine: Machine) -> float | None:
 
 
 def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
-    """Return the zones in which a machine costs at most `max_usd`; all zones without a limit.
+    """Return the zones in which a machine costs at most `max_usd`; all zones if there is no limit.
 
     Raises:
-        UserError: there is none; the remedy is a number of hours that fits.
+        UserError: if there is no such zone. The remedy gives a number of hours that costs at most `max_usd`, if any.
     """
     if max_usd is None:
         return list(zones)

@@ -1,8 +1,8 @@
 """Prepare a machine for jobs, from its first boot.
 
-A machine runs `startup.sh` as root at each boot: it starts the timer that deletes the machine and installs rsync.
-`prepare` waits for it and installs taetpu with this computer's versions. Never tried with apt, systemd and uv on a real
-machine.
+A machine runs `startup.sh` as root at each boot. The script starts the timer that deletes the machine, and installs
+rsync. `prepare` waits for the script and installs taetpu, with the same versions of packages as on this computer. This
+has not been run with apt, systemd and uv on a real machine.
 """
 
 import shlex
@@ -41,7 +41,7 @@ class NotSetUp(CloudError):
 
 
 def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
-    """Return the startup script of a machine: bash, run as root at every boot."""
+    """Return the startup script of a machine. It is written in bash and runs as root at every boot."""
     values = {
         "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
         "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[labels.EXPIRES],
@@ -55,12 +55,12 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
 def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -> Hosts:
     """Wait until all hosts of a machine are ready, install what jobs need, and return the hosts.
 
-    A repeated call does only what is missing.
+    A repeated call performs only the missing steps.
 
     Raises:
-        Unreachable: a host does not answer within `ready_minutes`.
-        NotSetUp: a startup script failed or exceeded `ready_minutes`.
-        CloudError: the environment cannot be installed.
+        Unreachable: if a host does not answer within `ready_minutes`.
+        NotSetUp: if a startup script fails or takes longer than `ready_minutes`.
+        CloudError: if the environment cannot be installed.
     """
     end = time.monotonic() + settings.ready_minutes * 60
     hosts = _connect(machine, settings, end)
@@ -83,10 +83,10 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
 
 
 def requirements() -> str:
-    """Return taetpu's requirements on a TPU, an empty line, and the versions installed here.
+    """Return taetpu's requirements on a TPU, an empty line, and the package versions installed on this computer.
 
     Raises:
-        UserError: taetpu is not installed, so its requirements are unknown.
+        UserError: if taetpu is not installed, so that its requirements are unknown.
     """
     from packaging.requirements import Requirement
 
@@ -105,7 +105,7 @@ def requirements() -> str:
         if one.name.lower() not in pinned:
             try:
                 pinned[one.name.lower()] = version(one.name)
-            except PackageNotFoundError:  # for another platform
+            except PackageNotFoundError:  # the package is for another platform
                 continue
             waiting += needed(one.name, tuple(one.extras))
     first = [one.name for one in own if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
@@ -113,7 +113,7 @@ def requirements() -> str:
 
 
 def _connect(machine: Machine, settings: Settings, end: float) -> Hosts:
-    """Return the hosts of a machine, waiting until they have booted and reported their names."""
+    """Wait until the hosts of a machine have booted and reported their names, and return the hosts."""
     while True:
         try:
             return Hosts.configure(machine, settings.user, settings.project)
