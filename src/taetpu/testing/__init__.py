@@ -1,4 +1,4 @@
-"""Checks for plug-in authors: `check_component`, or `python -m taetpu.testing FILE` for every kind in a file."""
+"""Checks for plug-in authors: `check_component`, or `python -m taetpu.testing FILE` to check every kind in a file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +14,22 @@ __all__ = ["ComponentError", "Report", "check_component"]
 def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | None = None, **settings: Any) -> Report:
     """Check a component in tiny models against the requirements of its slot.
 
-    The checks depend on the slot: shapes and dtypes (float32 and bfloat16), randomness from the key alone, jit against
-    eager execution, causality, gradients, scanned layers against unrolled ones, packed runs against single ones, and
-    that traced fields are inputs of the program. See docs/plugins.md.
+    The checks depend on the slot. They cover shapes and dtypes (in float32 and bfloat16), random numbers that depend
+    only on the key, agreement of compiled and eager execution, causality, gradients, agreement of scanned and unrolled
+    layers, agreement of packed and single runs, and traced fields as inputs of the program. See docs/plugins.md.
 
     Args:
-        slot: The slot, e.g. "ffn".
-        kind: A kind of the slot by name, or a component.
-        plugin: The file that registers the kind; None for a kind that is already registered.
-        settings: Fields of the kind.
+        slot: The name of the slot, e.g. "ffn".
+        kind: The name of a kind in the slot, or a component.
+        plugin: The file that registers the kind; None if the kind is already registered.
+        settings: Values for the fields of the kind.
 
     Returns:
-        The report of every check. `print` it for a table.
+        The report with the results of all checks. Print it to see a table.
 
     Raises:
-        ComponentError: If a check fails. The text lists every failure with expected and actual values and the place.
+        ComponentError: If a check fails. The message lists every failure with the expected value, the actual value and
+            the place in the source.
         UserError: If the slot or the kind does not exist, or the settings are invalid.
     """
     from taetpu.core.runtime import prepare_jax

@@ -1,4 +1,4 @@
-"""Checks of tasks and tokenizers."""
+"""Checks for tasks and tokenizers."""
 
 import json
 import tempfile
@@ -26,7 +26,7 @@ UNSEEN = [chr(code) for code in range(0x4E00, 0x4E10)]
 
 
 def check_task(checks: Checks) -> None:
-    """Run every check of a task."""
+    """Run all checks for a task."""
     component: Any = checks.component
     prepared: list[Any] = []
     if not checks.run("prepare", check_prepare, component, prepared):
@@ -42,7 +42,7 @@ def check_task(checks: Checks) -> None:
 
 
 def check_prepare(component: Any, prepared: list[Any]) -> str:
-    """Check that two preparations agree and that `facts` is JSON; `prepared` receives both sources."""
+    """Check that two preparations agree and that `facts` is valid JSON; append both sources to `prepared`."""
     at = (component, "prepare")
     prepared += [component.prepare(Path.cwd()) for _ in range(2)]
     one, two = prepared
@@ -63,7 +63,7 @@ def check_prepare(component: Any, prepared: list[Any]) -> str:
 
 
 def check_rows(component: Any, source: Any) -> str:
-    """Check that the windows of a step depend on seed and step alone, not on the range of steps requested."""
+    """Check that the windows of a step depend only on the seed and the step, not on the requested range of steps."""
     at = (source, "rows")
     whole = source.rows(3, 0, 5, BATCH)
     if describe_array(whole) != f"(5, {BATCH}) int32":
@@ -78,7 +78,7 @@ def check_rows(component: Any, source: Any) -> str:
 
 
 def check_batch(component: Any, source: Any) -> str:
-    """Check a batch's shapes, dtypes and token ids, and that packed and single runs read identical batches."""
+    """Check shapes, dtypes and token ids of a batch, and that packed and single runs read identical batches."""
     at = (source, "batch")
     windows, keys = jnp.asarray(source.rows(3, 0, 2, BATCH)), jnp.stack([root_key(0), root_key(1)])
     arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
@@ -111,7 +111,7 @@ def _check_values(one: Any, source: Any, at: Any) -> None:
 
 
 def check_evaluation(component: Any, source: Any) -> str:
-    """Check that evaluation splits have the shapes and dtypes of training windows, and that there is one."""
+    """Check that evaluation splits have the shapes and dtypes of training windows, and that at least one exists."""
     at, sizes = (source, "evaluation"), {}
     for split in ("val", "test"):
         data = source.evaluation(split)
@@ -131,7 +131,7 @@ def check_evaluation(component: Any, source: Any) -> str:
 
 
 def check_prompt(component: Any, source: Any) -> str:
-    """Check the prompt that samples start with, and that tokens can be shown as text."""
+    """Check the shape of the prompt for sampling, and that tokens can be shown as text."""
     found = np.asarray(source.prompt())
     if found.ndim != 1 or not 1 <= len(found) <= source.seq_len:
         raise CheckFailed(
@@ -146,7 +146,7 @@ def check_prompt(component: Any, source: Any) -> str:
 
 
 def check_tokenizer(checks: Checks) -> None:
-    """Run every check of a tokenizer."""
+    """Run all checks for a tokenizer."""
     component: Any = checks.component
     trained: list[Any] = []
     if not checks.run("train", check_train, component, trained):
@@ -158,7 +158,7 @@ def check_tokenizer(checks: Checks) -> None:
 
 
 def check_train(component: Any, trained: list[Any]) -> str:
-    """Check that training twice gives the same tokenizer; `trained` receives both."""
+    """Check that training twice gives the same tokenizer; append both tokenizers to `trained`."""
     trained += [component.train(TEXT) for _ in range(2)]
     if trained[0].to_json() != trained[1].to_json():
         raise CheckFailed("training twice on one text gives different tokenizers", at=(component, "train"))
@@ -166,7 +166,7 @@ def check_train(component: Any, trained: list[Any]) -> str:
 
 
 def check_round_trip(tokenizer: Any) -> str:
-    """Check that encoding returns int32 ids of the vocabulary, and that decoding them restores the text."""
+    """Check that encoding returns int32 ids in the vocabulary, and that decoding the ids restores the text."""
     ids = tokenizer.encode(TEXT)
     if describe_array(ids) != f"({len(ids)},) int32":
         raise CheckFailed(
@@ -183,7 +183,7 @@ def check_round_trip(tokenizer: Any) -> str:
 
 
 def check_reload(tokenizer: Any) -> str:
-    """Check that a tokenizer read from tokenizer.json, as when a model is opened, equals the trained one."""
+    """Check that a tokenizer loaded from tokenizer.json, as in `open_run`, agrees with the trained tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "tokenizer.json")
         file.write_text(tokenizer.to_json())
@@ -196,12 +196,12 @@ def check_reload(tokenizer: Any) -> str:
 
 
 def check_escape_bits(tokenizer: Any) -> str:
-    """Check that `escape_bits` charges enough bits to tell apart texts that encode to the same tokens."""
+    """Check that `escape_bits` returns enough bits to distinguish texts that encode to the same tokens."""
     charged = dict[tuple[int, ...], list[float]]()
     for text in (TEXT + character for character in UNSEEN):
         try:
             ids, bits = tokenizer.encode(text), tokenizer.escape_bits(text)
-        except UserError:  # such characters are refused
+        except UserError:  # the tokenizer rejects this character
             continue
         if bits is not None:
             charged.setdefault(tuple(ids), []).append(bits)

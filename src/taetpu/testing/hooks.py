@@ -1,4 +1,4 @@
-"""Checks of hooks."""
+"""Checks for hooks."""
 
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from taetpu.testing.training import STEPS, Numbers, describe_change, split_numbe
 
 
 def check_hook(checks: Checks) -> None:
-    """Run the checks of every method that a hook overrides."""
+    """Run the checks for every method that a hook overrides."""
     component: Any = checks.component
     read: set[str] = set()
     well_formed = True
@@ -45,7 +45,7 @@ def check_hook(checks: Checks) -> None:
         read |= find_read_numbers(call, numbers, *first)
     if well_formed:
         checks.run("numbers", describe_numbers, numbers, read, checks)
-    else:  # the failing method may be the one that reads them
+    else:  # the failing method may be the method that reads the numbers
         checks.skip("numbers")
 
 
@@ -65,7 +65,7 @@ def _make_arguments(method: str, seed: int) -> tuple[Any, ...]:
 
 
 def check_form(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...]) -> str:
-    """Check that a method returns the shapes and dtypes of its first argument."""
+    """Check that the result of a method has the shapes and dtypes of its first argument."""
     expected, seen = array_specs(given[0]), array_specs(jax.eval_shape(call, numbers, *given))
     if seen != expected or jax.tree.structure(jax.eval_shape(call, numbers, *given)) != jax.tree.structure(given[0]):
         raise CheckFailed(f"{describe_change(f'the result of {method}', expected, seen)}", at=(component, method))
@@ -73,8 +73,8 @@ def check_form(component: Any, method: str, call: Any, numbers: Numbers, given: 
 
 
 def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], found: list) -> str:
-    """Check that one key gives identical results when compiled twice, and that tokens stay in the vocabulary."""
-    first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # partial: jit caches by function
+    """Check that two compiled calls with one key agree, and that tokens are in the vocabulary."""
+    first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # `partial` bypasses jit's cache
     if not identical(first, again):
         remedy = "Draw from now.key, or from named(now.key, 'NAME') for several draws."
         raise CheckFailed(f"two calls of {method} with one key differ", at=(component, method), remedy=remedy)

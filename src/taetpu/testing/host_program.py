@@ -1,4 +1,4 @@
-"""The outputs of a tiny model that holds the component: rolled and unrolled scans, single layers, and gradients."""
+"""Outputs of a tiny model that contains the component: logits, layer outputs with and without scans, and gradients."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is giv
 
 
 class OneLayer(eqx.Module):
-    """A layer outside any scan, whose layer number is a Python int."""
+    """A layer that is called outside any scan, with its layer number as a Python int."""
 
     block: Any
     number: int = eqx.field(static=True)
@@ -38,22 +38,22 @@ class OneLayer(eqx.Module):
 
 
 class Rolled(Stack):
-    """A stack that is never unrolled. Stacks this small are by default, which would leave rolled loops untested."""
+    """A stack that is never unrolled. By default, small stacks are unrolled, so rolled loops would remain untested."""
 
     @property
     def layers_per_pass(self) -> int:
-        """One layer."""
+        """The number of layers per loop iteration, which is always 1."""
         return 1
 
 
 def with_single_layers(model: LM) -> LM:
-    """Return the model with its layers called one after another, outside any scan."""
+    """Return the model with layers that are called one after another, outside any scan."""
     layers = (OneLayer(stack.layer(i), stack.start + i) for stack in model.stacks for i in range(stack.size))
     return eqx.tree_at(lambda m: m.stacks, model, tuple(layers))
 
 
 def with_rolled_layers(model: LM) -> LM:
-    """Return the model with its layers in a scan that is not unrolled."""
+    """Return the model with layers in a scan that is not unrolled."""
     stacks = (Rolled(stack.block, stack.start, stack.size) for stack in model.stacks)
     return eqx.tree_at(lambda m: m.stacks, model, tuple(stacks))
 
@@ -67,9 +67,10 @@ def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, An
         key: The key of the training step.
 
     Returns:
-        `logits`, `scanned` and `single` (the last layer's output, with layers in a scan and one by one) for each mode,
-        and `gradients`. The scan is unrolled in evaluation and rolled in training. The last layer's output is compared
-        because the final norm would hide a wrong scale.
+        A dictionary with `logits`, `scanned`, `single` and `gradients`. The first three have an entry for each mode.
+        `scanned` and `single` are the output of the last layer, with layers in a scan and with single layers. The scan
+        is unrolled in evaluation and rolled in training. The last layer's output is used instead of the logits because
+        the final norm would hide a wrong scale.
     """
     params, rest = partition_trainable(with_rolled_layers(model))
 
@@ -93,7 +94,7 @@ def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, An
 
 
 class HostProgram:
-    """The host model, built for two seeds, and the outputs of its compiled program."""
+    """The host model for two seeds, and the compiled program that computes its outputs."""
 
     def __init__(self, host: Host):
         self.host, self.start = host, host.model(0)
@@ -103,13 +104,16 @@ class HostProgram:
         self.first = self.run(self.models[0], self.batch, self.key)
 
     def changes(self, batch: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the absolute change of the first model's logits when it reads another batch, for each mode."""
+        """Return the absolute change in the first model's logits when it reads another batch, for each mode."""
         found = self.run(self.models[0], jnp.asarray(batch), self.key)["logits"]
         return {mode: np.abs(np.asarray(found[mode]) - np.asarray(self.first["logits"][mode])) for mode in MODES}
 
 
 def perturb(model: LM, seed: int) -> LM:
-    """Return the model with noise added to every parameter: one that starts at zero would hide what it multiplies."""
+    """Return the model with noise added to every parameter.
+
+    A parameter that is initialised to zero would otherwise hide errors in the values that it is multiplied with.
+    """
     rng = np.random.default_rng(seed)
 
     def moved(array: Any) -> np.ndarray:

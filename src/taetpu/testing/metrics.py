@@ -1,4 +1,4 @@
-"""Checks of metrics."""
+"""Checks for metrics."""
 
 from functools import cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from taetpu.train.step import TrainState, init_state, observe, train_step
 
 
 class TinyRun:
-    """A tiny run, whose training program is recorded before any metric is measured."""
+    """A tiny run. Its training program is recorded before any metric is measured."""
 
     def __init__(self):
         task = {"kind": "copy", "seq_len": SEQ, "symbols": 5, "min_length": 2, "max_length": 3, "eval_size": 2}
@@ -33,7 +33,10 @@ class TinyRun:
         self.text = self.program()
 
     def program(self) -> str:
-        """Return the text of the program that initialises a run and takes one step. Equal text means equal bits."""
+        """Return the text of the program that initialises a run and takes one step.
+
+        Programs with the same text give bitwise identical results.
+        """
 
         def step(seed: jax.Array) -> TrainState:
             state = init_state(self.config, self.source, seed)
@@ -44,7 +47,11 @@ class TinyRun:
         return jit_once(step).lower(jnp.int32(0)).as_text()
 
     def observe(self, component: Any, state: TrainState, seed: Any) -> dict[str, jax.Array]:
-        """Return the values of a metric for the next step. Raise `UserError` if the model lacks one of its sites."""
+        """Return the values of a metric for the next step.
+
+        Raises:
+            UserError: If the model lacks one of the metric's sites.
+        """
         capture(lambda: state.model(jnp.asarray(tokens())), component.sites())()
         return observe(
             state, self.config, self.source, self.source.arrays, self.rows, seed,
@@ -56,7 +63,7 @@ tiny_run = cache(TinyRun)
 
 
 def check_metric(checks: Checks) -> None:
-    """Run every check of a metric."""
+    """Run all checks for a metric."""
     run = tiny_run()
     observe_run = partial(run.observe, checks.component)
     if not checks.run("values", check_values, checks.component, run, observe_run):
@@ -67,7 +74,7 @@ def check_metric(checks: Checks) -> None:
 
 
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
-    """Check that a metric returns at least one scalar by name."""
+    """Check that a metric returns at least one value, and that all values are scalars."""
     try:
         found = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
     except UserError as error:  # an unknown site, or a value that is not a scalar
@@ -79,7 +86,7 @@ def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
 
 
 def check_packs(component: Any, run: TinyRun, observe_run: Any) -> str:
-    """Check that two packed runs are measured as each is alone."""
+    """Check that a metric has the same values in two packed runs as in the same runs alone."""
     seeds = jnp.arange(2)
     states, compiled = [run.init(seed) for seed in seeds], jit_once(observe_run)
     alone = [compiled(*one) for one in zip(states, seeds, strict=True)]
@@ -91,7 +98,7 @@ def check_packs(component: Any, run: TinyRun, observe_run: Any) -> str:
 
 
 def check_training(component: Any, run: TinyRun) -> str:
-    """Check that measuring does not change the program of a training step."""
+    """Check that measuring a metric does not change the program of a training step."""
     if run.program() != run.text:
         raise CheckFailed(
             "measuring the metric changes the program of a training step",
