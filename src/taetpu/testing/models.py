@@ -1,4 +1,4 @@
-"""Checks of a component in a tiny model: causality, gradients, scans, packs, numbers."""
+"""Checks for a component in a tiny model: causality, gradients, scans, packs and traced numbers."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from taetpu.testing.tiny import (
     tokens,
 )
 
-# Substrings of the names of a component's own parameters, by slot.
+# Substrings that identify a component's own parameters by name, by slot.
 OWN = {
     "mixer": (".mixer.",),
     "scores": (".mixer.scores.",),
@@ -44,7 +44,7 @@ AFTER_MODEL = ("same start", "causality", "sequences", "gradients", "layers", "p
 
 
 def check_model(checks: Checks) -> None:
-    """Run every check of a component in a tiny model."""
+    """Run all checks for a component in a tiny model."""
     component, built = checks.component, {}
 
     def build() -> str:
@@ -78,7 +78,7 @@ def check_model(checks: Checks) -> None:
 
 
 def check_numbers(host: Host, checks: Checks) -> str:
-    """Check that the component's traced fields are inputs of the program, and list those that it reads."""
+    """Check that the component's traced fields are inputs of the program, and list the fields that it reads."""
     component = checks.component
     own = split(component, promoted_fields(component))[1]
     # Initialisation is included because initial values may depend on traced fields.
@@ -88,14 +88,14 @@ def check_numbers(host: Host, checks: Checks) -> str:
 
 
 def find_read_numbers(fn: Any, numbers: dict[str, Any], *args: Any) -> set[str]:
-    """Return the numbers that any result of `fn(numbers, *args)` depends on."""
+    """Return the names of the numbers that the results of `fn(numbers, *args)` depend on."""
     traced = jax.make_jaxpr(fn)(numbers, *args)
     used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]
     return {path for path, is_used in zip(sorted(numbers), used, strict=False) if is_used}
 
 
 def describe_numbers(own: Any, read: set[str], checks: Checks) -> str:
-    """Return the traced fields that are read as text, and add a note for those that are not."""
+    """Return a text that lists the traced fields that are read, and add a note on fields that are not read."""
     if unread := sorted(set(own) - read):
         message = f"nothing reads {', '.join(unread)} with these settings: arms that differ only there are identical"
         checks.note("idle numbers", message)
@@ -106,7 +106,7 @@ def describe_numbers(own: Any, read: set[str], checks: Checks) -> str:
 
 
 def check_finite(component: Any, program: HostProgram) -> str:
-    """Check that outputs and gradients of the tiny model are finite."""
+    """Check that the outputs and gradients of the tiny model are finite."""
     for mode, when in MODES.items():
         if not all_finite([program.first[name][mode] for name in ("logits", "scanned", "single")]):
             raise CheckFailed(f"a tiny model with it returns non-finite numbers {when}", at=(component, "init"))
@@ -122,7 +122,7 @@ def check_finite(component: Any, program: HostProgram) -> str:
 
 
 def check_same_start(component: Any, program: HostProgram) -> str:
-    """Check that the parameters of other components start as they do without this one."""
+    """Check that the initial parameters of other components do not depend on this component."""
     without, with_it = named_parameters(plain_model(0)), named_parameters(program.start)
     shared = [name for name in with_it if name in without and not any(part in name for part in OWN[component.slot])]
     for name in shared:
@@ -156,7 +156,7 @@ def check_causality(component: Any, program: HostProgram) -> str:
 
 
 def check_sequences(component: Any, program: HostProgram) -> str:
-    """Check that no logit depends on other sequences of the batch, in evaluation and in training."""
+    """Check that no logit depends on other sequences in the batch, in evaluation and in training."""
     batch = tokens()
     batch[1:] = (batch[1:] + 4) % VOCAB
     for mode, change in program.changes(batch).items():
@@ -171,11 +171,11 @@ def check_sequences(component: Any, program: HostProgram) -> str:
 
 
 def check_gradients(component: Any, program: HostProgram) -> str:
-    """Check that every parameter of the model has a gradient."""
+    """Check that every parameter of the model has a nonzero gradient."""
     found = {name: np.asarray(array) for name, array in named_parameters(program.first["gradients"]).items()}
     own = [name for name in found if any(part in name for part in OWN[component.slot])]
     dead = [name for name, gradient in found.items() if not gradient.any()]
-    # Others come first: a gradient blocked in a later layer also zeroes the component's own in an earlier one.
+    # Report other parameters first: a blocked gradient also zeroes the component's own parameters in earlier layers.
     if others := [name for name in dead if name not in own]:
         raise CheckFailed(
             f"the gradient of {', '.join(others[:3])} is zero everywhere: the component blocks it",
@@ -192,7 +192,7 @@ def check_gradients(component: Any, program: HostProgram) -> str:
 
 
 def check_layers(component: Any, program: HostProgram) -> str:
-    """Check that scanned layers agree with single ones: unrolled in evaluation, rolled in training."""
+    """Check that scanned layers agree with single layers. The scan is unrolled in evaluation and rolled in training."""
     found = {mode: distance(program.first["scanned"][mode], program.first["single"][mode]) for mode in MODES}
     for mode, apart in found.items():
         if not apart < TOLERANCE:
@@ -222,7 +222,14 @@ def packed_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any
 
 
 def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init") -> str:
-    """Check that packed runs agree with single ones to `TOLERANCE`, and return how well."""
+    """Check that packed and single runs agree within `TOLERANCE`, and return a text with their largest difference.
+
+    Args:
+        component: The component to check.
+        packed: The results of the packed runs.
+        alone: The results of the single runs.
+        method: The method of the component that a failure refers to.
+    """
     apart = distance(packed, alone)
     if not apart < TOLERANCE:
         raise CheckFailed(

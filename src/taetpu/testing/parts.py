@@ -1,4 +1,4 @@
-"""Checks of a component outside a model: initial parameters, inputs and results, repeated and compiled calls."""
+"""Checks for a component outside a model: initial parameters, inputs and results, repeated and compiled calls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,12 +36,12 @@ SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
 
 
 def setup(batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
-    """Return the sizes that a component is checked with."""
+    """Return the sizes and the dtype with which a component is checked."""
     return Setup(dims(), batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig())
 
 
 def check_parts(checks: Checks) -> bool:
-    """Run the checks of every place that calls the component, and return whether a model can be built from it."""
+    """Run the checks for every part of a model that calls the component; return whether a model can be built."""
     component = checks.component
     passed = [_check_part(checks, f"{name} ".lstrip(), part)
               for name, part in PARTS[component.slot].items() if acts_at(component, name)]  # fmt: skip
@@ -65,7 +65,7 @@ def _check_part(checks: Checks, prefix: str, part: Part) -> bool:
 
 
 def check_start(component: Any, part: Part) -> str:
-    """Check that initial parameters are finite float32, depend on the key alone, and differ by key if random."""
+    """Check that initial parameters are finite float32, depend only on the key, and differ between keys if random."""
     first, again, other = (partition_trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
     at, keyed = (component, "init"), "Draw with the `key` of init: dims.weight(named(key, 'NAME'), ...)."
     if not identical(first, again):
@@ -93,7 +93,7 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
 
 
 def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
-    """Check the result's shape and dtype for several inputs; `built_modules` receives the module."""
+    """Check the shape and dtype of the result for several inputs; append the module to `built_modules`."""
     try:
         module = build_part(component, part, setup(), root_key(0))
     except UserError as error:
@@ -120,7 +120,7 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
 
 
 def check_repeats(module: Any, part: Part) -> str:
-    """Check that two calls with the same input return identical, finite results, with a key and without."""
+    """Check that two calls with the same input return identical, finite results, with and without a key."""
     given = tuple(map(random_like, part.arguments(setup())))
     for key in (None, root_key(2)) if part.context else (None,):
         first, again = (part.call(module, given, context(key=key)) for _ in range(2))
@@ -137,7 +137,7 @@ def check_repeats(module: Any, part: Part) -> str:
 
 
 def check_jit(module: Any, part: Part) -> str:
-    """Check that the compiled call agrees with the eager one."""
+    """Check that compiled and eager calls agree."""
     given = tuple(map(random_like, part.arguments(setup())))
     eager = part.call(module, given, context())
     compiled = jit_once(lambda m, g, c: part.call(m, g, Context(c[0], c[1], c[2])))(
@@ -157,7 +157,7 @@ ROLES = {"in": (DIM, 2 * DIM), "out": (2 * DIM, DIM), "embedding": (VOCAB, DIM),
 
 
 def check_draws(component: Any) -> str:
-    """Check that weights of every role have the requested shape, are finite, and depend on the key alone."""
+    """Check that weights for every role have the requested shape, are finite, and depend only on the key."""
     at = (component, "draw")
     for role, shape in ROLES.items():
         first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))

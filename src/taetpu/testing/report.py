@@ -1,4 +1,4 @@
-"""The report of a component's checks, and the runner that collects it."""
+"""The report on a component's checks, and the runner that collects the findings."""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.plugins import explain_plugin_error
 from taetpu.core.signals import is_interrupt
 
-# The remedy for each error that jax raises when Python code uses a traced value as a concrete one.
+# The remedies for the errors that JAX raises when Python code uses a traced value as a concrete value.
 HINTS = {
     "TracerBoolConversionError": "A Python `if`, `and` or `while` cannot branch on a traced value. Use jnp.where, "
     "or make the field static: unmark Number or Traced.",
@@ -26,12 +26,12 @@ HINTS = {
 
 
 class CheckFailed(Exception):
-    """A failed check.
+    """Raised by a check that fails.
 
     Args:
-        message: The expected and the actual value.
-        at: `(owner, method)` of the source to look at.
-        remedy: What to look for.
+        message: The problem, with the expected and the actual value.
+        at: The pair `(owner, method)` that identifies the relevant source code; None if unknown.
+        remedy: An instruction for the author of the component.
     """
 
     def __init__(self, message: str, *, at: tuple[Any, str] | None = None, remedy: str = ""):
@@ -41,7 +41,7 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: `passed`, `failed`, `note` (valid, but worth knowing) or `not checked`."""
+    """The result of one check. `outcome` is `passed`, `failed`, `note` (valid, but worth knowing) or `not checked`."""
 
     check: str
     outcome: str
@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """The findings of one component, in the order of its checks."""
+    """The findings for one component, in the order of the checks."""
 
     name: str
     file: str
@@ -64,7 +64,7 @@ class Report:
         return [finding for finding in self.findings if finding.outcome == "failed"]
 
     def outcome(self, check: str) -> str:
-        """Return the outcome of a check by its name."""
+        """Return the outcome of the check with the given name."""
         return next(finding.outcome for finding in self.findings if finding.check == check)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Report:
 
 
 class ComponentError(AssertionError):
-    """Raised for a component that fails checks. The text lists the failures; `report` holds every finding."""
+    """Raised if a component fails checks. The message lists the failures, and `report` holds all findings."""
 
     def __init__(self, report: Report):
         self.report = report
@@ -91,10 +91,10 @@ class ComponentError(AssertionError):
 
 
 class Checks:
-    """Runs checks one by one and reports every failure, not only the first.
+    """Runs checks one by one, and reports all failures instead of only the first.
 
     Args:
-        component: The component to check. Exceptions are located in the file that defines its class.
+        component: The component to check. Exceptions are located in the file that defines the component's class.
     """
 
     def __init__(self, component: Component):
@@ -103,13 +103,19 @@ class Checks:
         self.report = Report(f"{component.slot} {component.kind!r}", _relative(self.file))
 
     def run(self, name: str, check: Callable[..., str], *args: Any) -> bool:
-        """Run a check, which returns a summary or raises, and return whether it passed."""
+        """Run a check, and return whether it passed.
+
+        Args:
+            name: The name of the check.
+            check: The function that checks. It returns a summary, or raises an exception if the check fails.
+            args: The arguments of the function.
+        """
         try:
             finding = Finding(name, "passed", check(*args))
         except CheckFailed as failure:
             place = _place(*failure.at) if failure.at else ""
             finding = Finding(name, "failed", failure.message, place, failure.remedy)
-        except BaseException as error:  # SystemExit too
+        except BaseException as error:  # including SystemExit
             if is_interrupt(error):
                 raise
             finding = self._from_exception(name, error)
@@ -117,11 +123,11 @@ class Checks:
         return finding.outcome == "passed"
 
     def note(self, name: str, message: str) -> None:
-        """Record something that may be intended but that the author should know."""
+        """Record a note on behaviour that may be intended, but that the author should know about."""
         self.report.findings.append(Finding(name, "note", message))
 
     def skip(self, *names: str) -> None:
-        """Record checks that cannot run after an earlier failure."""
+        """Record checks that cannot run because an earlier check failed."""
         self.report.findings += [Finding(name, "not checked", "") for name in names]
 
     def _from_exception(self, name: str, error: BaseException) -> Finding:
@@ -155,5 +161,5 @@ def _place(owner: Any, method: str) -> str:
 
 
 def _relative(file: Path) -> str:
-    """Return a path relative to the working folder if the file is below it."""
+    """Return the path of a file, relative to the working folder if the file is in it."""
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

@@ -18,7 +18,7 @@ from taetpu.testing.training import check_optimizer, check_schedule
 
 
 def check_in_model(checks: Checks) -> None:
-    """Check a component of the model, first by itself and then in a tiny model."""
+    """Check a component of the model, first in isolation and then in a tiny model."""
     component = checks.component
     passed = checks.run("draw", check_draws, component) if component.slot == "init" else check_parts(checks)
     if passed:
@@ -40,11 +40,11 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
 
 
 def check(component: Component) -> Report:
-    """Run every check of a component's slot."""
+    """Run all checks for a component's slot, and return the report."""
     checks = Checks(component)
     if not checks.run("form", check_form, component):
         return checks.report
-    with jax.default_matmul_precision("highest"):  # accelerators' default precision would exceed the tolerance
+    with jax.default_matmul_precision("highest"):  # at default precision, accelerators exceed the tolerance
         CHECKS[component.slot](checks)
     return checks.report
 

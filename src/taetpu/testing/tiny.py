@@ -1,4 +1,4 @@
-"""The tiny sizes, inputs and models that components are checked with, and comparisons of results."""
+"""Tiny sizes, inputs and models for checking components, and comparisons of results."""
 
 from functools import cache, partial
 from typing import Any
@@ -19,7 +19,7 @@ from taetpu.nn.lm import LM, ModelConfig
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
 TOLERANCE = 1e-4  # relative to the largest value; rounding differences between programs are about 1e-6
 
-# Every slot is filled by a kind that passes gradients everywhere.
+# The kinds in all slots pass gradients to every parameter.
 HOST = {
     "dim": DIM,
     "num_layers": LAYERS,
@@ -33,7 +33,7 @@ HOST = {
 
 
 def dims() -> Dims:
-    """Return the sizes that components are built with."""
+    """Return the sizes with which components are built."""
     return Dims(DIM, LAYERS, SEQ, VOCAB, bias=True, init=build_component("init", "fan-in"))  # pyright: ignore
 
 
@@ -43,24 +43,24 @@ def tokens(batch: int = BATCH, seq: int = SEQ) -> np.ndarray:
 
 
 def context(batch: int = BATCH, seq: int = SEQ, key: Key | None = None) -> Context:
-    """Return the context of a call in the first layer."""
+    """Return the context for a call in the first layer."""
     return Context(jnp.asarray(tokens(batch, seq)), jnp.arange(seq), layer=jnp.zeros((), jnp.int32), key=key)
 
 
 def random_like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:
-    """Return a random array of a shape and dtype; token ids for an integer dtype."""
+    """Return a random array with the given shape and dtype; for an integer dtype, return token ids."""
     if jnp.issubdtype(shape.dtype, jnp.integer):
         return jnp.asarray(tokens(*shape.shape), shape.dtype)
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape.shape), shape.dtype)
 
 
 class Host:
-    """A tiny model with a component in its slot.
+    """A tiny model that contains a component in the component's slot.
 
     Attributes:
         structure: The config without its traced numbers (see `core.static_dynamic.split`).
         numbers: The traced numbers by path.
-        build: `(numbers, seed) -> LM`, compiled.
+        build: The compiled function `(numbers, seed) -> LM` that builds the model.
 
     Raises:
         UserError: If the component cannot be built at these sizes.
@@ -79,17 +79,17 @@ class Host:
         self.build = jit_once(self.init)
 
     def init(self, numbers: dict[str, Any], seed: Any) -> LM:
-        """Return the model of a seed, to be traced."""
+        """Return the model for a seed. This function is traced by `build`."""
         return bind(self.structure, numbers).build(VOCAB, SEQ, key=root_key(seed))
 
     def model(self, seed: int) -> LM:
-        """Return the model of a seed, as arrays."""
+        """Return the model for a seed with concrete arrays."""
         return self.build(self.numbers, seed)
 
 
 @cache
 def plain_model(seed: int = 0) -> LM:
-    """Return the tiny model without a component to check."""
+    """Return the tiny model without any component to check."""
     return _plain_host().model(seed)
 
 
@@ -99,7 +99,7 @@ def _plain_host() -> Host:
 
 
 def distance(a: Any, b: Any) -> float:
-    """Return the largest difference between two trees of arrays, relative to the largest value of each array."""
+    """Return the largest difference between two trees of arrays, relative to the largest value in each array."""
     differences = [0.0]
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
@@ -117,7 +117,7 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def array_specs(tree: Any) -> dict[str, str]:
-    """Return the shape and dtype of each array of a tree, by path."""
+    """Return the shape and dtype of each array in a tree, by path."""
     return {name: describe_array(leaf) for name, leaf in leaves_by_path(tree).items()}
 
 
@@ -130,9 +130,9 @@ def describe_array(array: Any) -> str:
 
 
 def all_finite(tree: Any) -> bool:
-    """Return whether every number of a tree is finite."""
+    """Return whether all numbers in a tree are finite."""
     return all(bool(np.isfinite(np.asarray(leaf, np.float32)).all()) for leaf in jax.tree.leaves(tree))
 
 
 stack_trees = partial(jax.tree.map, lambda *a: jnp.stack(a))
-"""Stack trees of equal structure along a new first axis, as a pack does with its runs."""
+"""Stack trees of equal structure along a new first axis, as the runs in a pack are stacked."""

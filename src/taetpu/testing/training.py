@@ -1,4 +1,4 @@
-"""Checks of optimizers and schedules."""
+"""Checks for optimizers and schedules."""
 
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ Numbers = dict[str, Any]
 
 
 def split_numbers(component: Any) -> tuple[Any, Numbers]:
-    """Return a component as its structure and its traced numbers."""
+    """Return the structure and the traced numbers of a component."""
     structure, numbers = split(component, promoted_fields(component))
     return structure, {path: np.asarray(value, np.float32) for path, value in numbers.items()}
 
@@ -31,7 +31,7 @@ def split_numbers(component: Any) -> tuple[Any, Numbers]:
 
 
 class UpdateRule:
-    """An optimizer that moves the parameters of one tiny model towards those of another."""
+    """An optimizer that moves the parameters of one tiny model towards the parameters of another."""
 
     def __init__(self, component: Any):
         self.structure, self.numbers = split_numbers(component)
@@ -39,15 +39,15 @@ class UpdateRule:
         self.goal = partition_trainable(plain_model(1))[0]
 
     def init(self, numbers: Numbers, lr: Any) -> Any:
-        """Return the initial state."""
+        """Return the initial state of the optimizer."""
         return build_update_rule(bind(self.structure, numbers), lr, self.params).init(self.params)
 
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
-        """Return the updates and the new state."""
+        """Return the updates and the new state of the optimizer."""
         return build_update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
 
     def loss(self, params: Any) -> jax.Array:
-        """Return half the squared distance from the goal."""
+        """Return half the squared distance between the parameters and the goal."""
         return optax.tree.norm(jax.tree.map(jnp.subtract, params, self.goal), squared=True) / 2
 
     def descend(self, numbers: Numbers, scale: Any) -> tuple[Any, jax.Array]:
@@ -64,7 +64,7 @@ class UpdateRule:
 
 
 def check_optimizer(checks: Checks) -> None:
-    """Run every check of an optimizer."""
+    """Run all checks for an optimizer."""
     component = checks.component
     rule = UpdateRule(component)
     if not checks.run("state", check_state, component, rule) or not checks.run(
@@ -78,7 +78,7 @@ def check_optimizer(checks: Checks) -> None:
 
 
 def check_state(component: Any, rule: UpdateRule) -> str:
-    """Check that the initial state does not depend on the learning rate, which is not known when it is built."""
+    """Check that the initial state does not depend on the learning rate, which is unknown when the state is built."""
     traced, shapes = jax.make_jaxpr(lambda lr: rule.init(rule.numbers, lr), return_shape=True)(0.0)
     if any(dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]):
         problem = "the initial state depends on the learning rate, which is 0 when the state is built"
@@ -87,7 +87,7 @@ def check_state(component: Any, rule: UpdateRule) -> str:
 
 
 def check_updates(component: Any, rule: UpdateRule, checks: Checks) -> str:
-    """Check that updates have the shapes of the parameters, and that the state keeps its own."""
+    """Check that updates have the shapes of the parameters, and that the shapes of the state do not change."""
     at = (component, "transform")
     before = jax.eval_shape(rule.init, rule.numbers, 0)
     found, after = jax.eval_shape(rule.update, rule.numbers, 0.1, rule.params, before, rule.params)
@@ -101,19 +101,19 @@ def check_updates(component: Any, rule: UpdateRule, checks: Checks) -> str:
         remedy = "Draw nothing with numpy or random, and keep no state between calls."
         raise CheckFailed("two traces of the same update differ", at=at, remedy=remedy)
     read = find_read_numbers(rule.update, rule.numbers, *given) | find_read_numbers(rule.init, rule.numbers, 0)
-    read |= {"lr"} & set(rule.numbers)  # read by the schedule
+    read |= {"lr"} & set(rule.numbers)  # the schedule reads lr
     return f"shaped like the parameters; {describe_numbers(rule.numbers, read, checks)}"
 
 
 def describe_change(what: str, expected: dict[str, str], seen: dict[str, str]) -> str:
-    """Return the first array whose shape or dtype is not the expected one, as text."""
+    """Return a text that describes the first array with an unexpected shape or dtype."""
     name = next((n for n in [*expected, *seen] if expected.get(n) != seen.get(n)), "")
     place = f" at {name}" if name else ""
     return f"{what}{place}: {seen.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}"
 
 
 def check_descent(component: Any, rule: UpdateRule, found: list[Any]) -> str:
-    """Check that steps at its own learning rate reduce a quadratic; `found` receives two results."""
+    """Check that steps at the optimizer's learning rate reduce a quadratic loss; append two results to `found`."""
     run = jit_once(rule.descend)
     found += [run(rule.numbers, scale) for scale in (1.0, 0.5)]
     before, after = float(rule.loss(rule.params)), float(found[0][1])
@@ -127,7 +127,7 @@ def check_descent(component: Any, rule: UpdateRule, found: list[Any]) -> str:
 
 
 def check_packs(component: Any, rule: UpdateRule, found: list[Any]) -> str:
-    """Check that two packed runs descend as each does alone."""
+    """Check that two packed runs give the same parameters and losses as the same runs alone."""
     numbers = {path: jnp.stack([jnp.asarray(value)] * 2) for path, value in rule.numbers.items()}
     return check_agreement(
         component, jit_once(jax.vmap(rule.descend))(numbers, jnp.array([1.0, 0.5])), stack_trees(*found), "transform"
@@ -138,12 +138,12 @@ def check_packs(component: Any, rule: UpdateRule, found: list[Any]) -> str:
 
 
 def check_schedule(checks: Checks) -> None:
-    """Run every check of a schedule."""
+    """Run all checks for a schedule."""
     checks.run("rates", check_rates, checks.component, checks)
 
 
 def check_rates(component: Any, checks: Checks) -> str:
-    """Check that the rate of every step is one finite number of at least 0, also in a run of one step."""
+    """Check that the learning rate of every step is a finite number of at least 0, also in a run with one step."""
     at = (component, "lr")
     structure, numbers = split_numbers(component)
 
