@@ -1,1 +1,1 @@
-"""The arm contract: proofs about what arms change, from programs that are traced and lowered, never compiled."""
+"""The arm contract: checks of the changes that arms make, on programs that are traced and lowered but not compiled."""

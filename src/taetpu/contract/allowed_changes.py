@@ -1,4 +1,4 @@
-"""The parameter changes that an arm's config diff permits: added, removed, reshaped or reinitialised parameters."""
+"""The parameters that an arm's config diff permits to be added, removed, reshaped or redrawn."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -15,13 +15,14 @@ Place = tuple[str, ...]
 def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Computation, *, redrawn: bool) -> bool:
     """Return whether a config diff permits a parameter to change.
 
-    Every parameter may change with the sizes of the model, since components are built from them. Otherwise, a parameter
-    may be added, removed or reshaped with a change of its component or of `model.bias`. It may be redrawn with a change
-    of the model's `init`, of a field of its component, or of a component that declares `own_init`.
+    Every parameter may change if the sizes of the model change, since components are built from the sizes. Otherwise, a
+    parameter may be added, removed or reshaped if its component or `model.bias` changes. It may be redrawn if the
+    model's `init` or a field of its component changes. It may also be redrawn if its component is replaced and the old
+    or the new component declares `own_init`.
 
     Args:
         name: The logical name of the parameter.
-        diff: The changed config paths.
+        diff: The config diff, by path.
         old: The baseline's computation.
         new: The arm's computation.
         redrawn: Whether the parameter keeps its shape but starts from different values.
@@ -49,7 +50,7 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
     if not redrawn:
         return _belongs(home, slot)
     before, after = (value_at(config, places(path, config)[0]) for config in (old, new))
-    if not hasattr(after, "own_init"):  # the path names a field, whose component is one level up
+    if not hasattr(after, "own_init"):  # the path names a field, and the field's component is one level up
         return _belongs(home, slot) and home[1 : len(below)] == below[:-1]
     return (before.own_init or after.own_init) and _belongs(home, slot) and home[1 : len(below) + 1] == below
 
@@ -57,7 +58,8 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
 def _belongs(home: list[str], slot: str) -> bool:
     """Return whether a parameter, named relative to its block or model, belongs to the component in a slot.
 
-    The norm of a branch goes with the branch, and positions are parameters of the mixer that uses them.
+    The norm of a branch also belongs to the component of the branch. The parameters of a position component are inside
+    the mixer that uses it.
     """
     if slot == "norm":
         return home[0].endswith("norm")
@@ -67,7 +69,11 @@ def _belongs(home: list[str], slot: str) -> bool:
 
 
 def places(path: str, config: ResolvedConfig) -> list[Place]:
-    """Return the places of a diff's path in a resolved config: one in each layer for a model-wide path."""
+    """Return the places in a resolved config that a path of a diff refers to.
+
+    The path of a layer setting without a layer number refers to a place in each layer. If the model has a setting of
+    the same name, the path refers to that setting too.
+    """
     section, *inside = parts = path.split(".")
     if section != "model" or inside[0] not in LayerConfig.model_fields:
         return [tuple(parts)]
@@ -76,7 +82,7 @@ def places(path: str, config: ResolvedConfig) -> list[Place]:
 
 
 def value_at(config: Any, place: Place) -> Any:
-    """Return the value at a place of a config, or None if there is none."""
+    """Return the value at a place in a config; None if the config has no such place."""
     node = config
     for part in place:
         if isinstance(node, tuple):
@@ -87,7 +93,7 @@ def value_at(config: Any, place: Place) -> Any:
 
 
 def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
-    """Return parameter names with equal names of several layers merged: `layers.0-3.ffn.up`."""
+    """Return parameter names in which names that differ only in the layer are merged, such as `layers.0-3.ffn.up`."""
     layers: dict[str, list[int]] = {}
     for name in names:
         head, _, rest = name.partition(".")
@@ -97,7 +103,7 @@ def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return numbers as ranges: `0-2,5` for 0, 1, 2 and 5."""
+    """Format numbers as ranges, such as `0-2,5` for 0, 1, 2 and 5."""
     spans = [
         [n for _, n in group] for _, group in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
     ]

@@ -1,4 +1,4 @@
-"""A causality check of models with plug-in components, by one forward pass."""
+"""A causality check for models with plug-in components. It uses a single forward pass."""
 
 from typing import Any
 
@@ -17,15 +17,16 @@ from taetpu.train.model_cost import num_params
 from taetpu.train.step import new_model
 
 MAX_PARAMS = 300_000_000  # larger models are not checked: building them takes too long
-NOISE = 0.02  # added to the parameters: one that starts at zero would hide what it multiplies
-TOLERANCE = 1e-4  # relative to the largest logit
+NOISE = 0.02  # standard deviation of noise on the parameters: a weight of zero would remove a dependence on its input
+TOLERANCE = 1e-4  # maximum difference between logits, relative to the largest logit
 
 
 def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     """Return whether later tokens change a model's predictions at earlier positions.
 
-    Compares two sequences that share their first half. Models without plug-in components and models of tasks that are
-    not causal return False without a forward pass.
+    The function compares the logits for two sequences that share their first half. It returns False without a forward
+    pass for models without plug-in components, for tasks that are not causal, for models with more than `MAX_PARAMS`
+    parameters, and for sequences of a single token.
     """
     has_plugins = any(component.plugin for component in iter_components(config.model))
     small = num_params(config.model, source.vocab_size, source.seq_len) <= MAX_PARAMS

@@ -1,6 +1,6 @@
 """The arm contract: every declared change takes effect, and nothing else changes.
 
-It is checked before anything is stored, on programs that are traced and lowered but not compiled.
+The contract is checked before anything is stored, on programs that are traced and lowered but not compiled.
 """
 
 import gc
@@ -43,14 +43,14 @@ REDRAWN = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The parameters of an arm compared with the baseline's, by logical name.
+    """The logical names of an arm's and the baseline's parameters, grouped by how the parameters differ.
 
     Attributes:
-        equal: In both, with equal shapes and bitwise identical initial values for every seed.
-        redrawn: In both, with equal shapes and different initial values.
-        reshaped: In both, with different shapes.
-        added: Only in the arm.
-        removed: Only in the baseline.
+        equal: Parameters in both with equal shapes and, for every seed, bitwise identical initial values.
+        redrawn: Parameters in both with equal shapes and different initial values.
+        reshaped: Parameters in both with different shapes.
+        added: Parameters that only the arm has.
+        removed: Parameters that only the baseline has.
     """
 
     equal: tuple[str, ...]
@@ -61,7 +61,10 @@ class Comparison:
 
 
 def compare_parameters(baseline: Computation, arm: Computation) -> Comparison:
-    """Compare the parameters of an arm and the baseline by how they are drawn, which holds for every seed."""
+    """Compare an arm's parameters with the baseline's.
+
+    Initial values are compared by the way in which they are drawn, so the comparison holds for every seed.
+    """
     old, new = baseline.parameters, arm.parameters
     both = [name for name in new if name in old]
     shaped = [name for name in both if old[name].shape == new[name].shape]
@@ -79,14 +82,15 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
 
     Args:
         study: The study.
-        on_progress: Called with the number of checked arms and their total.
+        on_progress: A function that is called with the number of checked arms and the total number of arms.
 
     Returns:
-        The computation of each arm by name.
+        The computation of each arm, by the arm's name.
 
     Raises:
         UserError: If an arm or one of its overrides changes nothing, two arms are the same, an arm changes more than it
-            declares, a model cannot be built, or a plug-in raises. Errors of several arms are raised together.
+            declares or is not causal, a model cannot be built, or a plug-in raises an error. Errors in several arms are
+            raised together.
     """
     contract, mistakes = Contract(study), ErrorList()
     with _paused_gc(), forbid_changes():
@@ -103,7 +107,10 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
 
 
 def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
-    """Check one arm and return the baseline's computation, the arm's, and the error if it breaks the contract.
+    """Check the contract of one arm.
+
+    Returns:
+        The baseline's computation, the arm's computation, and the error if the arm breaks the contract, otherwise None.
 
     Raises:
         UserError: If the study has no such arm, or the baseline is invalid.
@@ -122,7 +129,7 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
 
 
 class Contract:
-    """The contract of a study, with the computations of the arms checked so far."""
+    """The contract of a study, with the computations of all arms that have been checked."""
 
     def __init__(self, study: Study):
         self.study, self.baseline = study, study.arms[0]
@@ -138,12 +145,12 @@ class Contract:
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
             if any(
                 component.plugin for component in iter_components(arm.config)
-            ):  # raises what its training step raises
+            ):  # tracing the training step raises the errors in the plug-in's code
                 _ = new.outline.traced_step
         self.computations[arm.name] = new
 
     def check_change(self, arm: Arm, new: Computation) -> None:
-        """Raise `UserError` if an arm changes nothing, too much, or the same as another, or sees later tokens."""
+        """Raise `UserError` if an arm changes nothing or too much, equals another arm, or sees later tokens."""
         if arm is not self.baseline:
             self.check_parameters(arm, new)
             if new.same_as(self.computations[self.baseline.name]):
@@ -162,7 +169,11 @@ class Contract:
             raise arm.explain(UserError(problem, remedy=remedy))
 
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
-        """Return the computation of a config: the arm's own or a variant of it."""
+        """Return the computation of a config: the config of `arm` or a variant of that config.
+
+        Raises:
+            UserError: If the model of the config is invalid. The error is located in the study file.
+        """
         source = self.study.source(arm) if config is arm.config else self.study.sources.prepare(config)
         try:
             config.model.check(source.vocab_size, source.seq_len)
@@ -173,7 +184,7 @@ class Contract:
             raise arm.explain(error if whole else error.within("model")) from None
 
     def check_parameters(self, arm: Arm, new: Computation) -> None:
-        """Raise `UserError` if parameters change that the arm's diff does not declare."""
+        """Raise `UserError` if the arm changes parameters and its diff does not declare these changes."""
         old = self.computations[self.baseline.name]
         found = compare_parameters(old, new)
         for kind, verbs in VERBS.items():
@@ -191,7 +202,7 @@ class Contract:
                 )
 
     def check_overrides(self, arm: Arm, new: Computation) -> None:
-        """Raise `UserError` if an override has no effect. In a product of lists, single values may have none."""
+        """Raise `UserError` if an override has no effect. Arms from a product of lists are not checked."""
         if arm.crossed or len(arm.overrides) < 2:
             return
         for path in arm.overrides:
@@ -203,7 +214,7 @@ class Contract:
                 )
 
     def check_metrics(self) -> None:
-        """Raise `UserError` for a metric that raises, returns nothing, or reads a site that no arm has."""
+        """Raise `UserError` if a metric raises an error, returns no values, or reads a site that no arm has."""
         metrics = self.baseline.config.train.metrics
         if not metrics:
             return
@@ -222,7 +233,7 @@ class Contract:
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
-        for arm in self.study.arms:  # a metric may fit the baseline's model and fail on another
+        for arm in self.study.arms:  # a metric may work with the baseline's model and fail with another arm's model
             with _tracing(arm):
                 _ = self.computation(arm, arm.config).outline.metric_names
         for name, metric in metrics.items():
@@ -241,7 +252,7 @@ class Contract:
 
 
 def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
-    """Return an arm's config without one of its overrides; None if the others are invalid without it."""
+    """Return an arm's config without one of its overrides; None if the config is invalid without this override."""
     try:
         config = load_config(
             RunConfig, apply_overrides(study.base, {p: v for p, v in arm.overrides.items() if p != path})
@@ -255,7 +266,7 @@ def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None
 
 @contextmanager
 def _tracing(arm: Arm) -> Iterator[None]:
-    """Turn exceptions of plug-ins while an arm is traced into `UserError` located in the study file."""
+    """Convert exceptions that plug-ins raise while an arm is traced to `UserError`s located in the study file."""
     try:
         with attribute_errors(f"arm {arm.name!r} cannot be traced", iter_components(arm.config)):
             yield
@@ -265,7 +276,7 @@ def _tracing(arm: Arm) -> Iterator[None]:
 
 @contextmanager
 def _paused_gc() -> Iterator[None]:
-    """Pause garbage collection, which takes a fifth of the tracing time: tracing creates many small objects."""
+    """Pause garbage collection. Tracing creates many small objects, and collecting them would take much of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The computation of a run, before it is compiled: initial state, program text, and the numbers that it reads."""
+"""The computation of a run before compilation: its initial state, its program text, and the numbers that it reads."""
 
 import hashlib
 import re
@@ -26,8 +26,8 @@ from taetpu.spec.schema import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
-MAX_KEPT = 64  # outlines of structures
-CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # a custom call names no function of the module
+MAX_KEPT = 64  # maximum number of cached outlines
+CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # excludes custom calls, which are not in the module
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class Parameter:
     """A trained array at initialisation.
 
     Attributes:
-        shape: Its shape.
-        drawn: A digest of how it is drawn from the seed. Equal digests mean bitwise identical values.
+        shape: The shape of the array.
+        drawn: A digest of the operations that draw the array from the seed. For every seed, arrays with equal digests
+            have bitwise identical values.
     """
 
     shape: tuple[int, ...]
@@ -44,18 +45,18 @@ class Parameter:
 
 
 class Computation:
-    """The computation of the runs of a config. The program is lowered on first use.
+    """The computation of all runs of a config. The program is lowered on first use.
 
     Args:
         config: The config.
-        source: Its prepared task.
-        live: Fields to trace even at their neutral value (see `core.static_dynamic.split`). They are the same for all
-            compared configs, so that a mask of ones equals no mask.
+        source: The prepared task of the config.
+        live: The fields to trace even at their neutral value (see `core.static_dynamic.split`). Use the same fields for
+            all configs to compare, so that, for example, a mask of ones and no mask compute the same.
 
     Attributes:
-        outline: The parts that depend on the structure alone.
-        numbers: The traced numbers by path, as they enter the program.
-        parameters: Every trained array by its logical name.
+        outline: The part of the computation that depends only on the structure of the config.
+        numbers: The traced numbers by path, in the form in which the program reads them.
+        parameters: All trained arrays by logical name.
     """
 
     def __init__(self, config: ResolvedConfig, source: Source, live: frozenset[str]):
@@ -70,9 +71,10 @@ class Computation:
         self._state = digests[len(shapes) :]
 
     def same_as(self, other: "Computation") -> bool:
-        """Return whether both compute bitwise identical results from the same data.
+        """Return whether both computations give bitwise identical results from the same data.
 
-        Nothing is lowered if the parameters differ or the structure is shared, as for most arms.
+        No program is lowered if the parameters differ or both computations have the same structure, which is the case
+        for most arms.
         """
         same_length = self.outline.steps == other.outline.steps
         if self.parameters != other.parameters or not same_length or not self.same_data(other):
@@ -82,13 +84,13 @@ class Computation:
         return self.identity == other.identity
 
     def same_data(self, other: "Computation") -> bool:
-        """Return whether a seed reads the same windows in the same order in both."""
+        """Return whether, for each seed, both computations read the same windows in the same order."""
         a, b = ((c.source.fingerprint, c.source.seq_len, c.config.train.batch_size) for c in (self, other))
         return a == b
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the program, its initial state, and the other numbers that it reads."""
+        """A digest of the program, the initial state that it reads, and the numbers that it reads directly."""
         outline = self.outline
         state = [digest for digest, used in zip(self._state, outline.reads_of_state, strict=True) if used]
         read = [self._values[path] for path in sorted(outline.reads_directly)]
@@ -96,15 +98,15 @@ class Computation:
 
 
 class Outline:
-    """One run of a structure: its traced initialisation, and its lowered train step and evaluation.
+    """The traced initialisation and the lowered training step and evaluation of runs with the same structure.
 
-    Layers are drawn one by one, and equal ones are stacked afterwards. Neither the draws nor the program text depend on
-    how the configs of neighbouring layers are written.
+    Layers are drawn one by one, and equal layers are stacked afterwards. Therefore, neither the draws nor the program
+    text depend on how the configs of neighbouring layers are written.
 
     Args:
         structure: The config without its traced numbers.
-        source: Its prepared task.
-        numbers: The traced numbers by path, in order. Only their shapes matter.
+        source: The prepared task of the config.
+        numbers: The traced numbers by path, in order. Only the shapes of the numbers are used.
         precision: The dtype of activations and matrix products.
     """
 
@@ -123,7 +125,7 @@ class Outline:
         return named_parameters(model), first_state(config, stacked)
 
     def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
-        """Return everything that one step trains or measures. The divergence bound affects neither."""
+        """Return all values that one training step and one evaluation compute, except the check for divergence."""
         config = bind(self.structure, numbers)
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
@@ -139,20 +141,20 @@ class Outline:
 
     @cached_property
     def traced_step(self) -> Any:
-        """The train step and the evaluation, traced by jax."""
+        """The training step and the evaluation, traced by jax."""
         window = (1, self.structure.train.batch_size, self.source.seq_len)
         shapes: Any = [jax.ShapeDtypeStruct(window, dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32)]
         return jax.jit(self._step).trace(*self._inputs, Batch(*shapes))
 
     @cached_property
     def sites(self) -> frozenset[str]:
-        """The sites of the model."""
+        """The names of the model's sites."""
         tokens = jax.ShapeDtypeStruct((1, self.source.seq_len), jnp.int32)
         return frozenset(find_sites(lambda model, tokens: model(tokens), self.state.model, tokens))
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """The names of the metrics' values. Tracing them raises the errors in their code."""
+        """The names of the values that the metrics return. Tracing the metrics raises the errors in their code."""
 
         def measure(state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any) -> dict[str, Any]:
             config = bind(self.structure, numbers)
@@ -163,10 +165,10 @@ class Outline:
 
     @cached_property
     def lowered(self) -> tuple[str, dict[str, int]]:
-        """The sha256 of the program's text, and its StableHLO operations with their number of calls.
+        """The sha256 of the program, and the number of calls of each StableHLO operation.
 
-        jax omits operations that no result depends on. Closed-over arrays are hashed separately, since the text may
-        have them as inputs.
+        jax omits operations that no result depends on. The sha256 covers the program's text and the closed-over arrays,
+        because these may be inputs of the program, so that the text does not contain their values.
         """
         text = self.traced_step.lower().as_text()
         closed_over = [digest_array(const).hex() for const in self.traced_step.jaxpr.consts]
@@ -174,7 +176,7 @@ class Outline:
 
     @property
     def program(self) -> str:
-        """The sha256 of the program's text."""
+        """The sha256 of the program's text and closed-over arrays."""
         return self.lowered[0]
 
     @property
@@ -184,22 +186,22 @@ class Outline:
 
     @cached_property
     def _used(self) -> list[bool]:
-        """Whether a result depends on each input of `_step`."""
+        """For each input of `_step`, whether any result depends on it."""
         return dce_jaxpr(self.traced_step.jaxpr.jaxpr, True)[1]
 
     @property
     def reads_of_state(self) -> list[bool]:
-        """Whether each leaf of the state is read."""
+        """For each leaf of the state, whether the step reads it."""
         return self._used[: len(jax.tree.leaves(self.state))]
 
     @property
     def reads_directly(self) -> frozenset[str]:
-        """The numbers that the step reads directly, not through the initial state."""
+        """The paths of the numbers that the step itself reads, not those that only the initial state depends on."""
         return _select(self.shapes, self._used[len(self.reads_of_state) :])
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The numbers that any trained or measured value depends on."""
+        """The paths of the numbers on which any trained or measured value depends."""
         _, used = dce_jaxpr(self.start.jaxpr, [True] * len(self.parameters) + self.reads_of_state)
         return self.reads_directly | _select(self.shapes, used)
 
@@ -208,7 +210,7 @@ _OUTLINES: dict[Any, Outline] = {}
 
 
 def _outline(structure: ResolvedConfig, source: Source, numbers: Mapping[str, np.ndarray]) -> Outline:
-    """Return the outline of a structure from a cache of the process."""
+    """Return the outline of a structure. Outlines are cached in this process."""
     precision = structure.train.precision
     precision = auto_precision() if precision == "auto" else precision
     kinds = tuple(type(component) for component in iter_components(structure))
@@ -221,7 +223,10 @@ def _outline(structure: ResolvedConfig, source: Source, numbers: Mapping[str, np
 
 
 def count_operations(text: str) -> dict[str, int]:
-    """Return how often a StableHLO module calls each operation from its main function. A loop's body counts once."""
+    """Return the number of calls of each operation in a StableHLO module, starting from its main function.
+
+    The operations in the body of a loop are counted once.
+    """
     _, *parts = re.split(r"func\.func \w+ @([\w.]+)", text)
     bodies = dict(zip(parts[::2], parts[1::2], strict=True))
     found: dict[str, Counter[str]] = {}

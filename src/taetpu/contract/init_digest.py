@@ -1,7 +1,8 @@
-"""Digests of the results of a traced function: one per result, over the operations and values that it depends on.
+"""Digests of the results of a traced function. Each digest covers the operations and values that the result depends on.
 
-Results with equal digests are computed identically, whatever else their functions compute. The text of a program covers
-all results at once, and the text of a jaxpr omits the content of closed-over arrays.
+Results with equal digests are computed identically, even if their functions also compute different other results. The
+text of a program could not be used instead, because it covers all results together. The text of a jaxpr could not be
+used because it omits the content of closed-over arrays.
 """
 
 import hashlib
@@ -17,7 +18,10 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Cache = dict[int, Any]
-"""Values that do not depend on inputs, by the `id` of their part of the jaxpr: a deep model calls one part often."""
+"""Digests and texts of parts of a jaxpr that do not depend on its inputs, by the `id` of the part.
+
+The cache saves time because a deep model calls the same part many times.
+"""
 
 
 def digest_outputs(traced: ClosedJaxpr, inputs: Sequence[bytes], cache: Cache | None = None) -> list[bytes]:
@@ -25,8 +29,8 @@ def digest_outputs(traced: ClosedJaxpr, inputs: Sequence[bytes], cache: Cache | 
 
     Args:
         traced: The traced function.
-        inputs: A digest for each input.
-        cache: Values shared with enclosing calls.
+        inputs: The digest of each input.
+        cache: The cache of an enclosing call; None for a new cache.
     """
     cache = {} if cache is None else cache
     consts = _cached(cache, traced, lambda: [digest_array(const) for const in traced.consts])
@@ -40,7 +44,7 @@ def _cached(cache: Cache, part: Any, compute: Callable[[], Any]) -> Any:
 
 
 def digest_array(value: Any, dtype: Any = None) -> bytes:
-    """Return the digest of an array's dtype, shape and content. Random keys are digested by their data."""
+    """Return the digest of an array's dtype, shape and content. For random keys, their key data is used."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value, dtype)
@@ -58,7 +62,7 @@ def _digest_results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[byte
 
     for eqn in jaxpr.eqns:
         operands = [digest(atom) for atom in eqn.invars]
-        if eqn.primitive.name == "jit":  # inlined: neither a function's name nor its boundary matters
+        if eqn.primitive.name == "jit":  # inlined, so that neither the function's name nor its boundary affects digests
             results = digest_outputs(eqn.params["jaxpr"], operands, cache)
         else:
             settings = _cached(cache, eqn, lambda eqn=eqn: _format_params(eqn.params, cache).encode())
@@ -69,7 +73,7 @@ def _digest_results(jaxpr: Jaxpr, consts: Sequence[bytes], inputs: Sequence[byte
 
 
 def _format_params(value: Any, cache: Cache) -> str:
-    """Return an operation's parameters as text, with inner functions by their digests and without addresses."""
+    """Return an operation's parameters as text, without addresses. Inner functions are represented by their digests."""
     if isinstance(value, dict):
         return ";".join(f"{name}={_format_params(setting, cache)}" for name, setting in sorted(value.items()))
     if isinstance(value, tuple | list):
@@ -80,7 +84,7 @@ def _format_params(value: Any, cache: Cache) -> str:
         return ",".join(digest.hex() for digest in _digest_results(value, [], _input_digests(value), cache))
     if isinstance(value, np.ndarray | jax.Array):
         return digest_array(value).hex()
-    if callable(value) and not isinstance(value, type):  # a rule for differentiation or batching
+    if callable(value) and not isinstance(value, type):  # a rule for differentiation or batching, which is ignored
         return ""
     return ADDRESS.sub("", repr(value))
 

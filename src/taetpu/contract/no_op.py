@@ -20,12 +20,13 @@ KNOWN = {
 
 
 def explain_no_op(old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str]:
-    """Return why two different configs compute the same, and the remedy.
+    """Return the reason why two different configs compute the same results, and the remedy.
 
     Args:
         old: The config without the change.
         new: The config with the change.
-        compute: Returns the computation of a config; used to find a setting that hides the change.
+        compute: A function that returns the computation of a config. It is used to find a setting that makes the change
+            ineffective.
     """
     diff, run = difference(old, new), compute(new)
     structural = [path for path in diff if not _traced_numbers(path, run)]
@@ -54,7 +55,11 @@ def _traced_numbers(path: str, run: Computation) -> list[str]:
 
 
 def _hidden_by(path: str, old: ResolvedConfig, new: ResolvedConfig, compute: Compute) -> tuple[str, str, object] | None:
-    """Return a sibling setting that hides the change, as `(owner, name, value)`; None if there is none."""
+    """Return the setting of the same component that makes the change ineffective; None if there is no such setting.
+
+    Returns:
+        The component's path, the setting's name and the setting's value.
+    """
     owner, _, changed = path.rpartition(".")
     component = value_at(new, places(path, new)[0][:-1])
     if not isinstance(component, Component):
@@ -66,14 +71,14 @@ def _hidden_by(path: str, old: ResolvedConfig, new: ResolvedConfig, compute: Com
         try:
             without = [compute(_with(config, places(f"{owner}.{name}", config), default)) for config in (old, new)]
         except UserError:
-            continue  # the default is invalid here
+            continue  # the default value of this setting is invalid in one of the configs
         if not without[0].same_as(without[1]):
             return owner, name, to_data(value)
     return None
 
 
 def _with(config: ResolvedConfig, where: list[Place], value: object) -> ResolvedConfig:
-    """Return a config with a new value at some places."""
+    """Return the config with a new value at the given places."""
     data = to_data(config)
     for place in where:
         node = data

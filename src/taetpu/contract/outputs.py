@@ -1,4 +1,7 @@
-"""Checks of component outputs: each has the shape and dtype that its slot requires at the arm's sizes. Traced only."""
+"""Checks that the output of each component has the shape and dtype that its slot requires at the arm's sizes.
+
+Components are traced, but nothing is computed.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -33,7 +36,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
     With `precision: auto`, components are called in float32 and in bfloat16.
 
     Raises:
-        UserError: If a result differs from what its slot requires. Its path starts in the config.
+        UserError: If the shape or dtype of a result is not the required one. The error's path is a path in the config.
     """
     precision = config.train.precision
     check_batch(config, source)
@@ -54,7 +57,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
 
 
 def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:
-    """Yield the calls of a model's components: path, component, part (None for `init`) and sizes."""
+    """Yield the calls of a model's components as tuples of path, component, part (None for `init`) and sizes."""
     dims = model.dims(source.vocab_size, source.seq_len)
 
     def setup(layer: Any) -> Setup:
@@ -70,7 +73,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         for name, part in PARTS[slot].items():
             if name != "in_attention" and acts_at(component, name):
                 yield (slot,), component, part, first
-    seen: set[int] = set()  # most layers of a deep model are one object
+    seen: set[int] = set()  # most layers of a deep model are the same object
     for i, layer in enumerate(model.layers):
         if id(layer) in seen:
             continue
@@ -78,7 +81,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
         if attends and isinstance(getattr(layer.mixer, "scores", None), Component):
             yield ("layers", i, "mixer", "scores"), layer.mixer.scores, PARTS["scores"][""], at
-        for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer calls the others
+        for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer comes last, because it calls other components
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
                 if name != "at_input" and (name != "in_attention" or attends) and acts_at(component, name):
@@ -86,7 +89,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
 
 
 def _key(component: Component, part: Part | None, at: Setup) -> Any:
-    """Return everything that the result of a call depends on."""
+    """Return a hashable key of everything that the shape and dtype of a call's result depend on."""
     inner = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
     sources = tuple((type(one).__module__, type(one).__qualname__, one.plugin) for one in inner)
     return (
@@ -154,7 +157,7 @@ def _check_draws(component: Any, at: Setup, key: Any) -> None:
 
 
 def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
-    """Return the file and line of a method or class of a plug-in's component; None for built-in components."""
+    """Return the file and line of a method or class in a plug-in; (None, None) for built-in components."""
     try:
         target = inspect.unwrap(target)
         file, line = inspect.getsourcefile(target), inspect.getsourcelines(target)[1]
