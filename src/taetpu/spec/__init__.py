@@ -1,1 +1,1 @@
-"""From a study file to fully resolved runs, with errors that name the place and the remedy."""
+"""Loading of study files: they are resolved to runs, and errors name the place in the file and the remedy."""

@@ -1,4 +1,4 @@
-"""Settings of how numbers are computed, which change results by rounding only."""
+"""Settings that control how numbers are computed. They change results only by rounding."""
 
 from typing import Any, Literal
 

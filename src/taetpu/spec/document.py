@@ -1,4 +1,4 @@
-"""A YAML file as plain data, with the line of every value."""
+"""YAML files as plain data, with the line of every key."""
 
 import re
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ NUMBERS = {
     "int": re.compile(rf"(?:{INTEGER.pattern}|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
     "float": re.compile(rf"(?!{INTEGER.pattern}\Z)(?:{DECIMAL.pattern}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"),
 }
-"""The plain scalars that are numbers, by the end of their tag."""
+"""Patterns of the plain scalars that are numbers, by the last part of their YAML tag."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Form:
     """A kind of YAML file, as error messages describe it.
 
     Attributes:
-        name: What the file holds.
-        key: A top-level key of every such file.
-        example: The start of its text.
+        name: The noun for the file's content, such as `study`.
+        key: A top-level key that all files of this kind have.
+        example: An example of the start of such a file.
         start: The remedy for an empty or missing file.
     """
 
@@ -40,7 +40,7 @@ class Form:
 
 STUDY = Form("study", "study", "study: NAME ...", "Run `taetpu new NAME` to write a study.")
 READ_AHEAD = 1 << 16
-"""Bytes of a file that are searched for its key."""
+"""Number of bytes at the start of a file that are searched for `Form.key`."""
 
 LONGEST_TEXT = 500_000
 MAX_VALUES = 20_000
@@ -52,9 +52,9 @@ class Document:
     """The content of a YAML file.
 
     Attributes:
-        file: The file.
-        data: Its plain data, a mapping.
-        lines: The 1-based line of each key path.
+        file: The path of the file.
+        data: The plain data of the file, which is a mapping.
+        lines: The line of each key path, counted from 1.
     """
 
     file: Path
@@ -74,7 +74,7 @@ class Document:
 
 
 def read_document(file: Path, form: Form = STUDY) -> Document:
-    """Read a YAML 1.2 file that holds a mapping.
+    """Read a YAML 1.2 file that contains a mapping.
 
     Raises:
         UserError: If the file is missing, not UTF-8, not YAML, too large or not a mapping, or has a duplicate key.
@@ -102,7 +102,7 @@ def read_document(file: Path, form: Form = STUDY) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a YAML scalar or flow collection, as given on a command line.
+    """Parse a YAML scalar or flow collection that was given on the command line.
 
     Raises:
         UserError: If the text is not YAML, is too large, or has a duplicate key.
@@ -116,11 +116,11 @@ def parse_value(text: str) -> Any:
 
 
 class CoreResolver(VersionedResolver):
-    """A resolver of YAML 1.2's core schema. ruamel's own rules also read `0_1` as 1 and `0b11` as 3."""
+    """A resolver for the core schema of YAML 1.2. The default rules of ruamel also read `0_1` as 1 and `0b11` as 3."""
 
     @property
     def processing_version(self) -> Any:
-        """The YAML version, (1, 2). YAML 1.1 reads `no`, `010` and `1e-3` differently."""
+        """The YAML version, (1, 2). Others are rejected, because YAML 1.1 reads `no`, `010` and `1e-3` differently."""
         version = super().processing_version
         if version != (1, 2):
             problem = f"YAML {'.'.join(map(str, version))} is not supported"
@@ -128,16 +128,20 @@ class CoreResolver(VersionedResolver):
         return version
 
     def add_version_implicit_resolver(self, version: Any, tag: Any, regexp: Any, first: Any) -> None:
-        """Register a resolver, with the patterns of `NUMBERS` for numbers."""
+        """Register a resolver. For numbers, the patterns in `NUMBERS` replace the given pattern."""
         super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
 
 
 def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
-    """Parse a YAML text; `lines` receives the line of every key path.
+    """Parse a YAML text.
+
+    Args:
+        text: The text.
+        lines: A dict to which the line of every key path is added.
 
     Raises:
-        UserError: If a key is given twice, an alias contains itself, or the text is too long, too deep or expands to
-            too many values.
+        UserError: If a key is given twice, an alias contains itself, or the text is too long, is nested too deeply or
+            expands to too many values.
         YAMLError, ValueError: If the text is not YAML.
     """
     if len(text) > LONGEST_TEXT:
@@ -145,7 +149,7 @@ def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
         raise UserError(problem, remedy="Move data to separate files.")
     yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
     yaml.Resolver, yaml.Composer = CoreResolver, _Bounded
-    yaml.composer.warn_double_anchors = False  # YAML allows it: the last anchor of a name wins
+    yaml.composer.warn_double_anchors = False  # YAML allows repeated anchors: an alias refers to the last one
     try:
         node = yaml.compose(text)
         _Walk(lines).visit(node, ())
@@ -157,12 +161,12 @@ def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
         KeyError,
         OverflowError,
         AssertionError,
-    ) as error:  # of ruamel, for odd tags and keys
+    ) as error:  # ruamel raises these errors for unusual tags and keys
         raise ValueError(str(error)) from None
 
 
 class _Bounded(Composer):
-    """A composer that stops at the first value or level above the limit."""
+    """A composer that raises a `UserError` at the first value or nesting level above the limit."""
 
     values = levels = 0
 
@@ -202,7 +206,7 @@ def _text(file: Path, form: Form) -> str:
 
 
 def _has_key(file: Path, key: str) -> bool:
-    """Return whether a file seems to have a top-level key. Only such files are suggested in messages."""
+    """Return whether a file seems to have a given top-level key. Error messages suggest only such files."""
     try:
         if not file.is_file():  # opening a pipe would block
             return False
@@ -213,9 +217,10 @@ def _has_key(file: Path, key: str) -> bool:
 
 
 class _Walk:
-    """Records the line of every key and item, and refuses duplicate keys and excessive aliases.
+    """A visitor that records the line of every key and item, and rejects duplicate keys and excessive aliases.
 
-    Every alias counts with the values it expands to: a few lines of nested aliases can expand to billions.
+    All values to which an alias expands are counted, because a few lines of nested aliases can expand to billions of
+    values.
     """
 
     def __init__(self, lines: dict[KeyPath, int]):

@@ -1,4 +1,4 @@
-"""The sample of the validation split for evaluations during training, which is the same for every run of a study."""
+"""The sample of the validation split that is used for evaluations during training. All runs of a study share it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,19 +9,19 @@ from taetpu.data.batches import Source
 from taetpu.spec.schema import ResolvedConfig
 
 SHARE = 0.1
-"""The largest share of the baseline's training FLOPs to spend on evaluations during training."""
+"""The maximum share of the baseline's training FLOPs that may be spent on evaluations during training."""
 TRAINING = 3
-"""FLOPs of training on a window per FLOP of evaluating it: the backward pass costs twice the forward pass."""
+"""FLOPs for training on a window divided by FLOPs for evaluating it. The backward pass costs twice the forward pass."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A prefix of the validation split's windows in `data.batches.evaluation_order`.
+    """A sample of the validation split: the first windows of the split in the order of `data.batches.evaluation_order`.
 
     Attributes:
-        asked: `train.eval_windows`.
+        asked: The value of `train.eval_windows`.
         windows: The number of windows in the baseline's sample.
-        total: The number of windows in the baseline's split; 0 without one.
+        total: The number of windows in the baseline's validation split; 0 if there is no validation split.
     """
 
     asked: int | str
@@ -30,13 +30,18 @@ class Sample:
 
     @classmethod
     def from_config(cls, config: ResolvedConfig, source: Source) -> "Sample":
-        """Return the sample of a study with this baseline.
+        """Return the sample for a study with the given baseline.
 
-        `auto` is computed from FLOPs, so that it is reproducible: all evaluations of a run together take at most
-        `SHARE` of its training, and at least one window each. The result is rounded down to whole batches.
+        With `auto`, the sample size is computed from FLOPs, so that it is reproducible. All evaluations during a run
+        together take at most `SHARE` of the FLOPs of its training. The sample size is rounded down to whole batches and
+        is at least one window.
+
+        Args:
+            config: The config of the baseline.
+            source: The prepared task of the baseline.
 
         Raises:
-            UserError: If `eval_windows` is larger than the split. The path starts in `train`.
+            UserError: If `eval_windows` is larger than the split. The error's path is relative to `train`.
         """
         train, split = config.train, source.evaluation("val")
         total = 0 if split is None else len(split.tokens)
@@ -55,7 +60,7 @@ class Sample:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "Sample":
-        """Return the sample stored in a study's folder; the inverse of `frozen`."""
+        """Return the sample from the plain data that a study's folder stores. This is the inverse of `frozen`."""
         return cls(**data)
 
     @property
@@ -64,5 +69,5 @@ class Sample:
         return asdict(self)
 
     def size_within(self, total: int) -> int:
-        """Return the sample size for an arm whose split has `total` windows: the same share as the baseline's."""
+        """Return the sample size for an arm whose split has `total` windows. Its share is the baseline's share."""
         return total if self.windows >= self.total else max(1, round(self.windows * total / self.total))

@@ -9,23 +9,24 @@ from taetpu.spec.schema import ResolvedConfig
 
 
 def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
-    """Return 16 hexadecimal digits of a sha256 over config, seed, task fingerprint and plug-in sources.
+    """Return the identity of a run: 16 hexadecimal digits.
 
-    Fields at their default are left out, so that later versions with more fields give the same identities. The kind of
-    a component is included unless the whole slot is at its default. The location of a task's data (`source`) is left
-    out, since the fingerprint covers its content. Fields that change how a run is observed or computed
+    The digits are from the sha256 of the config, the seed, the task's fingerprint and the sources of plug-ins. Fields
+    at their default value are left out, so that identities do not change if a later version adds fields. The kind of a
+    component is included unless the whole slot is at its default. The location of a task's data (`source`) is left out,
+    because the fingerprint covers the content of the data. Fields that change only how a run is observed or computed
     (`core.identity.FIELDS_OUTSIDE_IDENTITY`) are left out too.
     """
     return run_ids(config, [seed], fingerprint)[0]
 
 
 def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> list[str]:
-    """Return the identity of a run for each seed (see `run_id`)."""
+    """Return the identity of the run with each seed (see `run_id`)."""
     entering, plugins = without_defaults(to_data(config), fields_at_default(config)), plugin_sources(config)
     return [identity(entering, seed, fingerprint, plugins) for seed in seeds]
 
 
 def plugin_sources(config: ResolvedConfig) -> list[str]:
-    """Return the sha256 of each plug-in with a kind that the config uses, metrics excluded."""
+    """Return the sha256 of each plug-in from which the config uses a kind. Kinds of metrics are not considered."""
     trained = config.model_copy(update={"train": config.train.model_copy(update={"metrics": {}})})
     return sorted({component.plugin for component in iter_components(trained)} - {""})

@@ -1,4 +1,4 @@
-"""A loaded study: its resolved arms, its runs, and the part of it that is frozen in its folder."""
+"""A loaded study: its resolved arms, its runs, and the data that is frozen in its folder."""
 
 import shlex
 from collections.abc import Mapping
@@ -24,22 +24,22 @@ from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
-MAX_SETS = 5  # options that a remedy names
+MAX_SETS = 5  # maximum number of `--set` options that a remedy names
 READ = ("rows", "batch", "evaluation", "prompt", "show")  # the methods of a prepared task
 
-# The parts of a study that may not change once frozen, with their names in messages.
+# The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
 # The fields of the baseline that may change: the location of the data, and how runs are observed and computed.
 FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
 
 
 RunKey = tuple[str, int, str]
-"""A run's arm, seed and ID."""
+"""The arm, seed and ID of a run."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One arm on one seed. `id` is the run's identity (see `spec.identity`), `data` its task's fingerprint."""
+    """One run: an arm with a seed. `id` is the run's identity (see `spec.identity`), `data` its task's fingerprint."""
 
     arm: str
     seed: int
@@ -49,11 +49,11 @@ class RunSpec:
 
     @property
     def key(self) -> RunKey:
-        """The run as pack plans name it."""
+        """The key that identifies the run in pack plans."""
         return self.arm, self.seed, self.id
 
     def record(self) -> dict[str, Any]:
-        """Return what `config.json` records of the run, from which its identity can be computed again."""
+        """Return the content of the run's `config.json`. The run's identity can be computed from this content."""
         about = {"schema": SCHEMA, "arm": self.arm, "seed": self.seed, "id": self.id, "config": to_data(self.config)}
         return {
             **about,
@@ -65,17 +65,19 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Arm:
-    """The baseline with named changes.
+    """An arm: the baseline with changes, under a name.
 
     Attributes:
-        overrides: The changes as written, with a list of values replaced by one of them.
-        diff: The resolved changes, `{path: (baseline's value, arm's value)}`. A slot with another kind is one entry,
-            and a change of all layers has no layer number.
-        origins: The place of each override in the study file.
-        crossed: Whether it is part of a product of lists, where single values may be the baseline's.
-        idle: The overrides whose value is the baseline's.
-        role: Its role in a design (see `spec.candidates.Candidate`).
-        stage: The origin of the arm; `study.arms` lists all of them.
+        name: The name of the arm.
+        overrides: The changes as written in the study file. A list of values is replaced by the value for this arm.
+        config: The resolved config of the arm.
+        diff: The resolved changes, `{path: (baseline's value, arm's value)}`. A slot with a different kind is one
+            entry. The path of a change to all layers has no layer number.
+        origins: The places of the overrides in the study file.
+        crossed: Whether the arm is part of a product of lists, so that single values may equal the baseline's values.
+        idle: The overrides whose value equals the baseline's value.
+        role: The arm's role in a design (see `spec.candidates.Candidate`).
+        stage: The origin of the arm (see `spec.candidates.Stage`).
     """
 
     name: str
@@ -90,28 +92,32 @@ class Arm:
 
     @property
     def change(self) -> str:
-        """The changes of the arm on one line; empty for the baseline."""
+        """The arm's changes to the baseline on one line; empty for the baseline."""
         return ", ".join(
             f"{path}: {format_brief(old)} -> {format_brief(new)}" for path, (old, new) in self.diff.items()
         )
 
     def explain(self, error: UserError) -> UserError:
-        """Return an error in this arm's config with its place in the study file."""
+        """Return an error in this arm's config with the place of its cause in the study file."""
         return self.origins.explain(error, len(self.config.model.layers))
 
 
 class Sources:
-    """The prepared tasks of a study, each read once.
+    """The prepared tasks of a study. Each task is prepared once.
 
     Args:
-        folder: The folder of the study file, to which relative paths in tasks refer.
+        folder: The folder of the study file. Relative paths in tasks are relative to this folder.
     """
 
     def __init__(self, folder: Path):
         self.folder, self._known = folder, dict[str, Source]()
 
     def prepare(self, config: ResolvedConfig) -> Source:
-        """Prepare the task of a config, once. Raise `UserError`, with a path in the task, if its data is invalid."""
+        """Return the prepared task of a config. The task is prepared only once.
+
+        Raises:
+            UserError: If the task's data is invalid. The error's path is relative to the task.
+        """
         key = canonical_json(to_data(config.task))
         if key not in self._known:
             task = config.task
@@ -127,15 +133,15 @@ class Sources:
 
 @dataclass(frozen=True)
 class Study:
-    """A study file, resolved.
+    """A resolved study file.
 
     Attributes:
-        folder: The folder of the file.
-        base: The baseline's data as written, with `--set` applied.
-        arms: All arms, the baseline first.
-        design: The designs of its arms (see `spec.designs.described`).
-        match: The quantities to match arms by, besides steps (see `study.matching`).
-        tune: The tuning of its arms, or None.
+        folder: The folder of the study file.
+        base: The baseline's data as written in the study file, with `--set` options applied.
+        arms: All arms. The baseline comes first.
+        design: The designs of the arms (see `spec.designs.described`).
+        match: The quantities other than steps by which arms are matched (see `study.matching`).
+        tune: The tuning of the arms; None without tuning.
         trackers: The trackers by name (see `taetpu.trackers`).
     """
 
@@ -155,24 +161,24 @@ class Study:
     trackers: dict[str, Any] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return the arms and their changes as HTML, for notebooks."""
+        """Return the arms and their changes as HTML for notebooks."""
         said = f"{len(self.arms)} arms, {len(self.seeds)} seeds; {self.measure.primary} decides"
         rows = [(arm.name, arm.change) for arm in self.arms]
         return paragraph(said, strong=self.name) + table(("arm", "change"), rows, left=2)
 
     @cached_property
     def sources(self) -> Sources:
-        """The prepared tasks, each read on first use."""
+        """The prepared tasks. Each task is prepared on first use."""
         return Sources(self.folder)
 
     def changed(self, **fields: Any) -> "Study":
-        """Return the study with other fields and the same prepared tasks."""
+        """Return a copy of the study with the given fields replaced. The copy shares the prepared tasks."""
         new = replace(self, **fields)
         new.__dict__["sources"] = self.sources
         return new
 
     def against(self, arm: Arm) -> Arm:
-        """Return the arm to compare with: the baseline or that of its scale; itself for a baseline."""
+        """Return the baseline that an arm is compared with. In a ladder, each scale has a separate baseline."""
         return self._by_name[arm.role.get("against", self.arms[0].name)]
 
     @cached_property
@@ -180,7 +186,9 @@ class Study:
         return {arm.name: arm for arm in self.arms}
 
     def runs(self) -> list[RunSpec]:
-        """Return every arm on every seed, arm by arm. Prepares the tasks, whose content is part of a run's identity.
+        """Return the runs of all arms with all seeds, arm by arm.
+
+        This prepares the tasks, because the content of a task is part of a run's identity.
 
         Raises:
             UserError: If a task's data or the length of training is invalid, or an arm cannot be compared with the
@@ -235,18 +243,22 @@ class Study:
         raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
-        """Return an arm's prepared task. Raise `UserError` with its place in the study file."""
+        """Return an arm's prepared task.
+
+        Raises:
+            UserError: If the task's data is invalid. The error is located in the study file.
+        """
         try:
             return self.sources.prepare(arm.config)
         except UserError as error:
             raise arm.explain(error.within("task")) from None
 
 
-# --- what an arm changes ---------------------------------------------------------------------------------------------
+# --- changes of an arm -----------------------------------------------------------------------------------------------
 
 
 def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
-    """Return the differences of two configs; see `Arm.diff`."""
+    """Return the differences between two configs, in the form of `Arm.diff`."""
     a, b = to_data(old), to_data(new)
     before, after = a["model"].pop("layers"), b["model"].pop("layers")
     a["model"]["num_layers"], b["model"]["num_layers"] = len(before), len(after)
@@ -265,13 +277,14 @@ def _changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any
     return [change for name in {**a, **b} for change in _changes(a.get(name), b.get(name), (*path, str(name)))]
 
 
-# --- what is frozen --------------------------------------------------------------------------------------------------
+# --- frozen data -----------------------------------------------------------------------------------------------------
 
 
 def frozen_data(study: Study) -> dict[str, Any]:
-    """Return the plain data that a study's folder stores. Prepares the baseline's task.
+    """Return the plain data that a study's folder stores. This prepares the baseline's task.
 
-    The baseline's defaults are written out, so that a later version with other defaults cannot change it silently.
+    The data contains the baseline's default values, so that a later version with different defaults cannot change the
+    baseline silently.
     """
     return {
         "study": study.name,
@@ -289,12 +302,18 @@ def frozen_data(study: Study) -> dict[str, Any]:
 
 
 def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """Check a study against its folder, and return the stored data extended by new arms and seeds.
+    """Check a study against the data in its folder, and return the stored data extended by new arms and seeds.
 
-    Arms and seeds that the file no longer has stay recorded, as do the first settings of how runs are observed.
+    Arms and seeds that were removed from the study file remain in the data. The settings that may change, such as how
+    runs are observed, keep their first stored values.
+
+    Args:
+        stored: The data that the study's folder stores.
+        study: The study.
 
     Raises:
-        UserError: If baseline, measure, data, schema, the evaluation sample or the changes of a stored arm differ.
+        UserError: If the baseline, the measure, the data, the schema, the evaluation sample or the changes of a stored
+            arm differ from the stored data.
     """
     check_schema(stored, study)
     new, known = frozen_data(study), _with_defaults(stored)
@@ -331,7 +350,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:
-    """Raise `UserError` if the folder's run identities have another schema, which cannot be mixed with this one."""
+    """Raise `UserError` if the run identities in the folder have a different schema. Schemas cannot be mixed."""
     schema = stored.get("schema")
     if schema != SCHEMA:
         later = type(schema) is int and schema > SCHEMA
@@ -347,18 +366,18 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
 
 
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored data with the defaults of fields that the storing version did not have."""
+    """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
     found = dict(stored)
     for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
             found[part] = to_data(load_config(cls, stored.get(part)))
         except UserError:
-            continue  # a kind or field was removed: compare as stored
+            continue  # a kind or field no longer exists, so the data is compared as it was stored
     return found
 
 
 def _restoring_options(stored: Mapping[str, Any], study: Study) -> str:
-    """Return the start of a remedy that restores the stored baseline by `--set`; empty if `--set` cannot."""
+    """Return the start of a remedy that restores the stored baseline with `--set`; empty if this is impossible."""
     sample = stored.get("evaluation", {"asked": None, "windows": 0, "total": 1})
     wanted, asked = _with_defaults(stored)["base"], sample["asked"]
     if isinstance(asked, int) and sample["windows"] == sample["total"]:
@@ -382,7 +401,7 @@ def _restoring_options(stored: Mapping[str, Any], study: Study) -> str:
 
 
 def _is_free(path: str) -> bool:
-    """Return whether a path of the stored study may change."""
+    """Return whether the value at a path in the stored data may change."""
     return any(path == free or path.startswith(f"{free}.") for free in FREE)
 
 
@@ -399,7 +418,7 @@ def _frozen_error(study: Study, problem: str, path: str, remedy: str = "") -> Us
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
-    """Return whether stored overrides resolve to the arm's config, even if written differently."""
+    """Return whether stored overrides resolve to the arm's config, even if they are written differently."""
     try:
         return load_config(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
     except UserError:
