@@ -1,6 +1,6 @@
-"""Reports from `results.json`.
+"""Reports generated from `results.json`.
 
-`summary`, `overview`, `sections` and `designs` hold text and tables, collected by `contents`; `curves`, `charts`,
-`curve_charts` and `panels` hold charts; `page` (one offline HTML file), `exports` (Markdown, plain text), `latex` and
-`csvs` are the formats; `build` writes a study's report.
+`summary`, `overview`, `sections` and `designs` create text and tables, and `contents` puts the sections in order.
+`curves`, `charts`, `curve_charts` and `panels` create charts. `page` (one offline HTML file), `exports` (Markdown and
+plain text), `latex` and `csvs` implement the output formats. `build` writes a study's report.
 """

@@ -1,4 +1,4 @@
-"""Building of a study's report from its folder."""
+"""Building of a study's report from the study's folder."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -27,14 +27,14 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
     Args:
         folder: the study's folder.
-        figures: `pdf`, `svg` or `png` to also write each chart as a file.
+        figures: format of figures, `pdf`, `svg` or `png`. If it is not empty, each chart is also written as a file.
 
     Returns:
-        The locations of the files by format (`html`, `markdown`, `latex`, `arms`, `runs`), and of the folder of
-        `figures` if they are written.
+        The location of each file by format (`html`, `markdown`, `latex`, `arms`, `runs`). With `figures`, the entry
+        `figures` is the location of their folder.
 
     Raises:
-        UserError: If there are no results yet, a stored file is damaged, or the format of figures is unknown.
+        UserError: If the study has no results, a stored file is damaged, or the figure format is unknown.
     """
     results = folder.read_results()
     if results is None:
@@ -60,7 +60,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
 
 def _charts(results: Results, beside: Background) -> Iterator[tuple[str, Spec]]:
-    """Yield every chart of the report with a file name, the data filled in as the page's script does."""
+    """Yield a file name and the spec for every chart in the report, filled with the same data as on the page."""
     drawn = chart_data(results, beside)
     for name, spec in drawn["charts"].items():
         if spec is not None:
@@ -83,7 +83,7 @@ def _file_name(title: str) -> str:
 
 
 def gather_background(folder: StudyFolder, results: Results) -> Background:
-    """Return what the report shows besides the results: curves, samples, costs and provenance."""
+    """Return the report's inputs besides the results, such as costs, curves, samples and provenance."""
     runs = [(arm["name"], run["seed"], run["id"]) for arm in results["arms"] for run in arm["runs"]]
     ended = [folder.run(arm, seed, run_id) for arm, seed, run_id in runs if run_id]
     data = _data_by_arm(ended)
@@ -102,7 +102,7 @@ def gather_background(folder: StudyFolder, results: Results) -> Background:
 
 
 def _data_by_arm(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
-    """Return the facts that each arm's task records, from the arm's first run that ended."""
+    """Return the facts recorded by each arm's task, taken from the arm's first run that ended."""
     found: dict[str, Mapping[str, Any]] = {}
     for run in ended:
         if run.arm not in found:
@@ -111,7 +111,7 @@ def _data_by_arm(ended: list[RunFolder]) -> dict[str, Mapping[str, Any]]:
 
 
 def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:
-    """Return the runs' environment; a fact that differs between runs has all its values."""
+    """Return facts on the runs' environment. If a fact differs between runs, all its values are listed."""
     facts: dict[str, list[str]] = {"study": [results["study"]], "seeds": [", ".join(map(str, results["seeds"]))]}
     facts["runs that ended"] = [str(len(ended))]
     for result in ended:
@@ -124,7 +124,7 @@ def _provenance(results: Results, ended: list[Mapping[str, Any]]) -> Facts:
 
 
 def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested data as dotted paths with values."""
+    """Yield the dotted path and the value of each item in nested data, except items that are None."""
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{key}.")

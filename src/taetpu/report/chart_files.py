@@ -1,4 +1,4 @@
-"""Rendering of charts to files and SVG."""
+"""Rendering of charts as files and as SVG."""
 
 import json
 from collections.abc import Callable
@@ -20,15 +20,15 @@ FORMATS: dict[str, Callable[[str], bytes]] = {
     ".html": lambda spec: vl_convert.vegalite_to_html(spec, bundle=True).encode(),
 }
 FIGURES = ("pdf", "svg", "png")
-"""Formats of the report's charts."""
+"""Formats in which `build_report` writes charts as files."""
 
 
 def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
-    """Write a chart with light colours; the suffix selects the format.
+    """Write a chart to a file.
 
     Args:
         drawn: the chart.
-        file: the file to write.
+        file: the file to write. The suffix selects the format.
 
     Raises:
         UserError: If the suffix is not one of `FORMATS`, or the file cannot be written.
@@ -44,12 +44,12 @@ def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
 
 
 def render_figure(spec: Spec, suffix: str) -> bytes:
-    """Render one of the report's charts with light colours; `suffix` is one of `FORMATS`."""
+    """Render a chart of the report with light colours in the format `suffix`, a key of `FORMATS`."""
     return FORMATS[suffix](_spec_json(spec, {**THEMES["light"], "background": "white"}))
 
 
 def render_svg(spec: Spec, theme: Spec) -> str:
-    """Render one of the report's charts as SVG for a page."""
+    """Render a chart of the report as SVG with a theme."""
     return vl_convert.vegalite_to_svg(_spec_json(spec, theme))
 
 

@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specs, built with Altair from plain data. `THEMES` holds the light and dark colours."""
+"""Charts as Vega-Lite specs, built with Altair from plain data. `THEMES` defines the light and dark colours."""
 
 import json
 import math
@@ -16,7 +16,7 @@ Spec = dict[str, Any]
 
 COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
            "interim": "#8a9099", "single seed": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
-"""Colours by verdict; blue and vermilion are distinguishable for colour-blind readers, in light and dark."""
+"""Colours by verdict. Colour-blind readers can distinguish blue from vermilion in the light and the dark theme."""
 SHAPES = {
     "better": "diamond",
     "worse": "square",
@@ -30,10 +30,10 @@ ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
 PRIOR_TOOLTIP = {"arm": "arm", "found": "published", "what": "what", "sources": "source"}
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 34, 16
-"""Characters of a name on an axis, and on a page narrower than `NARROW` pixels."""
+"""Maximum number of characters in a name on an axis, and on a page narrower than `NARROW` pixels."""
 NARROW = 600
 SYMLOG_RATIO = 30
-"""Ratio of the largest effect to the typical half interval above which the scale is logarithmic outside the noise."""
+"""Ratio of the largest absolute value to the median half width of intervals from which the scale is symlog."""
 
 
 def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
@@ -63,11 +63,11 @@ THEMES = {
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
 INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
-"""Theme of an SVG inside a light or dark page: it uses the colour of the surrounding text."""
+"""Theme for an SVG inside a light or dark page. It uses the colour of the surrounding text."""
 
 
 def forest_plot(results: Mapping[str, Any], priors: Priors = NO_PRIORS) -> Spec | None:
-    """Return the forest plot of all effects with intervals, seeds, noise and published findings; None without arms."""
+    """Return the forest plot of all effects, with their intervals and values by seed; None without compared arms."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None
@@ -94,7 +94,7 @@ def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
 
 
 def _reference(results: Mapping[str, Any]) -> list[alt.Chart]:
-    """Return the layers of reference: noise band, equivalence margin and the line of no effect."""
+    """Return the reference layers: the noise band, the equivalence margin and the line at zero."""
     sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
     layers = [_band(sd, "noise")] if sd else []
     if small:
@@ -108,7 +108,7 @@ def _band(half: float, style: str) -> alt.Chart:
 
 
 def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Return the layers of intervals and points, with a note for arms without an effect."""
+    """Return the layers for intervals and point estimates, with a note for arms whose effect cannot be estimated."""
     table = chart(rows).encode(y=y, color=verdict_colour())
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
@@ -120,7 +120,7 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
 
 
 def _prior_notes(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
-    """Return the layers of published findings at the right, with arrows in their direction."""
+    """Return the layers for published findings, drawn at the right edge with arrows in the direction of the finding."""
     if not arms:
         return []
     better, worse = ("\u2190", "\u2192") if direction == "min" else ("\u2192", "\u2190")
@@ -143,12 +143,12 @@ def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
 
 
 def named_axis(names: Sequence[str], long: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
-    """Return an axis of names; long names are shortened but stay distinct, unlike with Vega's truncation."""
+    """Return an axis for names. Shortened names stay distinct, which Vega's truncation does not guarantee."""
     return alt.Axis(ticks=False, domain=False, **options, **label_options(names, long))
 
 
 def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, Any]:
-    """Return axis or legend options that shorten names to `long` characters, fewer on a narrow page."""
+    """Return axis or legend options that shorten names to at most `long` characters, or fewer on a narrow page."""
     if all(len(name) <= min(long, NARROW_LABEL_WIDTH) for name in names):
         return {"labelLimit": 0}
     wide, narrow = (
@@ -159,23 +159,23 @@ def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, An
 
 
 def verdict_colour() -> alt.Color:
-    """Encode the verdict as colour."""
+    """Return the encoding of the verdict as colour."""
     scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
     return alt.Color("verdict:N", scale=scale, legend=None)
 
 
 def verdict_shape() -> alt.Shape:
-    """Encode the verdict as shape."""
+    """Return the encoding of the verdict as shape."""
     return alt.Shape("verdict:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
 
 
 def chart(rows: list[dict[str, Any]]) -> alt.Chart:
-    """Return a chart with these rows as data."""
+    """Return a chart with the given rows as data."""
     return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
 
 
 def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
-    """Return the sort key: best effects first, arms without an effect last."""
+    """Return the sort key that puts the best effects first and arms without an effect last."""
     effect = arm["effect"]
     return effect is None, (effect or 0.0) * (1 if direction == "min" else -1)
 
@@ -187,7 +187,7 @@ def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return arm minus baseline on each seed that both finished."""
+    """Return the difference between an arm and its baseline for each arm and each seed on which both finished."""
     values = {
         arm["name"]: {run["seed"]: run["value"] for run in arm["runs"] if run["value"] is not None}
         for arm in results["arms"]
@@ -207,7 +207,7 @@ def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:
-    """Return a linear scale, or a symlog scale with ticks if one effect would flatten the others."""
+    """Return a linear scale, or a symlog scale and its ticks if the largest value would flatten the other effects."""
     largest = max(map(abs, values), default=1.0)
     typical = float(np.median([(high - low) / 2 for low, high in intervals])) if intervals else 0.0
     if not typical or largest < SYMLOG_RATIO * typical:
@@ -221,6 +221,6 @@ def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tup
 
 
 def responsive_spec(chart: Any) -> Spec:
-    """Return the spec at container width, without config: colours come from the page's theme."""
+    """Return the spec with container width and without config, since the page's theme defines the colours."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}

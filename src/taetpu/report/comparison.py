@@ -1,4 +1,4 @@
-"""Terms of an arm's comparison: its baseline, and the budget that is equal."""
+"""Terms of an arm's comparison, i.e. the baseline, matched budgets and tuning."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,24 +7,28 @@ from typing import Any
 Results = Mapping[str, Any]
 """The content of `results.json`."""
 Costs = Mapping[str, Mapping[str, float | None]]
-"""Measured costs by arm; see `stats.costs`."""
+"""Measured costs by arm, as returned by `stats.costs.read_costs`."""
 NOT_TIMED: Costs = MappingProxyType({})
 LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 TIME_TOLERANCE = 0.1
-"""Relative difference in training time above which a match by time is reported as off."""
+"""Relative difference in training time above which the terms of an arm matched by time mention the difference."""
 
 
 def matched_to(arm: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return an arm's matches: for each the arm that it is `of`, what it is matched `by`, and the changes."""
+    """Return the matches of an arm.
+
+    Each match has `of` (the arm that was trained again), `by` (a key of `MATCHED`) and the matched settings by path.
+    """
     role = arm["role"]
     return [*([role["match"]] if "match" in role else []), *role.get("also", ())]
 
 
 def comparison_terms(arm: Mapping[str, Any], results: Results, costs: Costs = NOT_TIMED) -> str:
-    """Return the terms of an arm's comparison where they differ from the default: match, tuning, other baseline.
+    """Return those terms of an arm's comparison that differ from the default: matches, tuning or another baseline.
 
-    If the study matches any arms, the others are described as compared at equal steps.
+    If the study has matched arms, an unmatched arm is described as compared at equal steps, unless it changes the
+    training length.
     """
     role, found = arm["role"], []
     if by := [match["by"] for match in matched_to(arm)]:
@@ -40,7 +44,10 @@ def comparison_terms(arm: Mapping[str, Any], results: Results, costs: Costs = NO
 
 
 def _time_mismatch(arm: Mapping[str, Any], results: Results, costs: Costs) -> list[str]:
-    """Return a remark if actual training times differ, since `time` is matched by a timing before the first run."""
+    """Return a remark if the actual training time differs from the baseline's training time.
+
+    The times may differ because arms are matched by `time` with a timing before the first run.
+    """
     ours, theirs = (costs.get(a["name"], {}).get("train_seconds") for a in (arm, baseline_of(results, arm)))
     share = ours / theirs - 1 if ours and theirs else 0.0
     if abs(share) <= TIME_TOLERANCE:
@@ -49,6 +56,9 @@ def _time_mismatch(arm: Mapping[str, Any], results: Results, costs: Costs) -> li
 
 
 def baseline_of(results: Results, arm: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arm that an arm is compared with; itself for a baseline, the study's baseline if it is missing."""
+    """Return the baseline of an arm.
+
+    A baseline is its own baseline. If the baseline is not in the results, the first arm is returned.
+    """
     arms = {other["name"]: other for other in results["arms"]}
     return arm if arm["against"] is None else arms.get(arm["against"], results["arms"][0])

@@ -7,7 +7,7 @@ from taetpu.report.sections import Section
 
 
 def build_sections(results: Results, costs: Costs, found_elsewhere: Priors = NO_PRIORS) -> list[Section]:
-    """Return all sections of the report behind the verdicts, in order."""
+    """Return all sections that follow the verdicts in the report, in order."""
     found = [
         sections.limits_section(results),
         sections.costs_section(results, costs),

@@ -1,4 +1,4 @@
-"""Results as CSV with full precision: a row for each arm, and a row for each run."""
+"""Results as CSV with full precision, in a table of arms and a table of runs."""
 
 import csv
 import io
@@ -14,7 +14,7 @@ INTERVALS = ("ci95", "ci90", "ci_simultaneous")
 
 
 def arms_csv(results: Results) -> str:
-    """Return a row for each arm; missing numbers are empty."""
+    """Return CSV with a row for each arm. Missing numbers are empty."""
     ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
     lines = [
         [
@@ -28,7 +28,7 @@ def arms_csv(results: Results) -> str:
 
 
 def runs_csv(results: Results) -> str:
-    """Return a row for each run: arm, seed, id, outcome and primary metric."""
+    """Return CSV with a row for each run, which has the arm, seed, ID, outcome and primary metric."""
     return _csv(
         ["arm", "seed", "id", "outcome", results["primary"]],
         ([arm["name"], *_run(run)] for arm in results["arms"] for run in arm["runs"]),

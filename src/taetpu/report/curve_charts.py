@@ -1,7 +1,7 @@
-"""Charts over training: an arm's curve with the baseline's, and their difference.
+"""Charts over training: the curves of an arm and its baseline, and their difference.
 
-The specs hold no data. `fill_spec` and `page.js` add the `datasets` and the parameters `colour`, `low` and `high` (the
-vertical range), so a page contains each spec and each line once.
+The specs contain no data. `fill_spec` and `page.js` add the `datasets` and the parameters `colour`, `low` and `high`
+(the vertical range). A page therefore contains each spec and each line only once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,14 @@ from taetpu.report.curves import Columns, Curves, as_rows
 HEIGHT = 150
 UNDECIDED = "#8663b5"
 ARM_COLOURS = COLOURS | {v: UNDECIDED for v, colour in COLOURS.items() if colour == COLOURS["inconclusive"]}
-"""Colours by verdict; violet replaces grey, which would be lost in the baseline's band."""
+"""Colours by verdict. Violet replaces grey, which is hard to see on the baseline's grey band."""
 
 
 def curve_chart(metric: str) -> Spec:
-    """Return the chart of an arm's curve with the baseline's: means and bands over seeds, and the arm's single seeds.
+    """Return the chart of an arm's curve and the baseline's curve.
 
-    Datasets: `arm`, `baseline`, `seeds`.
+    The chart shows means and bands over seeds for both arms, and a line for each seed of the arm. Its datasets are
+    `arm`, `baseline` and `seeds`.
     """
     arm, baseline, seeds = (alt.Chart(alt.NamedData(name)) for name in ("arm", "baseline", "seeds"))
     x, (y, low, single) = _x(), (_y(field, summary.metric_with_unit(metric)) for field in ("mean", "low", "value"))
@@ -39,7 +40,7 @@ def curve_chart(metric: str) -> Spec:
 
 
 def difference_chart(metric: str) -> Spec:
-    """Return the chart of an arm minus the baseline over training, paired by seed. Dataset: `arm`."""
+    """Return the chart of arm minus baseline over training, paired by seed. Its only dataset is `arm`."""
     arm, title = alt.Chart(alt.NamedData("arm")), "arm minus baseline"
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
@@ -54,14 +55,14 @@ def difference_chart(metric: str) -> Spec:
 
 
 def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
-    """Fill a spec with data, as the page's script does."""
+    """Return the spec filled with datasets, colour and vertical range, as `page.js` does for the page."""
     values = {"colour": colour, "low": bounds[0], "high": bounds[1]}
     params = [{"name": name, "value": value} for name, value in values.items()]
     return {**blank, "datasets": {name: as_rows(columns) for name, columns in datasets.items()}, "params": params}
 
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
-    """Return the specs, datasets and ranges of each metric for the page's script."""
+    """Return the specs, datasets and vertical ranges for each metric, in the form that `page.js` uses."""
     return [
         {
             "metric": found.metric,

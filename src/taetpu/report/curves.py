@@ -11,29 +11,32 @@ from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.study import StudyFolder
 
 POINTS = 300
-"""Most points per line, more than a chart has pixels for."""
+"""Maximum number of points per line, which suffices for the width of a chart."""
 SEED_POINTS = 100
-"""Most points per line of a single seed."""
+"""Maximum number of points in the line for a single seed."""
 
 EARLY = 0.2
-"""Share of training that may be outside the vertical range, since the first steps would flatten the rest."""
+"""Initial share of training that does not determine the vertical range, since it would flatten the rest."""
 
 Columns = dict[str, list[float]]
-"""Table by columns (`step` with `mean`, `low`, `high`, or `value`, `seed`), a third of the size of rows."""
+"""Table stored by columns, which takes a third of the space of rows.
+
+The columns are `step`, `mean`, `low` and `high`, or `step`, `value` and `seed`.
+"""
 BySeed = Mapping[int, Series]
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves of one metric for every arm that has it.
+    """Curves of one metric for every arm that has the metric.
 
     Attributes:
         metric: the metric's name.
-        arms: mean, lowest and highest over seeds.
-        seeds: lines of single seeds.
-        differences: arm minus baseline paired by seed, for compared arms.
+        arms: mean, minimum and maximum over seeds, by arm.
+        seeds: lines for single seeds, by arm.
+        differences: mean, minimum and maximum of arm minus baseline, paired by seed, for each compared arm.
         ranges: vertical range of each arm's chart.
-        difference_ranges: vertical range of each arm's difference.
+        difference_ranges: vertical range of each arm's difference chart.
     """
 
     metric: str
@@ -47,14 +50,14 @@ class Curves:
 def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
     """Read the curves of the primary metric, the validation loss and the training loss of all ended runs.
 
-    Validation metrics are those of the sample of the split, if there is one.
+    If runs evaluated a validation metric on a sample of the split during training, the curve shows this metric.
 
     Args:
         folder: the study's folder.
         results: the content of `results.json`.
 
     Raises:
-        UserError: If a file of metrics is damaged.
+        UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
     found: dict[str, dict[str, dict[int, Series]]] = {}
@@ -91,7 +94,7 @@ _NONE: Columns = {"step": [], "mean": []}
 
 
 def summarise_seeds(runs: Sequence[Series]) -> Columns:
-    """Return mean, lowest and highest over runs at steps with a finite value, thinned to `POINTS`."""
+    """Return mean, minimum and maximum over runs at up to `POINTS` steps for which a run has a finite value."""
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
     steps = steps[thin_indices(len(steps))]
     values = np.full((len(runs), len(steps)), np.nan)
@@ -103,7 +106,7 @@ def summarise_seeds(runs: Sequence[Series]) -> Columns:
 
 
 def seed_lines(runs: BySeed) -> Columns:
-    """Return the concatenated lines of single seeds, each thinned to `SEED_POINTS`."""
+    """Return the concatenated lines of all seeds, each thinned to at most `SEED_POINTS` points."""
     found: Columns = {"step": [], "value": [], "seed": []}
     for seed, run in runs.items():
         finite = np.flatnonzero(np.isfinite(run.value))
@@ -115,7 +118,7 @@ def seed_lines(runs: BySeed) -> Columns:
 
 
 def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
-    """Return each run minus the baseline's run of the same seed, at common steps."""
+    """Return the difference between each run and the baseline's run with the same seed, at their common steps."""
     found = []
     for seed in runs.keys() & base.keys():
         steps, ours, theirs = np.intersect1d(runs[seed].step, base[seed].step, return_indices=True)
@@ -126,7 +129,7 @@ def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
 
 
 def as_rows(columns: Columns) -> list[dict[str, float]]:
-    """Return the table as rows for Vega."""
+    """Return the table as a list of rows, the form that Vega expects."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -138,12 +141,12 @@ def thin_indices(length: int, points: int = POINTS) -> NDArray[np.int64]:
 def vertical_range(
     lines: Sequence[Columns], columns: Sequence[str] = ("mean",), also: Sequence[float] = ()
 ) -> tuple[float, float]:
-    """Return the range of the values after the first `EARLY` share of training, with a margin.
+    """Return the range of the values after the initial share `EARLY` of training, with a margin.
 
     Args:
-        lines: the lines of the chart.
-        columns: the columns that must be in range.
-        also: further values that must be in range.
+        lines: the lines in the chart.
+        columns: the columns whose values must be in the range.
+        also: additional values that must be in the range.
     """
     last = max((line["step"][-1] for line in lines if line["step"]), default=0)
     points = [point for line in lines for name in columns for point in zip(line["step"], line[name], strict=True)]
@@ -154,5 +157,5 @@ def vertical_range(
 
 
 def _round(value: float) -> float:
-    """Round to six significant digits, to save two thirds of the bytes."""
+    """Round to six significant digits, which saves two thirds of the bytes."""
     return float(f"{value:.6g}")

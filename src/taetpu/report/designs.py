@@ -1,4 +1,4 @@
-"""Report sections for a study's designs: parts one by one, factorial, ladder and tuning."""
+"""Report sections for a study's designs: leave-one-out and add-one-in, factorial, ladder and tuning."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from taetpu.stats.deviations import tuning_metric
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
 MOST_COLUMNS = 8
-"""Most combinations of tuned values that the table of trials shows."""
+"""Maximum number of combinations of tuned values in the table of trials. With more, the table is omitted."""
 
 
 def design_sections(results: Results) -> Iterator[Section]:
     """Yield a section for each design of the study."""
     designs = results["designs"]
     for kind, done in ONE_BY_ONE.items():
-        if kind in designs and any(designs[kind]["scales"].values()):  # a single part has no whole to add up to
+        if kind in designs and any(designs[kind]["scales"].values()):  # None with a single part
             yield _parts_section(results, designs[kind]["scales"], done)
     if "factorial" in designs:
         yield _factorial_section(results, designs["factorial"])
@@ -29,7 +29,7 @@ def design_sections(results: Results) -> Iterator[Section]:
 
 
 def describe_designs(results: Results) -> list[str]:
-    """Return a sentence for each design, for the terminal."""
+    """Return sentences on the results of each design, for the terminal."""
     designs = results["designs"]
     found = [
         _describe_excess(results, done, rung, entry)
@@ -115,7 +115,7 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
 
 
 def heatmap_name(rung: str) -> str:
-    """Return the name of the heatmap chart of a scale (`""` without a ladder)."""
+    """Return the name of the heatmap for a scale (`""` without a ladder)."""
     return f"interactions {rung}"
 
 
@@ -243,7 +243,10 @@ def _shared_and_tuned(shared: Mapping[str, Any] | None, tuned: Mapping[str, Any]
 
 
 def _trials_table(results: Results, found: Mapping[str, Any]) -> list[Table]:
-    """Return the table of trials: the mean over tuning seeds for every arm and combination."""
+    """Return the table of trials, which shows the mean over tuning seeds for every arm and combination of values.
+
+    The list is empty if there are more than `MOST_COLUMNS` combinations.
+    """
     cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
     if len(cells) > MOST_COLUMNS:
         return []
@@ -263,7 +266,7 @@ def _trial_cell(entry: Mapping[str, Any], cell: str, places: int) -> str:
 
 
 def numeric_path(found: Mapping[str, Any]) -> str | None:
-    """Return the tuned path if there is exactly one and its values are numbers, else None."""
+    """Return the tuned path if exactly one path is tuned and all its values are numbers, else None."""
     paths = list(found["values"])
     numeric = all(type(value) in (int, float) for value in found["values"][paths[0]])
     return paths[0] if len(paths) == 1 and numeric else None

@@ -63,20 +63,20 @@ def _table(table: Table) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """Escape text for Markdown, on one line, also inside tables."""
+    """Escape text for Markdown, including tables, and join its lines."""
     return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
 
 
 def escape_prose(text: str) -> str:
-    """Escape a sentence for Markdown, but keep code between backticks."""
+    """Escape a sentence for Markdown, except code between backticks."""
     parts = " ".join(text.split()).split("`")
-    if len(parts) % 2 == 0:  # an odd number: a backtick inside a name
+    if len(parts) % 2 == 0:  # odd number of backticks, e.g. one inside a name
         return escape(text)
     return "".join(f"`{part}`" if i % 2 else escape(part) for i, part in enumerate(parts))
 
 
 def table_text(results: Results) -> str:
-    """Return headline, notices and verdict table for a terminal of 80 columns."""
+    """Return the study's headline, notices, verdict table and remarks for a terminal with 80 columns."""
     header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
     table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.verdict_rows(results)]
     widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
@@ -100,7 +100,7 @@ def _wrap(text: str) -> str:
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Align names and verdicts left, figures right."""
+    """Format a table row with left-aligned name and verdict and right-aligned numbers."""
     name, *figures, verdict = cells
     middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
     return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()

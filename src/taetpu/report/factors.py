@@ -1,4 +1,4 @@
-"""Sentences on a factorial design: which factors and pairs of factors have significant effects."""
+"""Sentences on factorial designs that list the factors and the pairs of factors with significant effects."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from taetpu.report.comparison import Results
 
 Term = Mapping[str, Any]
-"""One term of `stats.factorial`: a factor or a pair of factors."""
+"""A term in the results of `stats.factorial`, which is a factor or a pair of factors."""
 
 
 def term_title(term: Term) -> str:
-    """Return a term's name: `norm x ffn`."""
+    """Return a term's name, e.g. `norm x ffn`."""
     return " x ".join(term["factors"])
 
 
@@ -20,28 +20,28 @@ def aliases(term: Term) -> list[str]:
 
 
 def term_with_aliases(term: Term) -> str:
-    """Return a term's name with its aliases: `norm or position x ffn`."""
+    """Return a term's name with the names of its aliases, e.g. `norm or position x ffn`."""
     return " or ".join([term_title(term), *aliases(term)])
 
 
 def single_effects(terms: Sequence[Term]) -> list[Term]:
-    """Return the terms with a single effect; terms with a factor of three or more levels have none."""
+    """Return the terms whose effect is a single number. Terms with a factor of three or more levels are excluded."""
     return [term for term in terms if len(term["factors"]) < 3 and term["effect"] is not None]
 
 
 def significant_terms(terms: Sequence[Term], alpha: float) -> list[Term]:
-    """Return the significant terms, after correction for their number."""
+    """Return the terms that are significant after Holm's correction for the number of terms."""
     return [term for term in terms if term["p_holm"] is not None and term["p_holm"] < alpha]
 
 
 def describe_factorial(results: Results, rung: str) -> str | None:
-    """Return a sentence on the significant terms of one scale, or None without a factorial or without noise.
+    """Return a sentence on the significant terms at one scale, or None if no term was tested.
 
-    It counts terms, not cells: a single factor with an effect makes half of all cells differ from the baseline.
+    The sentence counts terms instead of cells, since a single factor with an effect changes half of all cells.
 
     Args:
         results: the content of `results.json`.
-        rung: the scale, `""` without a ladder.
+        rung: name of the scale, or `""` without a ladder.
     """
     entry = results["designs"].get("factorial", {}).get("scales", {}).get(rung)
     terms = [term for term in entry["terms"] if term["p_holm"] is not None] if entry else []
@@ -63,7 +63,7 @@ def describe_factorial(results: Results, rung: str) -> str | None:
 
 
 def _direction(term: Term, direction: str) -> str:
-    """Return ` better` or ` worse` for a single effect without aliases; empty for others."""
+    """Return ` better` or ` worse` for a term with a nonzero effect and no aliases, else an empty string."""
     if not term["effect"] or term["aliases"]:
         return ""
     return " better" if (term["effect"] < 0) == (direction == "min") else " worse"

@@ -9,16 +9,16 @@ from taetpu.report.comparison import Costs, Results
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
 CLEAR_ERRORS = 2.0
-"""Standard errors of a difference above which an arm is clearly better."""
+"""Minimum difference in standard errors for an arm to count as clearly better."""
 EQUAL_COST = 1e-3
 """Relative difference below which costs count as equal."""
 
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
-    """Return the points of each cost in which arms differ, by the cost's title.
+    """Return the points for each cost in which arms differ, by the title of the cost.
 
-    Each point has the arm's `cost`, `mean`, `verdict`, and whether it is on the Pareto `front`. Times are omitted if
-    packs differ in width.
+    Each point has `arm`, `cost`, `mean`, `verdict` and `front` (whether the point is on the Pareto front). Training
+    times are omitted if packs differ in width.
     """
     widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
     kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
@@ -44,15 +44,15 @@ def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]
 
 
 def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: float = 0.0) -> list[int]:
-    """Return the indices of the points on the Pareto front, by cost.
+    """Return the indices of the points on the Pareto front, sorted by cost.
 
-    Each point is better than all cheaper ones by more than `margin`; among equal costs the first one is kept unless a
-    later one is better by more than `margin`.
+    A point is on the front if it is better than the previous point on the front by more than `margin`. Among points
+    with equal costs, a later point replaces an earlier one only if it is better by more than `margin`.
 
     Args:
         points: pairs of cost and quality.
         lower: whether lower quality values are better.
-        margin: smallest difference that counts.
+        margin: differences in quality up to this value are ignored.
     """
     sign, kept = 1 if lower else -1, list[int]()
     for i in sorted(range(len(points)), key=lambda i: points[i][0]):
@@ -66,7 +66,7 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
 
 
 def describe_frontiers(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return a sentence for each front."""
+    """Return a sentence for each Pareto front."""
     return [_describe(title, _arms_on_front(points)) for title, points in frontier.items()]
 
 

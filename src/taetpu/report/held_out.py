@@ -1,4 +1,4 @@
-"""Sentences on evaluation text: overlap with the training split, and characters without a token."""
+"""Sentences on the evaluation text: overlap with the training split, and characters without a token."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from taetpu.report import summary
 
 NOTABLE = 0.01
-"""Shares above this are reported."""
+"""Minimum share of windows, or of 8 bits per byte, for a sentence."""
 FACTS = ("overlap", "bytes", "escape_bits")
-"""Facts that tasks record on their evaluation text; see `data.batches.Source.facts`."""
+"""Names of the facts that tasks record about their evaluation text; see `data.batches.Source.facts`."""
 
 
 def describe_held_out(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each notable share, prefixed with the arms if it does not hold for all.
+    """Return a sentence for each notable fact, prefixed with the names of its arms unless it applies to all arms.
 
     Args:
-        data: facts of the task by arm.
+        data: the facts recorded by each arm's task.
     """
     arms: dict[str, list[str]] = {}
     for arm, facts in data.items():

@@ -9,7 +9,7 @@ from taetpu.report.curves import Curves
 from taetpu.report.priors import Priors
 
 Facts = Sequence[tuple[str, str]]
-"""Names and values in display order."""
+"""Pairs of name and value in display order."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class Background:
     provenance: Facts = ()
     priors: Priors = field(default_factory=dict)
     trained: Sequence[str] = ()
-    """Sentences on the training set-up."""
+    """Sentences on the training setup."""
     cautions: Sequence[str] = ()
-    """Caveats besides `summary.notices`."""
+    """Caveats in addition to `summary.notices`."""

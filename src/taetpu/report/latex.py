@@ -1,4 +1,4 @@
-"""The verdict table as LaTeX with booktabs."""
+"""Verdict table as LaTeX with booktabs."""
 
 from taetpu.report import summary
 from taetpu.report.comparison import Results
@@ -15,7 +15,7 @@ _SPECIAL = {
 
 
 def latex_table(results: Results) -> str:
-    r"""Return a `table` with caption and label for `\input`; it needs `\usepackage{booktabs}`."""
+    r"""Return a LaTeX `table` with caption and label for `\input`, which requires `\usepackage{booktabs}`."""
     columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
     rows = [
         [escape(r.arm), escape(r.change), *map(format_figure, (r.mean, r.effect, r.interval, r.p)), escape(_verdict(r))]
@@ -40,7 +40,7 @@ def latex_table(results: Results) -> str:
 
 
 def caption(results: Results) -> str:
-    """Return the caption: headline, metric and caveats."""
+    """Return the caption, which consists of the headline, the metric and the caveats."""
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = len(results["seeds"])
     text = (
@@ -55,7 +55,7 @@ def _verdict(row: summary.Row) -> str:
 
 
 def format_figure(text: str) -> str:
-    """Format a number or an interval in math mode, for a proper minus sign."""
+    """Format a number or an interval in math mode, so that minus signs are typeset correctly."""
     if text == "-":
         return "--"
     if text.startswith("<"):

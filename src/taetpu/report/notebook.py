@@ -1,4 +1,4 @@
-"""HTML of a study for notebooks: headline, verdicts and forest plot, without scripts."""
+"""HTML summary of a study for notebooks, with headline, verdicts and forest plot but without scripts."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ def notebook_html(results: Results, report: Mapping[str, str], problems: Sequenc
 
     Args:
         results: the content of `results.json`.
-        report: locations of the report's files by format.
+        report: location of each of the report's files by format.
         problems: messages shown above the results.
     """
     rows = [
@@ -34,7 +34,7 @@ def notebook_html(results: Results, report: Mapping[str, str], problems: Sequenc
 
 
 def _plot_html(drawing: str) -> str:
-    """Wrap an SVG with space at the left, since labels may be wider in the reader's font."""
+    """Wrap an SVG in a block with space on the left, since labels may be wider in the reader's font."""
     roomy = drawing.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
 

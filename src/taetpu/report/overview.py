@@ -1,4 +1,4 @@
-"""Overview of a study: training set-up and cost, effects by size, limitations, and a reading guide."""
+"""Overview of a study: the training setup and cost, effects sorted by size, limitations, and a reading guide."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from taetpu.stats.plan import metric_bounds
 from taetpu.store.study import StudyFolder
 
 BATCHES = ("task.", "train.batch_size")
-"""Settings that determine the data of a step."""
+"""Prefixes of the settings that determine the batches."""
 OTHER_SIZE = 0.1
-"""Relative difference in parameters above which an arm counts as another size than its baseline."""
+"""Relative difference in parameter count above which an arm's size counts as different from its baseline's size."""
 
 
 def rank_effects(results: Results) -> list[str]:
-    """Return a sentence for each verdict that lists its arms by the size of their effects."""
+    """Return a sentence for each verdict that lists the arms with this verdict, sorted by the size of the effect."""
     if not results["final"] or len(results["seeds"]) == 1:
         return []
     arms = [arm for arm in summary.counted_arms(results) if arm["effect"] is not None]
@@ -43,7 +43,7 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
 
     Args:
         results: the content of `results.json`.
-        folder: the study's folder, for the times of its packs.
+        folder: the study's folder, which stores the times of packs.
         baseline: the baseline's settings by path.
     """
     base = results["arms"][0]
@@ -67,7 +67,7 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
 
 
 def _describe_cost(results: Results, folder: StudyFolder) -> str:
-    """Return the total cost of all runs that ended."""
+    """Return a sentence on the total cost of the study's runs that have ended."""
     ended = [sum(run["outcome"] != "unfinished" for run in arm["runs"]) for arm in results["arms"]]
     flops = sum(count * (arm["flops"] or 0) for arm, count in zip(results["arms"], ended, strict=True))
     packs = folder.read_pack_times().values()
@@ -83,12 +83,12 @@ def _describe_cost(results: Results, folder: StudyFolder) -> str:
 
 
 def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
-    """Return a warning for arms that are no better than a rule without a model.
+    """Return warnings for the arms whose loss is no better than that of a simple rule without a model.
 
     Args:
         results: the content of `results.json`.
-        data: the task's reference losses: `chance_loss` of a uniform guess, and `decoy_loss` of a rule that sees only
-            the current token, described by `decoy`.
+        data: the task's reference losses. `chance_loss` is the loss of a uniform guess, `decoy_loss` is the loss of a
+            rule that sees only the current token, and `decoy` describes this rule.
     """
     if results["primary"] != "val/loss":
         return []
@@ -111,7 +111,7 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
 
 
 def study_limits(results: Results) -> list[str]:
-    """Return the limitations of the study's designs and training, a sentence each."""
+    """Return sentences on the limitations of the study's designs and training."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     found = list(results["designs"]["limits"])
     if len(arms) > 1:
@@ -130,7 +130,7 @@ def study_limits(results: Results) -> list[str]:
 
 
 def _tuning_limit(results: Results, arms: Sequence[Mapping[str, Any]]) -> str:
-    """Return the limitation of a study without `tune`: whose training settings its arms use."""
+    """Return the limitation of a study without `tune`, including which arms use the baseline's training settings."""
     changed = {arm["name"]: _changes_in(results, arm, "train.") for arm in arms}
     others = [name for name, paths in changed.items() if paths]
     if not others:
@@ -146,7 +146,7 @@ def _tuning_limit(results: Results, arms: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _changes_in(results: Results, arm: Mapping[str, Any], *sections: str) -> list[str]:
-    """Return the settings in these sections in which an arm differs from its baseline."""
+    """Return the paths of the settings in the given sections that differ between an arm and its baseline."""
     return [path for path in summary.changed_settings(results, arm) if path.startswith(sections)]
 
 
@@ -156,13 +156,13 @@ def _size_difference(results: Results, arm: Mapping[str, Any]) -> float:
 
 
 def _other_batches(results: Results) -> str:
-    """Return a remark that names arms trained on other batches than their baseline; empty if there are none."""
+    """Return a remark on the arms trained on different batches from their baseline; empty if there are no such arms."""
     others = [arm["name"] for arm in results["arms"] if arm["against"] and _changes_in(results, arm, *BATCHES)]
     return f" ({formatting.list_names(others)} {'sees' if len(others) == 1 else 'see'} other batches)" if others else ""
 
 
 def reading_guide(results: Results) -> Sequence[str]:
-    """Return explanations of the figures for readers who do not use statistics daily."""
+    """Return explanations of the report's numbers for readers who do not use statistics daily."""
     alpha, planned = results["alpha"], results["plan"]["looks"]
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"

@@ -1,7 +1,7 @@
-"""The report as one offline HTML file: text, tables, data, chart specs and the scripts that draw them.
+"""Report as a single offline HTML file with text, tables, data, chart specs and the scripts that draw the charts.
 
-The page's content security policy allows only its own two scripts, by hash. Vega's expressions are interpreted, not
-compiled, so the policy needs no `unsafe-eval`.
+The content security policy of the page allows only the two scripts in the file, which it identifies by hash. Vega
+interprets expressions instead of compiling them, so the policy does not need `unsafe-eval`.
 """
 
 import base64
@@ -40,7 +40,7 @@ def render_page(results: Results, background: Background) -> str:
 
 
 def chart_data(results: Results, background: Background) -> dict[str, Any]:
-    """Return the data of the page's script: specs, curves by metric and arm, colours."""
+    """Return the data for `page.js`: chart specs, curves by metric and arm, baselines, verdicts and colours."""
     return {
         "charts": {
             "forest": charts.forest_plot(results, background.priors),
@@ -55,7 +55,7 @@ def chart_data(results: Results, background: Background) -> dict[str, Any]:
 
 
 def _script_json(data: Any) -> str:
-    """Serialise to JSON for a script element, with `<` escaped."""
+    """Serialize data as JSON for a script element, with `<` escaped."""
     return json.dumps(data, allow_nan=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""Charts of designs and costs: tradeoffs, effects over scales, tuning curves and interactions."""
+"""Charts for designs and costs: tradeoffs, effects over scales, tuning curves and interactions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,15 +16,15 @@ from taetpu.stats.deviations import tuning_metric
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 FACTOR, POINT = 17, 22
-"""Characters of a factor's label in the heatmap, and of an arm's label at its point."""
+"""Maximum number of characters in a factor's label in the heatmap, and in an arm's label in the tradeoff chart."""
 CELL = 48
-"""Height of a row of the heatmap, in pixels."""
+"""Height of a row in the heatmap, in pixels."""
 LOG_RATIO = 10
-"""Ratio of the largest to the smallest value from which the axis is logarithmic."""
+"""Minimum ratio of the largest tuned value to the smallest for a logarithmic axis."""
 
 
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
-    """Return every chart by the name that sections use."""
+    """Return all charts by the names under which sections refer to them."""
     costs = frontiers(results, measured)
     places = summary.mean_places(results)
     found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
@@ -68,7 +68,7 @@ def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: i
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
-    """Return the chart of means over cost; the arms on the Pareto front are labelled and joined."""
+    """Return the chart of means over cost. The arms on the Pareto front are labelled and joined by a line."""
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
@@ -88,7 +88,7 @@ def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places
 
 
 def ladder_chart(results: Results, arm: str) -> Spec:
-    """Return the chart of an arm's effects and intervals over scales."""
+    """Return the chart of an arm's effects, with their intervals, over scales."""
     design, arms = results["designs"]["ladder"], {found["name"]: found for found in results["arms"]}
     rows = []
     for rung, name in design["arms"][arm]["rungs"].items():
@@ -114,7 +114,7 @@ def ladder_chart(results: Results, arm: str) -> Spec:
 
 
 def tuning_chart(results: Results, arm: str) -> Spec:
-    """Return the chart of the tuning metric over the tried values: mean over tuning seeds, and each seed."""
+    """Return the chart of the tuning metric over the tried values, with each tuning seed and the mean over seeds."""
     found = results["tuning"]
     path, entry = numeric_path(found), found["arms"][arm]
     tried = [

@@ -1,4 +1,4 @@
-"""Charts of any metric of stored runs: over training, or the last value over a setting."""
+"""Charts of any metric in stored runs, either over training or as last values over a setting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
-"""Value of `x` for a panel per setting in which runs differ."""
+"""Value of `x` for which `plot` draws a panel for each setting that differs between runs."""
 MAX_LINES, TEN_COLOURS = 20, 10
 LEGEND = 46
-"""Characters of a line's label in the legend."""
+"""Maximum number of characters in a line's label in the legend."""
 HEIGHT, PANEL = 320, 320
-"""Sizes in pixels; a panel is one of several side by side."""
+"""Height of a chart, and width of a panel if several panels are drawn side by side, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
     Attributes:
         study: the study's name.
         folder: the run's folder.
-        named: whether its arm is in the study file, not a trial of tuning.
+        named: whether the run's arm is one of the study's arms instead of a tuning trial.
     """
 
     study: str
@@ -44,12 +44,12 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The run's settings by path."""
+        """Settings of the run by path."""
         return read_settings(self.folder)
 
     @cached_property
     def series(self) -> Mapping[str, Series]:
-        """The run's logged metrics."""
+        """Logged metrics of the run."""
         return self.folder.metrics()
 
 
@@ -60,15 +60,17 @@ def plot(
 
     Args:
         studies: the studies whose runs are drawn.
-        metric: the metric; over training, `val/...` uses the sample of the validation split if runs have one.
-        x: one of `AXES` for curves over training; a setting such as `model.dim` for last values over that setting; or
-            `varied` for a panel per setting in which the runs differ.
-        by: what a line groups, `arm`, `study`, `run` or a setting. Lines are means with bands from the lowest to the
-            highest run.
-        arms: the arms to draw; all if empty.
+        metric: name of the metric. Curves of `val/...` over training use the sample of the validation split if runs
+            evaluated one.
+        x: horizontal axis. An entry of `AXES` draws curves over training, a setting such as `model.dim` draws last
+            values over this setting, and `varied` draws a panel for each setting that differs between runs.
+        by: grouping of runs into lines, `arm`, `study`, `run` or a setting. Each line is the mean of its runs, with a
+            band from their minimum to their maximum.
+        arms: names of the arms to draw. If it is empty, all arms are drawn.
 
     Raises:
-        UserError: If no run has the metric, the arm or the setting, or there are too many lines.
+        UserError: If no run has the metric, an arm or the setting, two studies have the same name, `by` is given for a
+            chart over a setting, the runs differ in no setting, or there are too many lines.
     """
     runs = [
         Run(study.name, run, run.arm in named)
@@ -100,7 +102,7 @@ def plot(
         panels = (_setting_chart(measured, metric, path).properties(width=PANEL) for path in paths)
         return _themed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
-    named = [run for run in measured if run.named]  # trials of tuning are used only if nothing else differs
+    named = [run for run in measured if run.named]  # tuning trials only if other runs do not differ
     return _themed(
         _setting_chart(named if x in differing_paths([run.settings for run in named]) else measured, metric, x)
     )
@@ -110,7 +112,7 @@ def plot(
 
 
 def _line_names(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
-    """Return the function that names the line of a run."""
+    """Return a function that returns the name of a run's line."""
     named: dict[str, Callable[[Run], str]] = {
         "arm": lambda run: f"{run.study}: {run.folder.arm}" if several else run.folder.arm,
         "study": lambda run: run.study,
@@ -155,7 +157,7 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
 
 
 def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:
-    """Return mean, lowest and highest over runs at each step, with the mean position on the axis."""
+    """Return mean, minimum and maximum over runs at each step, with the runs' mean position on the horizontal axis."""
     at: dict[int, list[tuple[float, float]]] = {}
     for run in runs:
         series = run.series[curve_metric(metric, run.series)]
@@ -173,7 +175,7 @@ def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, 
 
 
 def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
-    """Convert steps to another axis, with linear interpolation between recorded points."""
+    """Return the positions of steps on the axis `x`, linearly interpolated between recorded points."""
     if x == "steps":
         return steps.astype(float)
     if x == "samples":
@@ -186,7 +188,7 @@ def _axis_positions(run: Run, steps: np.ndarray, x: str) -> np.ndarray:
 
 
 def _elapsed(seconds: np.ndarray) -> np.ndarray:
-    """Return seconds since the start; recorded seconds restart with each process that trained the run."""
+    """Return the seconds since the start of training. Recorded seconds restart at zero in each resumed process."""
     since = np.diff(seconds, prepend=0.0)
     return np.cumsum(np.where(since < 0, seconds, since))
 
@@ -195,7 +197,7 @@ def _elapsed(seconds: np.ndarray) -> np.ndarray:
 
 
 def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
-    """Return the chart of last values over a setting, with the mean at each of its values."""
+    """Return the chart of last values over a setting, with the mean over runs at each value of the setting."""
     rows = [
         {"setting": run.settings.get(path), "value": float(value), "arm": run.folder.arm, "seed": run.folder.seed}
         for run in runs
@@ -204,7 +206,7 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
     numeric = all(type(row["setting"]) in (int, float) for row in rows)
     rows = rows if numeric else [{**row, "setting": format_value(row["setting"])} for row in rows]
     values = list(dict.fromkeys(row["setting"] for row in rows))
-    plain = "format(datum.value, '~g')"  # a logarithmic axis would round its labels to one digit
+    plain = "format(datum.value, '~g')"  # logarithmic axes round labels to one digit by default
     axis = (
         alt.Axis(values=sorted(values), labelExpr=plain, grid=False)
         if numeric

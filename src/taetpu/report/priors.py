@@ -1,4 +1,4 @@
-"""Published findings on the changes that arms make, from `priors.yaml`."""
+"""Published findings on the changes made by arms, read from `priors.yaml`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,43 +14,44 @@ from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
 MORE_THAN_ONE = "more than 1"
-"""Pattern that matches any integer above one."""
+"""Pattern in `priors.yaml` that matches any integer above one."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Published finding on a change: `better`, `worse`, `no clear difference` or `mixed`."""
+    """Published finding on a change."""
 
     change: str
     found: str
+    """The finding: `better`, `worse`, `no clear difference` or `mixed`."""
     what: str
     by: str
-    """Authors and years."""
+    """Authors and years of the sources."""
     sources: str
-    """Authors and years with titles and identifiers."""
+    """Authors, years, titles and identifiers of the sources."""
 
 
 Priors = Mapping[str, Prior]
-"""By arm."""
+"""Published findings by arm."""
 NO_PRIORS: Priors = MappingProxyType({})
 
 
 @functools.cache
 def read_priors() -> Mapping[str, Any]:
-    """Return the content of `priors.yaml`: the `collected` date and the `entries`."""
+    """Return the content of `priors.yaml`, which includes the `collected` date and the `entries`."""
     file = files("taetpu.report").joinpath("priors.yaml")
     return from_yaml(file.read_bytes(), str(file))
 
 
 def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
-    """Return the published finding for each arm that makes exactly one change with a known finding.
+    """Return the published finding for each arm that makes exactly one change and whose change has a finding.
 
     Args:
         results: the content of `results.json`.
         base: the baseline's config as frozen in the study's folder.
     """
     if base.get("model", {}).get("layers"):
-        return {}  # layers differ, so an arm replaces no single kind
+        return {}  # layers differ, so a change does not replace one kind
     found = {}
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
@@ -82,7 +83,10 @@ def _value_at(base: Mapping[str, Any], path: str) -> Any:
 
 
 def _kind(value: Any, fields: bool = False) -> Any:
-    """Return a component's kind, or the component itself if it sets other fields and `fields` is False."""
+    """Return a component's kind, or the component itself if it sets other fields and `fields` is False.
+
+    None becomes `none`, and other values are returned unchanged.
+    """
     if isinstance(value, Mapping):
         return value.get("kind") if fields or len(value) == 1 else value
     return "none" if value is None else value
@@ -93,7 +97,7 @@ def _matches(value: Any, patterns: Sequence[Any]) -> bool:
 
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
-    """Return whether the baseline meets the conditions of a finding; unset values meet them."""
+    """Return whether the baseline meets the conditions of a finding. Unset values meet any condition."""
     return all(_value_at(base, path) in (*values, "none") for path, values in where.items())
 
 
@@ -104,7 +108,7 @@ def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
 
 
 def priors_section(results: Results, found: Priors) -> Section | None:
-    """Return the section that compares published findings with this study's."""
+    """Return the section that compares published findings with this study's results; None without findings."""
     arms = [arm for arm in results["arms"] if arm["name"] in found]
     if not arms:
         return None

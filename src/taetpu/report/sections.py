@@ -1,4 +1,4 @@
-"""Sections of the report behind the verdicts, as tables and sentences for every output format."""
+"""Sections that follow the verdicts in the report, as tables and sentences for every output format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ Arm = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text.
+    """Table with cells of text.
 
     Attributes:
-        columns: the header.
-        rows: the cells.
-        left: number of leading columns that are left-aligned; the others are figures.
+        columns: the header cells.
+        rows: the cells of each row.
+        left: number of leading columns that are left-aligned. The other columns contain numbers.
     """
 
     columns: Sequence[str]
@@ -35,9 +35,9 @@ class Section:
         title: the heading.
         lead: introduction to the tables.
         tables: the tables, in order.
-        charts: captions with the names of charts; see `page.chart_data`.
+        charts: pairs of a chart's caption and its name in `page.chart_data`.
         notes: sentences below the tables.
-        folded: collapsed at first, in formats that support it.
+        folded: whether the section is initially collapsed in formats that support it.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Section:
 
 
 def costs_section(results: Results, measured: Costs) -> Section:
-    """Return the section on effects and costs; times are shown where `measured` has them."""
+    """Return the section on effects and costs. Columns without values, such as unmeasured times, are omitted."""
     rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
         "Parameters, training FLOPs and memory are computed from the program. Runs are trained in packs, several at "
@@ -97,14 +97,14 @@ def _width(arm: Arm, measured: Costs) -> float | None:
 
 
 def _time(ours: Mapping[str, float | None], theirs: Mapping[str, float | None], what: str) -> str:
-    """Format a time, with the difference from the baseline's if both packs have the same width."""
+    """Format a time, with its difference from the baseline's time if both arms were trained at the same pack width."""
     if ours.get("width") != theirs.get("width"):
         return formatting.seconds(ours.get(what))
     return formatting.with_change(ours.get(what), theirs.get(what), formatting.seconds)
 
 
 def matching_section(results: Results) -> Section | None:
-    """Return the section that compares arms at equal steps with arms at equal parameters, FLOPs or time."""
+    """Return the section that compares arms at equal steps with their matched copies; None without matched arms."""
     arms = {arm["name"]: arm for arm in results["arms"]}
     rows = [
         [
@@ -138,7 +138,7 @@ def _effect_and_verdict(arm: Arm, results: Results) -> tuple[str, str]:
 
 
 def divergence_section(results: Results) -> Section | None:
-    """Return the section on diverged runs and their worst case."""
+    """Return the section on diverged runs and worst-case effects; None if no compared run diverged."""
     arms = [arm for arm in results["arms"] if arm["worst_case"]]
     if not arms:
         return None
@@ -161,7 +161,7 @@ def divergence_section(results: Results) -> Section | None:
 
 
 def sensitivity_section(results: Results) -> Section | None:
-    """Return the section on alternative analyses."""
+    """Return the section on alternative analyses; None if no arm has an interval."""
     arms = [arm for arm in results["arms"] if arm["against"] and arm["ci95"]]
     if not arms:
         return None
@@ -201,7 +201,7 @@ def _sensitivity_row(arm: Arm, results: Results) -> list[str]:
 
 
 def evaluation_noise_section(results: Results) -> Section | None:
-    """Return the section on noise from the choice of evaluation text."""
+    """Return the section on the noise caused by the choice of evaluation text; None if it was not estimated."""
     arms = [arm for arm in results["arms"] if arm["evaluation_noise"]]
     if not arms:
         return None
@@ -223,7 +223,7 @@ def evaluation_noise_section(results: Results) -> Section | None:
 
 
 def efficiency_section(results: Results) -> Section | None:
-    """Return the section on the cost of reaching the baseline's final value."""
+    """Return the section on the cost of reaching the baseline's final value; None if it was not computed."""
     arms = [arm for arm in results["arms"] if arm["efficiency"]]
     if not arms:
         return None
@@ -249,13 +249,13 @@ def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
 
 
 def limits_section(results: Results) -> Section | None:
-    """Return the section on limitations."""
+    """Return the section on limitations; None if there are no limitations."""
     notes = overview.study_limits(results)
     return Section("Limitations", notes=notes) if notes else None
 
 
 def reading_section(results: Results) -> Section:
-    """Return the section that explains the figures."""
+    """Return the section that explains the numbers in the report."""
     return Section("How to read this report", notes=overview.reading_guide(results))
 
 

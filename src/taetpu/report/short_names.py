@@ -1,20 +1,20 @@
-"""Shortening of names to a width, such that different names stay different."""
+"""Shortening of names to a maximum width, so that different names stay different."""
 
 from collections.abc import Sequence
 
 MARK = ".."
-"""Replaces the part that is cut out of a name."""
+"""Text that replaces the removed part of a name."""
 
 
 def shorten_names(names: Sequence[str], width: int) -> list[str]:
-    """Shorten names to a width, such that different names stay different.
+    """Shorten names to a maximum width, so that different names stay different.
 
-    All names are cut at the same position: their middle, or the nearest one that keeps them distinct. If there is none,
-    the shortened names are numbered.
+    All names are cut at the same position, which is the position closest to the middle that keeps the names distinct.
+    If no position keeps them distinct, the shortened names are numbered.
 
     Args:
         names: the names.
-        width: in characters, at least 8.
+        width: maximum number of characters, at least 8.
     """
     if all(len(name) <= width for name in names):
         return list(names)
@@ -33,7 +33,7 @@ def shorten_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def shorten(name: str, width: int, head: int | None = None) -> str:
-    """Replace the middle of a name that is longer than `width` by `MARK`, keeping `head` characters before it."""
+    """Replace the middle of a name that is longer than `width` with `MARK`, keeping the first `head` characters."""
     if len(name) <= width:
         return name
     room = max(width - len(MARK), 0)

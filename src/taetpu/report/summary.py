@@ -1,4 +1,4 @@
-"""Summary of a study for HTML, Markdown and the terminal: headline, notices and the rows of the verdict table."""
+"""Summary of a study for all output formats: headline, notices, and the rows of the verdict table."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ MARKS = {
     "single seed": "",
     "baseline": "",
 }
-"""A symbol for each verdict, so that colour is not needed; the forest plot uses the same shapes."""
+"""Symbol for each verdict, so that readers do not need colour. The forest plot uses the same shapes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the verdict table, as text."""
+    """Row in the verdict table, as text."""
 
     arm: str
     change: str
@@ -36,11 +36,11 @@ class Row:
     interval: str
     p: str
     noise_sd: str
-    """The effect in units of the noise of one run."""
+    """Effect divided by the standard deviation of one run's noise."""
     verdict: str
-    """A verdict, `interim`, `single seed` or `baseline`; see `verdict_label`."""
+    """Verdict, or `interim`, `single seed` or `baseline`, as returned by `verdict_label`."""
     terms: str
-    """Terms of the comparison where they differ from the study's: `at equal training FLOPs`."""
+    """Terms of the comparison that differ from the default, e.g. `at equal training FLOPs`."""
     evidence: str
     more_seeds: int | None
 
@@ -51,9 +51,9 @@ def verdict_rows(results: Results, costs: Costs = NOT_TIMED) -> list[Row]:
 
 
 def mean_places(results: Results) -> int:
-    """Return the decimal places of a table's means, the minimum for its effects, intervals and differences.
+    """Return the number of decimal places for a study's means, which is also the minimum for its effects and intervals.
 
-    The noise of the runs decides; with several baselines, the one with the least noise.
+    The noise of the runs determines the number. With several baselines, the largest number over all baselines is used.
     """
     means = {arm["name"]: arm["mean"] for arm in results["arms"]}
     groups = results["groups"] or [{**results["model"], "baseline": "baseline"}]
@@ -61,12 +61,12 @@ def mean_places(results: Results) -> int:
 
 
 def format_effect(entry: Mapping[str, Any], results: Results) -> str:
-    """Format the `effect` of an arm or a factorial term with at least the decimals of the means."""
+    """Format the `effect` of an arm or a factorial term with at least as many decimal places as the means."""
     return formatting.effect(entry["effect"], entry["ci95"], mean_places(results))
 
 
 def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
-    """Format the interval of an effect with at least the decimals of the means."""
+    """Format the interval of an effect with at least as many decimal places as the means."""
     return formatting.interval(bounds, mean_places(results))
 
 
@@ -88,24 +88,24 @@ def _row(arm: Mapping[str, Any], results: Results, costs: Costs) -> Row:
 
 
 def verdict_label(arm: Mapping[str, Any]) -> str:
-    """Return an arm's verdict, or `interim`, `single seed` or `baseline` if it has none."""
+    """Return an arm's verdict. If the arm has no verdict, return `interim`, `single seed` or `baseline`."""
     pending = "single seed" if len(arm["runs"]) == 1 else "interim"
     return arm["verdict"] or ("baseline" if arm["against"] is None else pending)
 
 
 def metric_with_unit(name: str) -> str:
-    """Return a metric's name with its unit if known: `val/loss (nats per token)`."""
+    """Return a metric's name, with its unit if the unit is known, e.g. `val/loss (nats per token)`."""
     unit = UNITS.get(name.rpartition("/")[2])
     return f"{name} ({unit})" if unit else name
 
 
 def sample_note(name: str) -> str:
-    """Return a note for a metric that is evaluated on a sample of its split; empty for others."""
+    """Return a note if a metric is evaluated on a sample of the validation split, else an empty string."""
     return "on a sample of the validation split" if name.startswith(f"{SAMPLED}/") else ""
 
 
 def headline(results: Results) -> str:
-    """Return the study's main finding in one sentence."""
+    """Return the study's main finding."""
     baseline, name = results["arms"][0], results["primary"]
     arms = counted_arms(results)
     if not any(run["outcome"] == "finished" for run in baseline["runs"]):
@@ -148,7 +148,10 @@ def _every_arm_diverged(arms: list[Mapping[str, Any]], results: Results) -> str:
 
 
 def _noun(arms: list[Mapping[str, Any]], results: Results) -> str:
-    """Return `arm` if any arm outside a design changes several settings at once, else `change`."""
+    """Return `change` if every arm, except arms that add or remove parts, changes at most one setting, else `arm`.
+
+    Tuned settings do not count.
+    """
     own = [
         set(changed_settings(results, arm)) - set(arm["role"].get("tuned", ()))
         for arm in arms
@@ -191,7 +194,11 @@ def _be(number: int, what: str) -> str:
 
 
 def counted_arms(results: Results) -> list[Mapping[str, Any]]:
-    """Return the arms that the headline counts: at the largest scale, tuned if tuned, without matched copies."""
+    """Return the arms that the headline counts.
+
+    These are the compared arms at the largest scale without matched copies. If the study has tuned arms, only the tuned
+    arms are counted.
+    """
     arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
     top = largest_scale(results)
     arms = [arm for arm in arms if top is None or arm["role"].get("ladder", {}).get("rung") == top]
@@ -200,7 +207,7 @@ def counted_arms(results: Results) -> list[Mapping[str, Any]]:
 
 
 def largest_scale(results: Results) -> str | None:
-    """Return the largest scale of a ladder; None without a ladder."""
+    """Return the name of the ladder's largest scale; None without a ladder."""
     scales = results["designs"].get("ladder", {}).get("scales", {})
     return max(scales, key=lambda rung: scales[rung]["params"] or 0, default=None)
 
@@ -211,7 +218,7 @@ def _at_largest_scale(results: Results) -> str:
 
 
 def notices(results: Results) -> list[str]:
-    """Return the caveats that a reader needs before trusting the verdicts, a sentence each."""
+    """Return the caveats that a reader must know before relying on the verdicts."""
     arms = results["arms"]
     outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
     total, seeds = sum(outcomes.values()), len(results["seeds"])
@@ -262,7 +269,7 @@ def notices(results: Results) -> list[str]:
 
 
 def test_split_analyses(results: Results) -> list[int]:
-    """Return the numbers of seeds at which verdicts on the test split were given."""
+    """Return the number of seeds at each analysis with verdicts on the test split; empty if it was not used."""
     if split_of(results["primary"]) != "test":
         return []
     seeds, plan = len(results["seeds"]), results["plan"]
@@ -271,7 +278,7 @@ def test_split_analyses(results: Results) -> list[int]:
 
 
 def test_split_note(results: Results) -> str:
-    """Return a sentence on how the test split was used; empty if it was not evaluated."""
+    """Return a sentence on the use of the test split, or an empty string if the test split was not evaluated."""
     if split_of(results["primary"]) != "test":
         measured = any(split_of(name) == "test" for arm in results["arms"] for name in arm["metrics"])
         return "The test split was evaluated at the end of every run and not used for verdicts." if measured else ""
@@ -283,12 +290,12 @@ def test_split_note(results: Results) -> str:
 
 
 def split_of(metric: str) -> str:
-    """Return the split that a metric is evaluated on."""
+    """Return the name of the split on which a metric is evaluated."""
     return metric.rpartition("/")[0]
 
 
 def edge_warnings(results: Results) -> list[str]:
-    """Return a warning for each arm whose best value is the smallest or largest tried."""
+    """Return a warning for each tuned setting of an arm whose best value is the smallest or largest tried value."""
     tuned = results["tuning"]["arms"] if results["tuning"] else {}
     return [
         f"The best {path} of {name} is at the edge of the grid: a wider grid may contain a better value."
@@ -298,7 +305,7 @@ def edge_warnings(results: Results) -> list[str]:
 
 
 def describe_reuse(results: Results) -> str:
-    """Return how many runs were reused and replicated, in a sentence; empty if none was reused."""
+    """Return text on the numbers of reused and replicated runs, or an empty string if no run was reused."""
     found = results["reused"]
     if not found["runs"]:
         return ""
@@ -311,7 +318,7 @@ def describe_reuse(results: Results) -> str:
 
 
 def describe_noise(results: Results) -> str:
-    """Return the noise floor and the smallest detectable effect in one sentence."""
+    """Return a sentence on the noise floor and the smallest detectable effect."""
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
@@ -324,7 +331,10 @@ def describe_noise(results: Results) -> str:
 
 
 def _smallest_effect(results: Results) -> str:
-    """Return the smallest effect that the study detects with 80 % power, or that none is large enough."""
+    """Return a clause on the smallest effect that the study detects with 80 % power.
+
+    The clause is empty if this effect is unknown. If the effect exceeds the possible range, the clause says so.
+    """
     floor, mean = results["noise_floor"], results["arms"][0]["mean"]
     if not floor["resolves"]:
         return ""
@@ -339,13 +349,13 @@ def _smallest_effect(results: Results) -> str:
 
 
 def largest_effect(metric: str, mean: float | None) -> float:
-    """Return the largest possible difference from a baseline with this mean; None is an unknown mean."""
+    """Return the largest possible size of an effect for a baseline with this mean; None means an unknown mean."""
     low, high = metric_bounds(metric)
     return high - low if mean is None else max(mean - low, high - mean)
 
 
 def describe_packing(results: Results) -> list[str]:
-    """Return how runs were packed, one entry per layout: `24 runs in packs of 8 on 2 devices (measured)`."""
+    """Return a description of each pack layout, e.g. `24 runs in packs of 8 on 2 devices (measured)`."""
     return [
         f"{_count(pack['runs'], 'run')} {_describe_layout(pack)}{_describe_compute(pack)} ({pack['chosen']})"
         for pack in results.get("packs", ())
@@ -361,14 +371,14 @@ def _describe_layout(pack: Mapping[str, Any]) -> str:
 
 
 def _describe_compute(pack: Mapping[str, Any]) -> str:
-    """Return the compute options that differ from the defaults."""
+    """Return a description of the recorded compute options, each preceded by a comma."""
     return "".join(
         f", {name.replace('_', ' ')} {pack[name]}" for name in ("attention", "remat", "loss_chunk") if name in pack
     )
 
 
 def seeds_needed(results: Results) -> list[str]:
-    """Return for each inconclusive arm how many more seeds would detect the observed effect."""
+    """Return the number of additional seeds needed to detect the observed effect of each inconclusive arm, as text."""
     return [f"{arm['name']}: about {arm['more_seeds']} more" for arm in results["arms"] if arm["more_seeds"]]
 
 
@@ -377,7 +387,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def join_and(parts: list[str]) -> str:
-    """Join as in `a, b, and c`."""
+    """Join parts into a list such as `a and b` or `a, b, and c`."""
     if len(parts) < 3:
         return " and ".join(parts)
     return f"{', '.join(parts[:-1])}, and {parts[-1]}"

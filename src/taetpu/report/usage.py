@@ -1,4 +1,4 @@
-"""Device usage as text, for the terminal, logs and the live page."""
+"""Formatting of device usage for the terminal, logs and the live page."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,10 @@ GIB = 2**30
 
 
 def describe_usage(times: Mapping[str, float]) -> str:
-    """Format known device usage, as in `41 % of peak, memory 3.1 of 16.0 GiB`.
+    """Format the recorded device usage, e.g. as `41% of peak, memory 3.1 of 16.0 GiB`.
 
     Args:
-        times: `utilisation`, `memory_bytes` and `memory_limit`, each if recorded.
+        times: recorded values. The function uses `utilisation`, `memory_bytes` and `memory_limit` if they are present.
     """
     known = [f"{_percent(times['utilisation'])} of peak"] if "utilisation" in times else []
     if "memory_bytes" in times:

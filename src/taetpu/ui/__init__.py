@@ -1,1 +1,1 @@
-"""The live page: a server that streams the progress of studies to browsers."""
+"""Live page: a server that streams the progress of studies to browsers."""

@@ -1,8 +1,9 @@
 """Numbered messages on the progress of a study.
 
-A page is a fold over messages. A new page gets a single `state`; a reconnecting page sends the cursor of its last
-message and gets those since. Cursors contain a random name of the server process: a page from before a restart gets a
-`state`, which replaces all its data, so points are neither lost nor duplicated.
+A page computes its content from the messages it receives. A new page receives a single `state` message. A reconnecting
+page sends the cursor of its last message and receives all later messages. Every cursor contains a random name for the
+feed. A page that was opened before a server restart therefore sends an unknown cursor and receives a `state` message,
+which replaces all data in the page. Points are neither lost nor duplicated.
 """
 
 import secrets
@@ -24,14 +25,14 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 MAX_MESSAGES = 2000
-"""Messages kept for pages that reconnect."""
+"""Maximum number of messages kept for pages that reconnect."""
 MAX_POINTS = 1000
-"""Most points of a series in a `state`; longer series are thinned to the minimum and maximum of each interval."""
+"""Maximum number of points in a series of a `state` message. `thin_series` thins longer series."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Message of one of the kinds `state, study, run, points, cut, usage, effects, problem`."""
+    """Message to a page. Its kind is one of `state, study, run, points, cut, usage, effects, problem`."""
 
     number: int
     kind: str
@@ -40,7 +41,7 @@ class Message:
 
 @dataclass
 class RunState:
-    """State of a run as sent: status, series as (steps, values), and device usage."""
+    """Last sent state of a run: the status, the series as (steps, values), and the device usage."""
 
     arm: str
     seed: int
@@ -50,14 +51,14 @@ class RunState:
     use: str = ""
 
     def cut(self, step: int) -> None:
-        """Drop points after a step."""
+        """Remove all points after a step."""
         for steps, values in self.series.values():
             keep = int(np.searchsorted(steps, step, side="right"))
             del steps[keep:], values[keep:]
 
 
 class Feed:
-    """Messages of one study."""
+    """Feed of messages on one study."""
 
     def __init__(self, folder: StudyFolder):
         self.folder, self.life = folder, secrets.token_hex(4)
@@ -75,7 +76,7 @@ class Feed:
     # Sending.
 
     def since(self, cursor: str | None) -> list[Message]:
-        """Return the messages after a cursor, or one `state` if the cursor is unknown or too old."""
+        """Return the messages after a cursor, or a single `state` message if the cursor is unknown or too old."""
         life, _, number = (cursor or "").partition("-")
         oldest = self.messages[0].number - 1 if self.messages else self.number
         if life == self.life and number.isdecimal() and oldest <= int(number) <= self.number:
@@ -83,11 +84,11 @@ class Feed:
         return [Message(self.number, "state", self.state())]
 
     def cursor(self, message: Message) -> str:
-        """Return the cursor that a page sends to continue after a message."""
+        """Return the cursor with which a page requests the messages after this message."""
         return f"{self.life}-{message.number}"
 
     def state(self) -> dict[str, Any]:
-        """Return the complete state."""
+        """Return the data of a `state` message, which is the complete state of the study."""
         runs = {
             key: {
                 "arm": run.arm,
@@ -126,7 +127,7 @@ class Feed:
         self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
-            self._ended, self._unjudged = ended, ""  # analysed once, even if that fails: it takes a second
+            self._ended, self._unjudged = ended, ""  # do not retry a failed analysis, which takes 1 s
             try:
                 self.effects = _effects_so_far(self.folder)
                 self._send("effects", self.effects)
@@ -135,7 +136,7 @@ class Feed:
         self._problems += [self._unjudged] if self._unjudged else []
 
     def _choose_series(self) -> None:
-        """Send which series is shown for the primary metric (`shown`), and which is plotted (`curve`)."""
+        """Send the names of the series shown (`shown`) and plotted (`curve`) for the primary metric if they changed."""
         recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
         primary = self.study["primary"]
         chosen = {"shown": progress_metric(primary, recorded), "curve": progress_metric(primary, recorded, curve=True)}
@@ -161,7 +162,7 @@ class Feed:
 
     @contextmanager
     def _collect_errors(self) -> Iterator[None]:
-        """Collect a `UserError` on unreadable data, which is read again at the next poll."""
+        """Collect the message of a `UserError` raised by unreadable data. The next poll reads the data again."""
         try:
             yield
         except UserError as error:
@@ -179,7 +180,10 @@ class Feed:
 
 
 def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield messages on new segments of a run; a run resumed from a checkpoint may have lost some."""
+    """Yield messages on new segments of a run, preceded by a `cut` message if known segments were removed.
+
+    Segments may be removed when a run resumes from a checkpoint.
+    """
     keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     if known.segments - set(keys):
         known.segments &= set(keys)
@@ -202,7 +206,7 @@ def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[
 
 
 def _usage_at(run: RunFolder, segment: str) -> str:
-    """Return the device usage at a segment of a run's metrics, as text."""
+    """Return text on the device usage recorded with a segment of a run's metrics, or an empty string if none is."""
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""
@@ -211,7 +215,7 @@ def _usage_at(run: RunFolder, segment: str) -> str:
 
 
 def _effects_so_far(folder: StudyFolder) -> dict[str, Any]:
-    """Return headline, notices and verdict table of the results so far."""
+    """Compute the current results and return their headline, notices and verdict table."""
     found = compute_results(folder)
     rows = [
         {**vars(row), "done": _progress(arm)}
@@ -226,7 +230,10 @@ def _progress(arm: Mapping[str, Any]) -> str:
 
 
 def thin_series(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
-    """At most `MOST_POINTS` points: of each stretch of steps the least and the most, in order."""
+    """Return the series thinned to at most `MAX_POINTS` points.
+
+    Thinning keeps the first and the last point, and the minimum and the maximum of each interval of points.
+    """
     if len(steps) <= MAX_POINTS:
         return steps, values
     known = np.array([np.nan if value is None else value for value in values])

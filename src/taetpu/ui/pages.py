@@ -1,4 +1,4 @@
-"""Data of the pages besides the stream: studies under a root, all runs, and one run."""
+"""Data for the pages without a message stream: the list of studies, the table of all runs, and a single run."""
 
 from typing import Any
 
@@ -11,24 +11,28 @@ from taetpu.store.study import StudyFolder
 from taetpu.ui.feed import thin_series
 
 MAX_SAMPLES = 20
-"""Most samples shown of a run, the last ones."""
+"""Maximum number of samples shown for a run. The last samples are shown."""
 
 
 class Root:
-    """A study's folder, or a root folder of several studies."""
+    """Folder of a study, or root folder with several studies."""
 
     def __init__(self, place: str):
         self.place = place
 
     def study(self, name: str) -> StudyFolder:
-        """Return the study with a name; raise `UserError` if there is none."""
+        """Return the study with this name.
+
+        Raises:
+            UserError: If there is no study with this name.
+        """
         found = {study.name: study for study in find_studies(self.place)}
         if name not in found:
             raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, found))
         return found[name]
 
     def studies(self) -> list[dict[str, Any]]:
-        """Return a row for each study with its progress."""
+        """Return a row for each study, including the study's progress."""
         rows = []
         for entry in list_studies(self.place):
             row = {"study": entry.name, "arms": entry.arms, "seeds": entry.seeds, "done": entry.done}
@@ -36,7 +40,7 @@ class Root:
         return rows
 
     def runs(self) -> dict[str, Any]:
-        """Return all runs of all studies, the settings in which they differ, and problems of damaged runs."""
+        """Return all runs of all studies, the settings that differ between runs, and the problems of damaged runs."""
         tables, rows, problems = [], [], []
         for run in [run for study in find_studies(self.place) for run in study.runs()]:
             try:
@@ -52,7 +56,16 @@ class Root:
         return {"columns": columns, "rows": rows, "problems": problems}
 
     def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
-        """Return settings, samples, result and series of a run; raise `UserError` if there is none."""
+        """Return the settings, samples, result and series of a run.
+
+        Args:
+            study: name of the study.
+            arm: name of the arm.
+            run: seed and ID of the run, as `seed-id`.
+
+        Raises:
+            UserError: If there is no such study or run, or a file of the run is damaged.
+        """
         own = self.study(study).runs()
         found = next((one for one in own if one.arm == arm and f"{one.seed}-{one.id}" == run), None)
         if found is None:

@@ -1,8 +1,8 @@
-"""Server of the live page: pages, their data, and a stream of messages for each open page.
+"""Server for the live page, which serves the pages, their data, and a stream of messages for each open page.
 
-It only reads the store, so it can be restarted while a study trains. Requests without the token of the printed link are
-rejected, since other users of the machine can reach 127.0.0.1. So are requests that name another host (DNS rebinding)
-and requests from other origins.
+The server only reads the store, so it can be restarted while a study trains. It rejects requests without the token in
+the printed link, since other users of the machine can reach 127.0.0.1. It also rejects requests that name another host
+(DNS rebinding) and requests from other origins.
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from taetpu.ui.feed import Feed, Message
 COOKIE = "taetpu"
 MAX_PORT = 65535
 HEARTBEAT = 15.0
-"""Seconds between heartbeats of an idle stream."""
+"""Seconds between heartbeats in an idle stream."""
 PERIOD = 2.0
-"""Seconds between two polls of the store while pages are open."""
+"""Seconds between polls of the store while pages are open."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::\d{1,5})?", re.ASCII | re.IGNORECASE)
-"""Accepted Host headers: this machine at any port, since `ssh -L` may forward another port."""
+"""Pattern for accepted Host headers: this machine with any port, since `ssh -L` may forward a different port."""
 STATIC = {"live.js": "text/javascript", "live.css": "text/css"}
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 
 
 class WatchedFeed:
-    """Feed that is polled while there are listeners, and wakes them on news."""
+    """Feed that is polled while it has listeners. Listeners are notified of new messages."""
 
     def __init__(self, feed: Feed, period: float = PERIOD):
         self.feed, self.period = feed, period
@@ -56,7 +56,7 @@ class WatchedFeed:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Poll the store in the background inside the block."""
+        """Register a listener inside the `async with` block. The store is polled while there are listeners."""
         self.listeners += 1
         if self.task is None:
             await self.poll()
@@ -70,7 +70,7 @@ class WatchedFeed:
                 self.task = None
 
     async def poll(self) -> None:
-        """Poll the store once."""
+        """Poll the store once and notify listeners if there are new messages."""
         if await asyncio.to_thread(self.feed.poll):
             async with self.changed:
                 self.changed.notify_all()
@@ -81,7 +81,7 @@ class WatchedFeed:
             await self.poll()
 
     async def since(self, cursor: str | None, timeout: float) -> list[Message]:
-        """Return the messages after a cursor, waiting up to `timeout` seconds for one."""
+        """Return the messages after a cursor. If there are none, wait up to `timeout` seconds for a new message."""
         found = self.feed.since(cursor)
         if not found:
             with suppress(TimeoutError):
@@ -92,7 +92,7 @@ class WatchedFeed:
 
 
 class Server:
-    """Application of the live page."""
+    """Application that serves the live page."""
 
     def __init__(self, root: pages.Root, token: str, period: float = PERIOD):
         self.root, self.token, self.period = root, token, period
@@ -113,7 +113,7 @@ class Server:
         return Starlette(routes=routes, middleware=[Middleware(BaseHTTPMiddleware, dispatch=self.guard)])
 
     async def guard(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Reject requests from elsewhere or without the token; a token in the link moves to a cookie, out of sight."""
+        """Reject requests from other origins or without the token, and add security headers to every response."""
         answer = _reject_origin(request) or await self.admitted(request, go_on)
         answer.headers["Content-Security-Policy"] = POLICY
         answer.headers["Cross-Origin-Resource-Policy"] = "same-origin"
@@ -122,7 +122,11 @@ class Server:
         return answer
 
     async def admitted(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Answer a request with the token in its cookie; redirect one with the token in its query; reject others."""
+        """Answer requests with the token in a cookie or in the query, and reject all other requests.
+
+        A request with the token in the query is redirected to the same address without the token, which the response
+        stores in a cookie.
+        """
         given = request.query_params.get("token")
         if given is not None and secrets.compare_digest(given.encode(), self.token.encode()):
             rest = [(key, value) for key, value in request.query_params.multi_items() if key != "token"]
@@ -136,11 +140,11 @@ class Server:
         return PlainTextResponse("Open the link that `taetpu ui` printed: it holds a token.\n", 403)
 
     async def shell(self, request: Request) -> Response:
-        """Return the HTML shared by all pages; the script shows content by address."""
+        """Return the HTML shared by all pages. The script selects the content according to the address."""
         return Response(_resource("shell.html"), media_type="text/html")
 
     def data(self, make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """Return an endpoint that answers in JSON, and with 404 and the message for a `UserError`."""
+        """Return an endpoint that responds with the JSON of `make`, or with status 404 if `make` raises `UserError`."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -151,13 +155,17 @@ class Server:
         return answer
 
     def watch(self, name: str) -> WatchedFeed:
-        """Return the feed of a study; raise `UserError` if there is no such study."""
+        """Return the feed for a study.
+
+        Raises:
+            UserError: If there is no study with this name.
+        """
         if name not in self.watched:
             self.watched[name] = WatchedFeed(Feed(self.root.study(name)), self.period)
         return self.watched[name]
 
     async def messages(self, request: Request) -> Response:
-        """Return the messages after `?since=`, for pages that cannot keep a stream open."""
+        """Return the messages after the cursor in `?since=`, for pages that cannot keep a stream open."""
         try:
             watched = self.watch(request.path_params["name"])
         except UserError as error:
@@ -167,7 +175,7 @@ class Server:
         return JSONResponse([{"id": watched.feed.cursor(m), "kind": m.kind, "data": finite(m.data)} for m in found])
 
     async def events(self, request: Request) -> Response:
-        """Stream the messages as server-sent events while the page is open."""
+        """Stream messages as server-sent events while the page is open."""
         try:
             watched = self.watch(request.path_params["name"])
         except UserError as error:
@@ -190,7 +198,7 @@ class Server:
 
 
 def _reject_origin(request: Request) -> Response | None:
-    """Return the rejection of a request for another host or from another origin, else None."""
+    """Return a response that rejects a request for another host or from another origin; None for other requests."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if HOST.fullmatch(host) is None or int(host.rpartition("]")[2].partition(":")[2] or 80) > MAX_PORT:
         problem = f"The live page is at 127.0.0.1 or localhost; the request names {host!r}."
