@@ -30,10 +30,10 @@ ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
 PRIOR_TOOLTIP = {"arm": "arm", "found": "published", "what": "what", "sources": "source"}
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 34, 16
-"""Maximum number of characters in a name on an axis, and on a page narrower than `NARROW` pixels."""
+"""Maximum numbers of characters in a name on an axis: on wide pages, and on pages narrower than `NARROW` pixels."""
 NARROW = 600
 SYMLOG_RATIO = 30
-"""Ratio of the largest absolute value to the median half width of intervals from which the scale is symlog."""
+"""Minimum ratio of the largest absolute value to the median half width of intervals for a symlog scale."""
 
 
 def _theme(text: str, faint: str, grid: str, band: str) -> Spec:

@@ -16,7 +16,7 @@ SEED_POINTS = 100
 """Maximum number of points in the line for a single seed."""
 
 EARLY = 0.2
-"""Initial share of training that does not determine the vertical range, since it would flatten the rest."""
+"""Initial share of training that the vertical range may exclude, since the first values would flatten the curve."""
 
 Columns = dict[str, list[float]]
 """Table stored by columns, which takes a third of the space of rows.

@@ -18,7 +18,8 @@ def design_sections(results: Results) -> Iterator[Section]:
     """Yield a section for each design of the study."""
     designs = results["designs"]
     for kind, done in ONE_BY_ONE.items():
-        if kind in designs and any(designs[kind]["scales"].values()):  # None with a single part
+        # The entry of a scale is None without an arm for all parts.
+        if kind in designs and any(designs[kind]["scales"].values()):
             yield _parts_section(results, designs[kind]["scales"], done)
     if "factorial" in designs:
         yield _factorial_section(results, designs["factorial"])

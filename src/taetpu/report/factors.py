@@ -1,4 +1,4 @@
-"""Sentences on factorial designs that list the factors and the pairs of factors with significant effects."""
+"""Sentences on the factors and pairs of factors with significant effects in a factorial design."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

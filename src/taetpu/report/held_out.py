@@ -6,7 +6,7 @@ from typing import Any
 from taetpu.report import summary
 
 NOTABLE = 0.01
-"""Minimum share of windows, or of 8 bits per byte, for a sentence."""
+"""Threshold for reporting the share of overlapping windows, and the escape bits relative to 8 bits per byte."""
 FACTS = ("overlap", "bytes", "escape_bits")
 """Names of the facts that tasks record about their evaluation text; see `data.batches.Source.facts`."""
 

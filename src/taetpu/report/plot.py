@@ -35,7 +35,7 @@ class Run:
     Attributes:
         study: the study's name.
         folder: the run's folder.
-        named: whether the run's arm is one of the study's arms instead of a tuning trial.
+        named: whether the run's arm is one of the study's arms instead of the arm of a tuning trial.
     """
 
     study: str
@@ -102,7 +102,8 @@ def plot(
         panels = (_setting_chart(measured, metric, path).properties(width=PANEL) for path in paths)
         return _themed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
-    named = [run for run in measured if run.named]  # tuning trials only if other runs do not differ
+    # Tuning trials are drawn only if all other runs have the same value of the setting.
+    named = [run for run in measured if run.named]
     return _themed(
         _setting_chart(named if x in differing_paths([run.settings for run in named]) else measured, metric, x)
     )

@@ -19,11 +19,10 @@ MORE_THAN_ONE = "more than 1"
 
 @dataclass(frozen=True)
 class Prior:
-    """Published finding on a change."""
+    """Published finding on a change. `found` is `better`, `worse`, `no clear difference` or `mixed`."""
 
     change: str
     found: str
-    """The finding: `better`, `worse`, `no clear difference` or `mixed`."""
     what: str
     by: str
     """Authors and years of the sources."""
@@ -51,7 +50,7 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
         base: the baseline's config as frozen in the study's folder.
     """
     if base.get("model", {}).get("layers"):
-        return {}  # layers differ, so a change does not replace one kind
+        return {}  # no change replaces the same kind in all layers
     found = {}
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]

@@ -25,12 +25,12 @@ from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
-"""Maximum number of seeds of a study that is labelled as screening."""
+"""Maximum number of seeds for the label `screening`."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Arms with the same baseline, and the model fitted to them."""
+    """Group of arms with the same baseline, and the model fitted to the group."""
 
     baseline: str
     arms: list[str]
@@ -68,8 +68,9 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
         label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms`; see docs/statistics.md.
 
     Raises:
-        UserError: If no study is stored here, its plan was changed, a run is damaged or mislabelled, no run has the
-            primary metric, two runs have the same arm and seed, a run ended early, or evaluation sets differ.
+        UserError: If no study is stored here, the study's plan was changed, a run is damaged or mislabelled, a finished
+            run lacks the primary metric, two runs have the same arm and seed, a run ended early, or evaluation sets
+            differ.
     """
     if not checked:
         raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
@@ -131,7 +132,10 @@ def baselines(study: Mapping[str, Any]) -> dict[str, str]:
 
 
 def has_verdicts(plan: Plan, seeds: int) -> bool:
-    """Return whether `seeds` is the number of seeds at a planned analysis or exceeds that of the last one."""
+    """Return whether a complete study with this number of seeds has verdicts.
+
+    A study has verdicts at planned analyses, and if it has more seeds than the last planned analysis.
+    """
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
@@ -182,7 +186,7 @@ def _arm_effect(
         compared: number of arms in Holm's correction.
         places: number of decimal places for the arms' means.
     """
-    if not final:  # unplanned p-values would invite a verdict
+    if not final:  # readers might mistake unplanned p-values for verdicts
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
     decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise

@@ -62,7 +62,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Arm that is noisier than the rest.
+    """Arm that is noisier than the other arms.
 
     Attributes:
         own: the arm's contribution to the residual sum of squares.

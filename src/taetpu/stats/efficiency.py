@@ -53,14 +53,15 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
     It is inf if the arm never reaches the value, and None if the curves are missing or not comparable.
     """
-    assert arm.result is not None  # both finished
+    assert arm.result is not None  # both runs finished
     assert baseline.result is not None
     name = curve_metric(plan.primary, arm.curves)
     curve, theirs = arm.curves.get(name), baseline.curves.get(name)
     target = baseline.value if name == plan.primary else None if theirs is None else float(theirs.value[-1])
     if curve is None or target is None or len(curve.step) < 2:
         return None
-    if arm.result.get("val_sample") != baseline.result.get("val_sample"):  # e.g. a reused run
+    # A run reused from another study may have used a different validation sample.
+    if arm.result.get("val_sample") != baseline.result.get("val_sample"):
         return None
     sign = 1 if plan.direction == "min" else -1
     step = first_crossing(np.asarray(curve.step, float), sign * np.asarray(curve.value, float), sign * target)
@@ -80,7 +81,7 @@ def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> floa
 
 
 def _flops_a_step(cell: Cell) -> float:
-    assert cell.result  # it finished
+    assert cell.result  # the run finished
     return cell.result["flops"] / cell.result["steps"]
 
 

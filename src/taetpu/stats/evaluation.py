@@ -12,7 +12,8 @@ import numpy as np
 from taetpu.stats.results_table import Cell
 
 RESAMPLES = 2000
-SUMS = {"loss": "nll", "accuracy": "correct"}  # not bits per byte: token counts of blocks may differ
+# Bits per byte is excluded because the number of tokens in a block may differ between arms.
+SUMS = {"loss": "nll", "accuracy": "correct"}
 
 
 def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
@@ -42,7 +43,7 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
             return None
         differences.append(ours[name] - base[name])
         weights = ours[weight]
-    assert weights is not None  # there are pairs
+    assert weights is not None  # `pairs` is not empty
     kept = weights > 0
     sums, weights = np.mean(differences, axis=0)[kept], weights[kept]
     if len(sums) < 2:

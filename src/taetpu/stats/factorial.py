@@ -25,7 +25,7 @@ class Factorial:
     """Factorial design.
 
     Attributes:
-        levels: number of levels of each factor; level 0 is the baseline's.
+        levels: number of levels for each factor. Level 0 is the level of the baseline.
         cells: mapping from each arm to its level of every factor.
     """
 

@@ -57,7 +57,8 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
         return {**empty, "fate": classify_trend(usable, None, None)}
-    from statsmodels.regression.linear_model import OLS  # imported here: takes 0.5 s, and most studies have no ladder
+    # Imported here because the import takes 0.5 s and most studies have no ladder.
+    from statsmodels.regression.linear_model import OLS
 
     line = OLS(y, np.column_stack([np.ones_like(x), x])).fit()
     most = plan.bounds[1] - plan.bounds[0]  # largest possible effect

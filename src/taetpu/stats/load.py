@@ -35,7 +35,11 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
 
 
 def read_config(run: RunFolder) -> dict[str, Any]:
-    """Return a run's `config.json`; raise `UserError` if it or its `config` is not a mapping."""
+    """Return the content of a run's `config.json`.
+
+    Raises:
+        UserError: If the content or its `config` is not a mapping.
+    """
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config", {}), dict):
         raise UserError("this is not a run's config", file=f"{run.where}/config.json", remedy=DAMAGED)
@@ -43,7 +47,7 @@ def read_config(run: RunFolder) -> dict[str, Any]:
 
 
 def read_result(run: RunFolder) -> dict[str, Any] | None:
-    """Return a run's `result.json`; None if the run has not ended.
+    """Return the content of a run's `result.json`; None if the run has not ended.
 
     Raises:
         UserError: If the outcome, the steps or a metric is missing or invalid.
@@ -58,7 +62,7 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _wrong(result: Any) -> str | None:
-    """Return the reason for which this is not a valid result; None if the result is valid."""
+    """Return a description of the problem with an invalid result; None for a valid result."""
     if not isinstance(result, Mapping):
         return f"a run's result must be a mapping, got {type(result).__name__}"
     if result.get("outcome") not in OUTCOMES:

@@ -84,7 +84,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Fit:
-    """Model fitted to all arms."""
+    """Model fitted to the values of all arms."""
 
     effects: dict[str, Effect]
     """Effect of each arm except the baseline."""
@@ -94,7 +94,7 @@ class Fit:
     levene_p: float | None
     """p-value of the Brown-Forsythe test for equal noise in all arms, computed from the residuals."""
     noisy: frozenset[str] = field(default_factory=frozenset)
-    """Arms that the guard flags as noisier than the rest."""
+    """Arms that the guard flags as noisier than the other arms."""
     copies: bool = False
     """Whether the noise is correlated between arms."""
 

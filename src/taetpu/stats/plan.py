@@ -93,7 +93,7 @@ class Plan:
         return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
-        """Return the probability of a false verdict, which is above `alpha` after repeated verdicts beyond the plan.
+        """Return the probability of a false verdict, which exceeds `alpha` after repeated verdicts beyond the plan.
 
         Args:
             seeds: number of seeds per arm.

@@ -19,7 +19,7 @@ from taetpu.store.study import StudyFolder
 
 @dataclass(frozen=True)
 class Cell:
-    """One arm on one seed.
+    """Outcome and value of one arm on one seed.
 
     Attributes:
         seed: the seed.
@@ -143,7 +143,7 @@ def check_same_evaluation_set(table: Table, metric: str) -> None:
         UserError: If two finished runs were evaluated on different numbers of positions.
     """
     split, _, what = metric.partition("/")
-    if what == "bits_per_byte":  # the number of tokens of a text may differ between arms
+    if what == "bits_per_byte":  # arms may split a text into different numbers of tokens
         return
     first: tuple[str, float] | None = None
     for cell in (cell for row in table.cells.values() for cell in row if cell.outcome == "finished"):

@@ -26,9 +26,10 @@ def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
 
 
 def _all_below(c: float, arms: int, df: float) -> float:
-    """Return P(max |t| <= c) over `arms` t statistics whose numerators correlate at one half."""
+    """Return P(max |t| <= c) for `arms` t statistics whose numerators have a pairwise correlation of one half."""
     z, z_weight = np.polynomial.hermite_e.hermegauss(NODES)
     u, u_weight = np.polynomial.legendre.leggauss(NODES)
-    scale = np.sqrt(stats.chi2.ppf((u + 1) / 2, df) / df)[:, None]  # estimated over true noise sd
+    # Ratio of the estimated to the true standard deviation of the noise.
+    scale = np.sqrt(stats.chi2.ppf((u + 1) / 2, df) / df)[:, None]
     inside = stats.norm.cdf(c * scale * np.sqrt(2) - z) - stats.norm.cdf(-c * scale * np.sqrt(2) - z)
     return float(u_weight / 2 @ inside**arms @ z_weight / np.sqrt(2 * np.pi))

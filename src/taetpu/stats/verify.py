@@ -43,7 +43,7 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     """Return the differences that `verify` returns, and the recomputed results.
 
     Raises:
-        UserError: If `verify` would raise it.
+        UserError: If the plan was changed, a file of a run is damaged, or `compute_results` raises an error.
     """
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
@@ -105,7 +105,8 @@ def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[st
         bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
         if point < len(steps) and bound is not None:
             length = steps[point] - (steps[point - 1] if point else 0)
-            if values[point] * length < bound * (1 - ROUNDING):  # losses are not negative, so none was above it
+            # Losses are not negative, so in this case no loss in the mean was above the bound.
+            if values[point] * length < bound * (1 - ROUNDING):
                 yield f"the outcome is 'diverged' at step {at}, but train/loss is {values[point]} in the log"
 
 

@@ -127,7 +127,8 @@ class Feed:
         self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
-            self._ended, self._unjudged = ended, ""  # do not retry a failed analysis, which takes 1 s
+            # A failed analysis is not retried until another run ends, since an analysis takes a second.
+            self._ended, self._unjudged = ended, ""
             try:
                 self.effects = _effects_so_far(self.folder)
                 self._send("effects", self.effects)
