@@ -1,7 +1,7 @@
-"""Make machines, or find existing ones, and delete them so that nothing is left that costs money.
+"""Make or find machines, and delete them so that nothing is left that costs money.
 
-Both can be repeated at any time and from any computer, whatever the outcome of earlier calls: names are deterministic,
-and the state is read from Google before every change and after every command whose outcome is unknown.
+Calls can be repeated at any time and from any computer, independently of the outcome of earlier calls. Names are
+deterministic, and the state is read from Google before every change and after every command whose outcome is unknown.
 """
 
 import fcntl
@@ -39,14 +39,15 @@ from taetpu.core.errors import UserError
 Tell = Callable[[str], None]
 
 DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
-"""Predefined roles that may delete a queued resource."""
+"""Predefined roles with the permission to delete a queued resource."""
 
 
 def find_existing(spec: Spec) -> Machine | None:
-    """Return the machine with a spec's name that is not lost; None if there is none.
+    """Return the machine with the name in a spec; None if there is none, or if it is lost or being deleted.
 
     Raises:
-        CloudError: the machine belongs to another owner, differs from the spec or is stopped, or there are several.
+        CloudError: if the machine belongs to another owner, differs from the spec or is stopped, or if several machines
+            have the name.
     """
     found = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
     if not found:
@@ -64,14 +65,14 @@ def find_existing(spec: Spec) -> Machine | None:
 
 
 def check_started(machine: Machine) -> None:
-    """Raise `CloudError` if a machine was stopped: it never becomes ready, and its disk may hold data."""
+    """Raise `CloudError` if a machine is stopped: it does not become ready, and its disk may contain data."""
     if machine.state == "stopped":
         problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
         raise CloudError(problem, remedy=f"Start it in the console, or `taetpu tpu down {machine.name}`.")
 
 
 def check_one(machines: Sequence[Machine]) -> None:
-    """Raise `CloudError` if several machines share a name: two computers may have made them at the same time."""
+    """Raise `CloudError` if several machines have the same name, which two computers may cause."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
         raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes yours.")
@@ -80,18 +81,18 @@ def check_one(machines: Sequence[Machine]) -> None:
 def make(
     spec: Spec, zones: Sequence[str], settings: Settings, tell: Tell, prepare: Callable[[Machine], object] | None = None
 ) -> Machine:
-    """Return a ready machine of a spec: the existing one, or one made in the first zone with capacity.
+    """Return a ready machine for a spec: the existing machine, or a new one in the first zone with capacity.
 
-    If `prepare` fails, a machine made by this call is deleted: it is unused, and its timer may not run. The remains of
-    failed attempts are deleted, too. Calls with the same name on one computer wait for each other. If another computer
-    makes a machine with this name at the same time, the one requested first is kept.
+    If `prepare` fails, a machine made by this call is deleted, because it is unused and its timer may not run. The
+    remains of failed requests are also deleted. Calls with the same name on one computer wait for each other. If
+    another computer makes a machine with this name at the same time, the machine that was requested first is kept.
 
     Raises:
-        NoCapacity: no zone has capacity.
-        NoQuota: the project has no quota in any zone.
-        OutcomeUnknown: the machine may exist: its state could not be read.
-        CloudError: Google refused the request, or `find_existing` failed.
-        UserError: OpenSSH or rsync is not installed.
+        NoCapacity: if no zone has capacity.
+        NoQuota: if the project has no quota in any zone.
+        OutcomeUnknown: if the machine's state cannot be read, so that the machine may exist.
+        CloudError: if Google refuses the request, or `find_existing` fails.
+        UserError: if OpenSSH or rsync is not installed.
     """
     for needed in ("ssh", "ssh-keygen", "rsync"):  # before anything costs money
         program(needed)
@@ -134,7 +135,7 @@ def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: 
 def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     """Return the ready machine with this name and owner that was requested first; delete the others.
 
-    A request that seemed refused may have been granted late, or another computer may have made a machine.
+    There may be others if a request that seemed to be refused was granted later, or if another computer made a machine.
     """
     same = [one for one in find(machine.name) if one.owner == machine.owner and one.state not in ("lost", "deleting")]
     first, *others = sorted(same or [machine], key=lambda one: (one.created, one.zone))
@@ -151,12 +152,12 @@ def creation_command(spec: Spec, zone: str, settings: Settings) -> Command:
 
 
 def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
-    """Request a machine and return it once it is listed.
+    """Request a machine and return it when it is listed.
 
-    After a request without an answer, the state is read first. If neither the machine nor its operation is found, the
-    request did not arrive and is repeated with the same name.
+    If a request gets no answer, the state is read. If neither the machine nor its operation is found, the request did
+    not arrive, and it is repeated with the same name.
     """
-    _delete_lost(spec, zone, settings, tell)  # a queued resource keeps its name and quota until it is deleted
+    _delete_lost(spec, zone, settings, tell)  # a lost queued resource occupies its name and quota
     tell(f"creating {spec.name} ({spec.tpu.name}) in {zone}")
     line, previous = creation_command(spec, zone, settings), _last_operation(spec, zone)
     unknown: CloudError | None = None
@@ -171,13 +172,13 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
         except CloudError:
             if not (there := select_owned(find(spec.name, zone, api=spec.api), spec.owner)):
                 raise
-            return there[0]  # an earlier request, or that of another call, was granted
+            return there[0]  # an earlier request, or a request by another call, was granted
         try:
             if there := select_owned(find(spec.name, zone, api=spec.api), spec.owner):
                 return there[0]
             operation = _last_operation(spec, zone)
         except OutcomeUnknown as error:
-            unknown, running = error, True  # read again before the next change
+            unknown, running = error, True  # read the state again before the next change
             continue
         running = operation != previous and operation.get("status") != "DONE"
         if operation != previous and (errors := operation.get("error", {}).get("errors")):
@@ -187,7 +188,7 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
 
 
 def operation_command(kind: str, name: str, zone: str) -> Command:
-    """Return the command that reads the newest operation on an instance, of kind `insert` or `delete`."""
+    """Return the command that reads the newest operation of a kind (`insert` or `delete`) on an instance."""
     return command(
         "compute", "operations", "list", zones=zone, sort_by="~insertTime", limit=1,
         filter=f"operationType={kind} AND targetLink~/{name}$",
@@ -195,23 +196,30 @@ def operation_command(kind: str, name: str, zone: str) -> Command:
 
 
 def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
-    """Return Compute Engine's newest operation that makes a machine; the TPU API reports failures in the state."""
+    """Return the newest Compute Engine operation that makes a machine; {} if there is none.
+
+    The result is also {} for the TPU API, which reports failures in the machine's state.
+    """
     found = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
     return found[0] if found else {}
 
 
 def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
-    """Delete the remains of this owner's machine that was refused or preempted."""
+    """Delete the remains of the owner's machine in a zone if it was refused or preempted."""
     for left in find(spec.name, zone, api=spec.api):
         if left.state in ("lost", "deleting") and left.owner == spec.owner:
             delete(left, settings, tell)
 
 
 def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
-    """Wait until the API reports a machine as ready; it may be queued for as long as its request is valid.
+    """Wait until the API reports a machine as ready, and return it.
+
+    A machine may be queued for as long as its request is valid.
 
     Raises:
-        NoCapacity, NoQuota, CloudError: it was refused, preempted or deleted.
+        NoCapacity: if the zone has no capacity, or the machine was preempted.
+        NoQuota: if the project has no quota in the region.
+        CloudError: if the machine was refused for another reason, was stopped or was deleted.
     """
     last, start = "", time.time()
     while True:
@@ -239,11 +247,11 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
 
 
 def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
-    """Delete a machine and wait until it is no longer listed; it need not exist.
+    """Delete a machine, which need not exist, and wait until it is no longer listed.
 
     Raises:
-        CloudError: it has no owner label, or Google refuses.
-        OutcomeUnknown: it is still listed.
+        CloudError: if the machine has no owner label, or Google refuses to delete it.
+        OutcomeUnknown: if the machine is still listed after `unknown_minutes`.
     """
     if not machine.owner:
         problem = f"{machine.name} in {machine.zone} has no label {labels.OWNER}: taetpu did not make it"
@@ -269,7 +277,7 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
 
 
 def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
-    """Delete an unusable machine; return the outcome as text for the error's message."""
+    """Delete an unusable machine; return the outcome as text for an error message."""
     try:
         delete(machine, settings, tell)
     except CloudError as error:
@@ -278,15 +286,15 @@ def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
 
 
 def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]:
-    """Delete an owner's machines with a name in all zones; return those that existed.
+    """Delete an owner's machines with a name in all zones; return the machines that existed.
 
     Raises:
-        CloudError: all machines with this name belong to other owners.
-        OutcomeUnknown: a zone did not answer, or a machine is still listed.
+        CloudError: if machines have this name but all of them belong to other owners.
+        OutcomeUnknown: if a zone did not answer, or a machine is still listed.
     """
     await_changes(name, tell)
     unreachable: list[str] = []
-    disk.write_file(_state_file("deleted", name), str(time.time()).encode(), replace=True)  # makes a running `up` end
+    disk.write_file(_state_file("deleted", name), str(time.time()).encode(), replace=True)  # ends a running `up`
     there = select_owned(find(name, unreachable=unreachable), owner)
     delete_all(there, settings, tell)
     check_reached(unreachable)
@@ -302,7 +310,7 @@ def was_deleted_since(name: str, start: float) -> bool:
 
 
 def find_deleter(machine: Machine) -> str:
-    """Return who deleted a machine that is no longer listed; "" if it was preempted.
+    """Return text that names who deleted a machine that is no longer listed; "" if it was preempted.
 
     A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
     https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
@@ -319,12 +327,12 @@ def find_deleter(machine: Machine) -> str:
 
 
 def _state_file(kind: str, name: str) -> Path:
-    """Return a file of a machine in this computer's state folder."""
+    """Return the path of a machine's file of a kind in this computer's state folder."""
     return state_folder() / kind / os.environ.get("CLOUDSDK_CORE_PROJECT", "no-project") / name
 
 
 def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
-    """Return the machines of an owner; raise `CloudError` if all of them belong to other owners."""
+    """Return the owner's machines among `machines`; raise `CloudError` if all of them belong to other owners."""
     mine = [machine for machine in machines if machine.owner == owner]
     if machines and not mine:
         first = machines[0]
@@ -334,7 +342,10 @@ def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
 
 
 def describe_remaining(name: str) -> str:
-    """Return a line for error messages on the machines with a name that exist or may exist; "" if there are none."""
+    """Return a line for error messages about machines with a name that exist or may exist.
+
+    The line is "" if there are no such machines.
+    """
     unreachable: list[str] = []
     try:
         places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
@@ -346,7 +357,7 @@ def describe_remaining(name: str) -> str:
 
 
 def describe_possible(name: str) -> str:
-    """Return the message for a machine that may exist."""
+    """Return the message about a machine that may exist."""
     return (
         f"{name} may exist or appear later, and cost money: "
         f"repeat the command to continue, or delete it with `taetpu tpu down {name}`"
@@ -354,10 +365,10 @@ def describe_possible(name: str) -> str:
 
 
 def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> None:
-    """Delete machines; continue after errors.
+    """Delete machines, and continue after errors. All errors are printed.
 
     Raises:
-        CloudError: the first error; all are printed.
+        CloudError: if a machine could not be deleted; the first error is raised.
     """
     errors: list[CloudError] = []
     for machine in machines:
@@ -371,21 +382,23 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
 
 
 def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
-    """Return an owner's machines that exist beyond their latest end: their timer has failed.
+    """Return an owner's machines that still exist after their latest end, because their timers failed.
 
     Args:
-        owner: the label of the owner.
-        unreachable: list to append the zones that did not answer to.
+        owner: owner in the machines' labels.
+        unreachable: list to which zones that did not answer are appended.
     """
     mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
     return [machine for machine in mine if (left := labels.hours_left(machine.labels)) is not None and left < 0]
 
 
 def check_can_delete_itself(spec: Spec, project: str) -> None:
-    """Raise an error if a TPU API machine's service account cannot delete it: nothing else reliably ends it.
+    """Raise an error if the service account of a TPU API machine cannot delete the machine.
+
+    Nothing else ends such a machine reliably.
 
     Raises:
-        NotAllowed: the account lacks the role, or the project's policy cannot be read.
+        NotAllowed: if the account lacks the role, or the project's policy cannot be read.
     """
     if spec.api != "tpu-api":
         return
@@ -412,7 +425,7 @@ def grant_command(project: str, account: str) -> Command:
 
 
 def role_permissions(role: str) -> Iterable[str]:
-    """Return the permissions of a custom role; none for a predefined one (see `DELETERS`)."""
+    """Return the permissions of a custom role; none for a predefined role (see `DELETERS`)."""
     parts = role.split("/")
     if len(parts) != 4:
         return ()
@@ -428,7 +441,7 @@ def default_account(project: str) -> str:
 
 @contextmanager
 def name_lock(name: str, operation: int) -> Iterator[int]:
-    """Hold this computer's lock of a machine's name, shared or exclusive; yield its file descriptor."""
+    """Hold this computer's lock on a machine's name, shared or exclusive; yield the file descriptor of the lock."""
     path = _state_file("changes", name)
     with disk.explain_os_error("write", path):
         disk.make_folder(path.parent)
@@ -439,20 +452,20 @@ def name_lock(name: str, operation: int) -> Iterator[int]:
 
 
 def _change(name: str, line: Command) -> None:
-    """Run a command that changes a machine. gcloud holds the name's lock, even if this process is killed."""
+    """Run a command that changes a machine. gcloud holds the lock on the name even if this process is killed."""
     with name_lock(name, fcntl.LOCK_SH) as lock:
         change(line, lock)
 
 
 def await_changes(name: str, tell: Tell) -> None:
-    """Wait for gcloud commands that a killed process left running, so that their effect is visible."""
+    """Wait for gcloud commands that a killed process left running, so that their effects are visible."""
     with _exclusive_lock(name, tell, f"waiting for an earlier gcloud command for {name}"):
         pass
 
 
 @contextmanager
 def _exclusive_lock(name: str, tell: Tell, waiting: str) -> Iterator[None]:
-    """Hold a name's lock exclusively; print a message if another process holds it."""
+    """Hold the lock on a name exclusively; print a message if another process holds it."""
     with ExitStack() as lock:
         try:
             lock.enter_context(name_lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -463,7 +476,7 @@ def _exclusive_lock(name: str, tell: Tell, waiting: str) -> Iterator[None]:
 
 
 def poll(settings: Settings, minutes: float) -> Iterator[None]:
-    """Yield at once, every `poll_seconds`, and a last time after `minutes` have passed."""
+    """Yield immediately, then every `poll_seconds`, and a last time after `minutes` have passed."""
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         yield
@@ -472,7 +485,7 @@ def poll(settings: Settings, minutes: float) -> Iterator[None]:
 
 
 def find_with_retries(machine: Machine, settings: Settings) -> list[Machine]:
-    """Return `find` of a machine, retrying for `unknown_minutes` while no answer arrives."""
+    """Return the result of `find` for a machine; retry for `unknown_minutes` if no answer arrives."""
     for _ in poll(settings, settings.unknown_minutes):
         with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)

@@ -1,4 +1,4 @@
-"""The table `[cloud]` of `taetpu.toml`: project, zones, limits. Environment variables override it."""
+"""Read the table `[cloud]` in `taetpu.toml` (project, zones, limits), which environment variables override."""
 
 import getpass
 import os
@@ -31,7 +31,7 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "zones": (ZONE, "a list of zones, such as us-east5-b"),
     "secrets": (r"[A-Za-z_]\w*(=[\w-]{1,255})?", "names of secrets, as in WANDB_API_KEY or WANDB_API_KEY=my-secret"),
 }
-"""By field: the regular expression of its values, and their description for messages."""
+"""Regular expression for values and a description for messages, by field."""
 
 
 class Settings(Config):
@@ -93,13 +93,16 @@ class Settings(Config):
 
     @property
     def secret_names(self) -> dict[str, str]:
-        """Name of the secret by variable."""
+        """Names of the secrets, by environment variable."""
         pairs = (secret.partition("=") for secret in self.secrets)
         return {variable: name or variable for variable, _, name in pairs}
 
     @property
     def default_region(self) -> str:
-        """The region of new buckets and images: `region`, else that of the first zone, else us-central1."""
+        """Region for new buckets and images.
+
+        It is `region` if set, otherwise the region of the first zone, or us-central1 if there are no zones.
+        """
         return self.region or (self.zones[0].rpartition("-")[0] if self.zones else "us-central1")
 
 
@@ -107,7 +110,7 @@ def check_zone(zone: str) -> str:
     """Return a zone's name if it is valid.
 
     Raises:
-        UserError: it is not.
+        UserError: if the name is not valid.
     """
     if re.fullmatch(ZONE, zone):
         return zone
@@ -115,10 +118,17 @@ def check_zone(zone: str) -> str:
 
 
 def read_settings(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings in a folder: the nearest `taetpu.toml` at or above it, overridden by the environment.
+    """Return the settings that apply in a folder.
+
+    They are read from `taetpu.toml` in the folder or in its nearest parent that has one. Environment variables override
+    the file.
+
+    Args:
+        folder: the folder; default: the current folder.
+        environment: environment variables; default: those of this process.
 
     Raises:
-        UserError: the file cannot be read, or a value is invalid.
+        UserError: if the file cannot be read, or a value is invalid.
     """
     environment = os.environ if environment is None else environment
     here = (folder or Path.cwd()).resolve()
@@ -159,7 +169,7 @@ def _read_table(file: Path) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str) -> Any:
-    """Return the value of an environment variable: text, a TOML number or boolean, or a comma-separated list."""
+    """Parse the value of an environment variable: text, a TOML number or boolean, or a comma-separated list."""
     default = Settings.model_fields[name].default
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -174,5 +184,5 @@ def _parse(name: str, text: str) -> Any:
 def _login() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # the user of a container may have no name
         return "unknown"

@@ -1,4 +1,4 @@
-"""Run commands on a machine's hosts with OpenSSH and a generated ssh_config per machine.
+"""Run commands on a machine's hosts with OpenSSH and an ssh_config that is generated for each machine.
 
 Hosts without an external address are reached through Identity-Aware Proxy, with `gcloud compute start-iap-tunnel` as
 ProxyCommand. The user's own ssh configuration and keys are not used.
@@ -25,7 +25,7 @@ from taetpu.core import disk
 from taetpu.core.errors import UserError
 
 NO_CONNECTION = 255
-"""ssh's exit code for a connection that failed or was lost."""
+"""Exit code of ssh if the connection failed or was lost."""
 KEEP_255 = "{command}; code=$?; [ $code -ne 255 ] || code=254; exit $code"
 
 HOST = """\
@@ -57,7 +57,7 @@ Host *
 
 
 class Unreachable(CloudError):
-    """A host does not accept connections: it may be starting, deleted, or behind a firewall."""
+    """A host does not accept connections. It may be starting, deleted, or behind a firewall."""
 
     exit_code = 3
 
@@ -70,7 +70,7 @@ class RemoteFailed(CloudError):
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The result of a command on a host: exit code (None if it exceeded the time limit) and output."""
+    """The result of a command on a host: exit code (None if the command exceeded the time limit) and output."""
 
     worker: int
     code: int | None
@@ -80,7 +80,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of a machine, numbered from 0; `folder` has their ssh_config and host keys."""
+    """The hosts of a machine, numbered from 0. `folder` contains their ssh_config and host keys."""
 
     name: str
     workers: tuple[Worker, ...]
@@ -88,10 +88,12 @@ class Hosts:
 
     @classmethod
     def configure(cls, machine: Machine, user: str, project: str) -> "Hosts":
-        """Write the ssh_config of a machine and return its hosts. Keys of an earlier machine with its name are deleted.
+        """Write the ssh_config of a machine and return its hosts.
+
+        Host keys of an earlier machine with the same name are deleted.
 
         Raises:
-            Unreachable: the API does not yet report the hosts, or the instance names that tunnels need.
+            Unreachable: if the API does not yet report the hosts, or the instance names that tunnels need.
         """
         machine = add_instance_names(machine)
         if not machine.workers or not all(worker.external or worker.instance for worker in machine.workers):
@@ -111,7 +113,7 @@ class Hosts:
 
     @classmethod
     def load(cls, name: str, project: str) -> "Hosts | None":
-        """Return the hosts that `configure` wrote for a machine, without a call to Google; None if there are none."""
+        """Read the hosts that `configure` wrote for a machine, without a call to Google; None if there are none."""
         folder = _folder(project, name)
         record = _read_record(folder)
         return cls(name, tuple(Worker(**one) for one in record["workers"]), folder) if record else None
@@ -122,31 +124,31 @@ class Hosts:
         return range(len(self.workers))
 
     def describe(self, worker: int) -> str:
-        """Return the description of a host for messages."""
+        """Return the name of a host for messages."""
         return f"worker {worker} of {self.name}" if len(self.workers) > 1 else self.name
 
     def check_worker(self, worker: int) -> int:
         """Return a worker's number if it exists.
 
         Raises:
-            UserError: there is no such worker.
+            UserError: if the machine has no such worker.
         """
         if worker in self.all:
             return worker
         raise UserError(f"{self.name} has no worker {worker}", remedy=f"Use 0 to {len(self.workers) - 1}, or all.")
 
     def ssh(self, worker: int, *options: str) -> list[str]:
-        """Return the ssh command for a host; a remote command may follow."""
+        """Return the ssh command for a host, to which a remote command may be appended."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
     def run(self, worker: int, words: Sequence[str], *, stdin: str = "", limit: float | None = None) -> CommandResult:
-        """Run a program on a host; a shell does not expand its arguments.
+        """Run a program on a host. Its arguments are quoted, so that the remote shell does not expand them.
 
         Args:
             worker: the host's number.
             words: program and arguments.
-            stdin: its standard input.
-            limit: seconds to wait; the program itself is not ended.
+            stdin: standard input of the program.
+            limit: seconds to wait for the program. A program that takes longer is not ended.
         """
         remote = KEEP_255.format(command=shlex.join(words))
         try:
@@ -166,7 +168,7 @@ class Hosts:
         limit: float | None = None,
         workers: Sequence[int] | None = None,
     ) -> list[CommandResult]:
-        """Run a program on all hosts, or those in `workers`, in parallel; see `run`."""
+        """Run a program in parallel on all hosts or on the hosts in `workers`; see `run`."""
         chosen = list(self.all if workers is None else workers)
         with ThreadPoolExecutor(max(1, len(chosen))) as threads:
             return list(threads.map(lambda one: self.run(one, words, stdin=stdin(one), limit=limit), chosen))
@@ -175,12 +177,12 @@ class Hosts:
         """Return the outputs of commands if all succeeded.
 
         Args:
-            ended: the results.
-            action: what the commands do, for messages: "start the job".
+            ended: the results of the commands.
+            action: verb phrase for messages that says what the commands do, such as "start the job".
 
         Raises:
-            Unreachable: a host did not answer.
-            RemoteFailed: a command failed.
+            Unreachable: if a host did not answer.
+            RemoteFailed: if a command failed.
         """
         failed = [one for one in ended if one.code != 0]
         if failed:
@@ -212,7 +214,7 @@ class Hosts:
     def enter(self, worker: int, words: Sequence[str] = ()) -> int:
         """Open a shell on a host, or run a command there, in this terminal; return its exit code."""
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the remote side
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the remote program
         try:
             return subprocess.call(
                 [*self.ssh(self.check_worker(worker), *tty), *([shlex.join(words)] if words else [])]
@@ -222,7 +224,7 @@ class Hosts:
 
 
 def forget(name: str, project: str) -> None:
-    """Close a machine's connections and delete the record of its hosts and their keys."""
+    """Close the connections to a machine, and delete the record of its hosts and their keys."""
     folder = _folder(project, name)
     if hosts := Hosts.load(name, project):
         for worker in hosts.all:
@@ -231,16 +233,18 @@ def forget(name: str, project: str) -> None:
 
 
 def public_key() -> str:
-    """Return the public key of machines, one line. The pair is made at first use, without a passphrase.
+    """Return the public key for all machines, as one line.
+
+    The key pair is made when it is first used, without a passphrase.
 
     Raises:
-        UserError: ssh-keygen is not installed, or the state folder cannot be written.
+        UserError: if ssh-keygen is not installed, or the state folder cannot be written.
     """
     return _key().with_suffix(".pub").read_text(encoding="utf-8").strip()
 
 
 def state_folder() -> Path:
-    """Return the folder of keys, ssh configurations and startup scripts: `$XDG_STATE_HOME/taetpu`."""
+    """Return the folder for keys, ssh configurations and startup scripts: `$XDG_STATE_HOME/taetpu`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     if "," in str(base):
         problem = f"{str(base)!r} contains a comma, which separates files in gcloud's lists"
@@ -256,7 +260,7 @@ def _key() -> Path:
         with (path.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.with_suffix(".pub").exists():
-                path.unlink(missing_ok=True)  # left by a killed command
+                path.unlink(missing_ok=True)  # a killed command may have left it
                 words = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "taetpu", "-f", str(path)]
                 subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     return path
