@@ -30,7 +30,7 @@ class Count:
 def boschloo_p(arm: Count, baseline: Count) -> float | None:
     """Return the two-sided p-value of equal divergence rates.
 
-    It is None if either arm has fewer than two ended runs or if all runs have the same outcome.
+    The p-value is None if either arm has fewer than two ended runs or if all runs have the same outcome.
 
     Source: Boschloo (1970), Raised conditional level of significance for the 2x2-table.
     """

@@ -51,7 +51,7 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
 def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
     """Return the step at which the arm reaches the baseline's final value, divided by the baseline's number of steps.
 
-    It is inf if the arm never reaches the value, and None if the curves are missing or not comparable.
+    The result is inf if the arm never reaches the value, and None if the curves are missing or not comparable.
     """
     assert arm.result is not None  # both runs finished
     assert baseline.result is not None

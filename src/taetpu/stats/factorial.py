@@ -78,10 +78,11 @@ def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, fl
 
     Returns:
         `terms`, `seeds` (the number of seeds used) and `missing` (the arms without a value). Each term has `factors`,
-        `aliases`, `df`, `p`, `p_holm` and `share`, the share of the variance within seeds that the term explains. If
-        all factors of a term have two levels, the term also has `effect` and `ci95`. The effect of a factor is the mean
-        at its other level minus the mean at the baseline's level. The effect of a pair is the change in the effect of
-        one factor that the other factor causes. `p` and `ci95` are None with fewer than two seeds or without noise.
+        `aliases`, `df`, `p`, `p_holm`, `share` (the share of the variance within seeds that the term explains),
+        `effect` and `ci95`. The effect of a factor is the mean at its other level minus the mean at the baseline's
+        level. The effect of a pair is the change in the effect of one factor that the other factor causes. `effect` and
+        `ci95` are None unless all factors in the term have two levels. `p` and `ci95` are None with fewer than two
+        seeds or without noise.
     """
     aliases = design.aliases()
     missing = [arm for arm in design.cells if not values.get(arm)]

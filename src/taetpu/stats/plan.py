@@ -98,7 +98,7 @@ class Plan:
         Args:
             seeds: number of seeds per arm.
             judged_at: number of seeds at each earlier verdict. If it is None (not recorded), verdicts are assumed at
-                every number of seeds.
+                every smaller number of seeds from `MIN_SEEDS`.
         """
         last = self.looks[-1]
         if seeds <= last:
