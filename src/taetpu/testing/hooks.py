@@ -73,7 +73,7 @@ def check_form(component: Any, method: str, call: Any, numbers: Numbers, given: 
 
 
 def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], found: list) -> str:
-    """Check that two compiled calls with one key agree, and that tokens are in the vocabulary."""
+    """Check that two compiled calls with one key give identical, finite results with tokens in the vocabulary."""
     first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # `partial` bypasses jit's cache
     if not identical(first, again):
         remedy = "Draw from now.key, or from named(now.key, 'NAME') for several draws."

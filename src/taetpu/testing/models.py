@@ -27,7 +27,7 @@ from taetpu.testing.tiny import (
     tokens,
 )
 
-# Substrings that identify a component's own parameters by name, by slot.
+# Substrings that occur in the names of a component's own parameters, by slot.
 OWN = {
     "mixer": (".mixer.",),
     "scores": (".mixer.scores.",),
@@ -88,7 +88,7 @@ def check_numbers(host: Host, checks: Checks) -> str:
 
 
 def find_read_numbers(fn: Any, numbers: dict[str, Any], *args: Any) -> set[str]:
-    """Return the names of the numbers that the results of `fn(numbers, *args)` depend on."""
+    """Return the paths of the numbers that the results of `fn(numbers, *args)` depend on."""
     traced = jax.make_jaxpr(fn)(numbers, *args)
     used = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]
     return {path for path, is_used in zip(sorted(numbers), used, strict=False) if is_used}

@@ -41,7 +41,11 @@ def setup(batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup
 
 
 def check_parts(checks: Checks) -> bool:
-    """Run the checks for every part of a model that calls the component; return whether a model can be built."""
+    """Run the checks for every part of a model that calls the component.
+
+    Returns:
+        Whether a model can be built with the component.
+    """
     component = checks.component
     passed = [_check_part(checks, f"{name} ".lstrip(), part)
               for name, part in PARTS[component.slot].items() if acts_at(component, name)]  # fmt: skip

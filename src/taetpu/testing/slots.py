@@ -1,4 +1,4 @@
-"""The checks of each slot."""
+"""The checks for each slot."""
 
 from collections.abc import Callable
 

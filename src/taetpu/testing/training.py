@@ -51,7 +51,7 @@ class UpdateRule:
         return optax.tree.norm(jax.tree.map(jnp.subtract, params, self.goal), squared=True) / 2
 
     def descend(self, numbers: Numbers, scale: Any) -> tuple[Any, jax.Array]:
-        """Return the parameters and the loss after `STEPS` steps from `scale` times the initial parameters."""
+        """Return the parameters and the loss after `STEPS` steps that start at `scale` times the initial parameters."""
 
         def step(_: Any, carry: Any) -> Any:
             params, state = carry

@@ -142,7 +142,7 @@ class Checkpoints:
 
     def _save_whole(self, step: int, arrays: Mapping[str, jax.Array], about: Json) -> None:
         with self._writing(sum(a.nbytes for a in arrays.values())):
-            if (self.folder / str(step)).exists():  # left incomplete by several processes
+            if (self.folder / str(step)).exists():  # an incomplete checkpoint from several processes
                 self.pack.delete(step)
             self.manager.save(step, args=ocp.args.StandardSave(dict(arrays)))
             seal_folder(self.folder / str(step), **about)

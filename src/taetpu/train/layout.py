@@ -31,9 +31,9 @@ class Layout:
     Attributes:
         width: the number of runs that train at once.
         devices: the number of devices. It divides `width`, or the batch if there is one run. Each CPU core is a device.
-        data: the number of devices along the mesh axis `data`, over which each run and its parameters are divided (see
+        data: the number of devices along the mesh axis `data`, over which each run's batch and parameters are divided (see
             `train.sharding`).
-        model: the number of devices along the mesh axis `model`, likewise.
+        model: the number of devices along the mesh axis `model`, over which each run's matrices are divided.
     """
 
     width: int
@@ -217,7 +217,7 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
     """Return the layout with the fewest packs that fit into memory, on as many devices as possible.
 
     This layout is close to the fastest one: on a CPU, one run per core is faster than one run on all cores. If packs
-    hold a single run, the batch of a small model is divided over the devices.
+    hold a single run, the batch of a small model may be divided over devices (see `exact_shard_counts`).
     """
     for devices in reversed(device_counts(work.size)):
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
@@ -230,7 +230,8 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
 def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     """Return the numbers of devices over which a run's batch can be divided with the same results up to rounding.
 
-    Runs with dropout, hooks or plug-ins are not divided, because their random numbers depend on the division.
+    Batches are divided on CPUs only. Runs with dropout, hooks or plug-ins are not divided either, because their random
+    numbers depend on the division.
     """
     train, own = config.train, bool(plugin_sources(config))
     if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
@@ -239,7 +240,13 @@ def exact_shard_counts(config: ResolvedConfig) -> list[int]:
 
 
 def even_width(runs: int, most: int, devices: int) -> int:
-    """Return the smallest multiple of `devices` as width that needs the fewest packs of at most `most` runs."""
+    """Return the smallest pack width that needs the fewest packs.
+
+    Args:
+        runs: the number of runs.
+        most: the maximum number of runs in a pack.
+        devices: the number of devices, which divides the width.
+    """
     packs = -(-runs // (most // devices * devices))
     return -(-runs // (packs * devices)) * devices
 

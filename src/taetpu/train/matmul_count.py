@@ -112,7 +112,7 @@ def _called_jaxprs(eqn: Equation, known: Constants) -> Iterator[tuple[Jaxpr, Con
 
 
 def _repetitions(eqn: Equation, known: Constants) -> int:
-    """Return how often an equation evaluates the jaxprs it calls."""
+    """Return the number of times that an equation evaluates the jaxprs that it calls."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
     if eqn.primitive.name != "pallas_call":

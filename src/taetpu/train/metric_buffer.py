@@ -48,7 +48,7 @@ class MetricBuffer:
                 self._close()
 
     def add_point(self, step: int, run: int, values: Mapping[str, float]) -> None:
-        """Add the values of one run after `step` updates."""
+        """Add the values measured for one run after `step` updates."""
         for name, value in values.items():
             steps, series = self.points[run][name]
             steps.append(step)

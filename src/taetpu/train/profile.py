@@ -49,7 +49,7 @@ class Profile:
         return size
 
     def on_dispatch(self, size: int, result: PyTree) -> None:
-        """Handle that a dispatch of `size` steps with the given result was issued."""
+        """Handle a dispatch of `size` steps after it was issued; `result` is its future result."""
 
     def affects_time(self, step: int) -> bool:
         """Return whether profiling affected the wall time of the dispatch that ended at `step`."""

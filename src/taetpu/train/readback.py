@@ -54,7 +54,7 @@ def mismatches(
     windows: Mapping[str, Batch | None],
     measured: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[int, str]:
-    """Return descriptions of the stored models that do not reproduce the losses of training, by place in the pack.
+    """Return the problems of stored models that do not reproduce the losses of training, by place in the pack.
 
     Args:
         program: the program of the pack.

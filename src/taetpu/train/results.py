@@ -81,7 +81,7 @@ class ResultWriter:
             self.pack.runs[place].folder.write_sample(step, text)
 
     def write_checkpoints(self, step: int, models: Mapping[int, Files]) -> None:
-        """Write the models at a step, which the study keeps."""
+        """Write the models at a step. The study keeps these checkpoints."""
         for place, files in models.items():
             self.open[place].write_checkpoint(step, files)
 
@@ -100,7 +100,7 @@ class ResultWriter:
         test: Sequence[Mapping[str, float]],
         diverged: Int[np.ndarray, " run"],
     ) -> None:
-        """Write the results of the runs at these places.
+        """Write the results of the runs at the given places.
 
         Args:
             places: the places of the runs in the pack.

@@ -180,7 +180,7 @@ class Division:
         return batch
 
     def wrap(self, compute: Forward) -> Forward:
-        """Wrap a function of the model and a local batch."""
+        """Return a function of the model and a local batch, adapted to this division."""
         return compute
 
     def sum(self, tree: PyTree) -> PyTree:
@@ -202,7 +202,7 @@ class ManualDivision(Division):
     devices: int
 
     def local_batch(self, batch: Batch) -> Batch:
-        """Return the slice of this device's sequences."""
+        """Return the slice of the batch that holds this device's sequences."""
         size = len(batch.tokens) // self.devices
         start = jax.lax.axis_index(DATA) * size
         return jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), batch)
@@ -232,7 +232,7 @@ class PartitionedDivision(Division):
         return jax.tree.map(self.by_sequence, batch)
 
     def wrap(self, compute: Forward) -> Forward:
-        """Constrain the residual stream to the sharding by sequence."""
+        """Return the function with its residual stream constrained to the sharding by sequence."""
 
         def constrained(model: LM, *args: PyTree, **options: PyTree) -> PyTree:
             stacks = tuple(replace(stack, sharding=self.sequences) for stack in model.stacks)

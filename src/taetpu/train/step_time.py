@@ -35,7 +35,7 @@ from taetpu.train.program import Program, stack_numbers
 
 FOLDER = "trained"  # subfolder of the cache folder
 DISPATCH = 0.3  # seconds per dispatch, long enough that the dispatch overhead is negligible
-WINDOW, WINDOWS = 1.0, 3  # length in seconds, number; the fastest counts: other processes only add time
+WINDOW, WINDOWS = 1.0, 3  # seconds per window, number of windows; the fastest window counts
 
 
 class StepTimer:
@@ -179,7 +179,7 @@ def cpu_model() -> str:
 
 
 MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # size of the timed product, and the seconds it is repeated for
-VALID = 3600.0  # seconds after which the rate is measured again
+VALID = 3600.0  # seconds for which a measured rate is used
 
 # The lowest and highest shares of the matmul rate that whole train steps reached on CPUs, by model width. They were
 # measured over several depths, sequence lengths, batch sizes and layouts (docs/log.md, "time, before it is measured").

@@ -268,7 +268,7 @@ class PackTrainer:
         self.callback.on_save(step)
 
     def store(self, step: int) -> None:
-        """Store all values measured since the previous call."""
+        """Store all values measured since the last store."""
         start, end, points = self.buffer.flush()
         self.write(lambda writer: writer.append(start, end, points, self.times()))
 
@@ -308,7 +308,7 @@ class PackTrainer:
             UserError: if a plug-in changed state that all runs share. No result is then written for any run.
         """
         test = self.evaluator.evaluate(state.model, "test")
-        if "val" not in self.evaluator.sums:  # killed between the last evaluation and the result
+        if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
             self.evaluator.evaluate(state.model, "val")
         diverged = to_host(state.diverged_at)
         stored = self.write_models(self.model_files(state))
