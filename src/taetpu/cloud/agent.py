@@ -1,8 +1,9 @@
-"""Jobs on one host. The host's system Python runs a copy of this file, so it imports only the standard library.
+"""Run jobs on one host. The host's system Python runs a copy of this file, so it imports only the standard library.
 
-A job is a folder `~/.taetpu/jobs/NAME`: `job.json` (the request), `pid` (leader of the job's process group), `log`, and
-`rc` (the exit code, written last). It runs without an open connection. Usage: `python3 agent.py ACTION <request.json`,
-which prints JSON. Exit code 4: the request was refused, for the reason on standard error.
+A job has a folder `~/.taetpu/jobs/NAME` with `job.json` (the request), `pid` (ID of the process that leads the job's
+process group), `log`, and `rc` (the exit code, written last). A job needs no open connection to continue. Usage:
+`python3 agent.py ACTION <request.json`, which prints JSON. Exit code 4 means that the request was refused, for the
+reason printed to standard error.
 """
 
 import contextlib
@@ -20,11 +21,11 @@ REFUSED = 4
 
 
 class Refused(Exception):
-    """The request is refused, for the reason in the message."""
+    """The request is refused. The message gives the reason."""
 
 
 def start(request):
-    """Start a job unless its name exists. Refuse if another job runs or a process holds the TPU."""
+    """Start a job unless it exists. Refuse if another job runs or a process holds the TPU."""
     path = os.path.join(JOBS, request["name"])
     refuse_if_busy(request["name"])
     try:
@@ -32,7 +33,7 @@ def start(request):
     except FileExistsError:
         if read_json(path, "job.json").get("id") != request["id"]:
             raise Refused(f"a job {request['name']} exists") from None
-        return {"name": request["name"]}  # the same request again, after a lost answer
+        return {"name": request["name"]}  # the request was repeated after a lost answer
     write_text(path, "job.json", json.dumps(request))
     with open(os.path.join(path, "log"), "ab") as log:
         subprocess.Popen(
@@ -58,7 +59,7 @@ def supervise(path):
     own["PATH"] = venv + os.pathsep + own.get("PATH", "")
     signal.signal(
         signal.SIGTERM, lambda number, frame: None
-    )  # the command gets it, too; this process stores its exit code
+    )  # the command also gets the signal; this process stores its exit code
     try:
         for variable, secret in job["secrets"].items():
             words = ["gcloud", "secrets", "versions", "access", "latest", f"--secret={secret}"]
@@ -76,7 +77,7 @@ def supervise(path):
 
 
 def container_command(job, words, environment):
-    """Return the docker command that runs a command in the job's container, with the TPU and the home folder."""
+    """Return the docker command that runs a command in a container with access to the TPU and the home folder."""
     home = os.path.expanduser("~")
     variables = [part for key, value in environment.items() for part in ("--env", f"{key}={value}")]
     variables += [part for key in job["secrets"] for part in ("--env", key)]
@@ -87,14 +88,14 @@ def container_command(job, words, environment):
 
 
 def state(request):
-    """Return the jobs of this host, oldest first, its chips, the processes that hold them, and free disk space."""
+    """Return the host's jobs (oldest first), number of chips, processes that hold chips, and free disk space."""
     names = sorted(os.listdir(JOBS), key=lambda one: os.path.getmtime(os.path.join(JOBS, one, "job.json")))
     return {"jobs": [describe(name) for name in names], "chips": len(devices()), "holders": holders(),
             "free_bytes": shutil.disk_usage(os.path.expanduser("~")).free}  # fmt: skip
 
 
 def stop(request):
-    """End a job with SIGTERM, and SIGKILL after `grace` seconds; return its description."""
+    """End a job with SIGTERM, and with SIGKILL after `grace` seconds; return its description."""
     path = os.path.join(JOBS, request["name"])
     pid = leader(path)
     if pid:
@@ -113,7 +114,7 @@ def stop(request):
 
 
 def clean(request):
-    """Delete the folders of ended jobs, all or those named; return their names."""
+    """Delete the folders of the named jobs, or of all jobs, that have ended; return the names of these jobs."""
     ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
     doomed = [name for name in ended if not request["names"] or name in request["names"]]
     for name in doomed:
@@ -122,7 +123,10 @@ def clean(request):
 
 
 def describe(name):
-    """Return a job's state (running, ended, or lost if killed without an exit code), exit code and commands."""
+    """Return the description of a job: its state, exit code, commands and other properties.
+
+    The state is `running`, `ended`, or `lost` if the job was killed and left no exit code.
+    """
     path = os.path.join(JOBS, name)
     job, code, alive = read_json(path, "job.json"), read_text(path, "rc"), leader(path)
     log = os.path.join(path, "log")
@@ -155,7 +159,7 @@ def devices():
 
 
 def holders():
-    """Return process ID and command of this user's processes that hold a TPU."""
+    """Return the ID and command of each process that holds a TPU, among the processes that this user can read."""
     chips, found = set(devices()), []
     for pid in filter(str.isdigit, os.listdir("/proc")) if chips else ():
         try:
@@ -168,7 +172,7 @@ def holders():
 
 
 def leader(path):
-    """Return the process ID of a job's supervisor; None if it has ended."""
+    """Return the process ID of a job's supervisor; None if the supervisor has ended."""
     pid = read_text(path, "pid")
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

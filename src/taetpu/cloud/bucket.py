@@ -1,4 +1,4 @@
-"""gcloud commands for the bucket that stores studies, and what they cost."""
+"""Build gcloud commands for the bucket that stores studies, and read its size and location."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,15 +7,16 @@ from taetpu.cloud.gcloud import Command, command, read
 from taetpu.cloud.labels import OWNER
 
 STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
-"""USD per GB and month of the standard class in most US regions: https://cloud.google.com/storage/pricing."""
+"""USD per GB and month for standard storage in most US regions: https://cloud.google.com/storage/pricing."""
 WRITERS = ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/storage.admin")
-"""Roles that may read, write and delete a bucket's objects."""
+"""Roles with the permission to read, write and delete objects in a bucket."""
 
 
 def create_command(name: str, region: str) -> Command:
-    """Return the command that creates a bucket without public access and per-object rights, in the standard class.
+    """Return the command that creates a bucket in the standard class.
 
-    Soft delete is off: by default each replaced checkpoint would be billed for another week.
+    The bucket has no public access and no access rights for single objects. Soft delete is off, because it would store
+    (and bill) each replaced checkpoint for another week.
     """
     return command(
         "storage", "buckets", "create", f"gs://{name}", location=region, uniform_bucket_level_access=True,
@@ -29,23 +30,23 @@ def label_command(name: str, owner: str) -> Command:
 
 
 def delete_command(name: str) -> Command:
-    """Return the command that deletes a bucket with its content."""
+    """Return the command that deletes a bucket and its content."""
     return command("storage", "rm", f"gs://{name}", recursive=True)
 
 
 def describe(name: str) -> dict[str, Any] | None:
-    """Return Google's description of a bucket of this project; None if there is none."""
+    """Return Google's description of a bucket in this project; None if the project has no such bucket."""
     found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
     return found[0] if found else None
 
 
 def far_zones(region: str, zones: Iterable[str]) -> list[str]:
-    """Return the zones outside a bucket's region: transfers from there cost money."""
+    """Return the zones outside a bucket's region. Transfers between these zones and the bucket cost money."""
     return sorted({zone for zone in zones if zone.rpartition("-")[0] != region.lower()})
 
 
 def objects_command(name: str) -> Command:
-    """Return the command that lists the sizes of a bucket's objects; `du` and `ls` print no JSON."""
+    """Return the command that lists the sizes of a bucket's objects as JSON, which `du` and `ls` do not print."""
     return command("storage", "objects", "list", f"gs://{name}/**", format="json(size)")
 
 

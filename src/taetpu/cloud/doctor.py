@@ -1,4 +1,4 @@
-"""Check account, project, network and settings before a machine is made."""
+"""Check the account, project, network and settings before a machine is made."""
 
 import os
 import re
@@ -19,15 +19,21 @@ Status = Literal["ok", "warning", "fails"]
 
 APIS = ("tpu.googleapis.com", "compute.googleapis.com", "iap.googleapis.com")
 IAP_RANGE = "35.235.240.0/20"
-"""Source addresses of Identity-Aware Proxy: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
+"""Range of source addresses that Identity-Aware Proxy uses: https://cloud.google.com/iap/docs/using-tcp-forwarding."""
 KEY_BYTES = 100_000
-"""Larger files are not searched for keys: a key file has about 2.4 kB."""
+"""Maximum size of files that are searched for keys. A key file has about 2.4 kB."""
 SHARED = {"root", "ubuntu", "user", "admin", "jovyan", "vscode", "runner", "codespace", "nobody", "unknown"}
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check: what was found, the command or step that fixes it, and the regions concerned."""
+    """The result of a check.
+
+    Attributes:
+        found: what the check found.
+        remedy: command or step that fixes the problem; "" if there is none.
+        regions: regions in which the check fails, if it checks regions.
+    """
 
     name: str
     status: Status
@@ -37,7 +43,7 @@ class Check:
 
 
 def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
-    """Run all checks in order; without a project, those that need Google are skipped."""
+    """Run all checks in order. If no project is set, the checks that need Google are skipped."""
     yield from _local(settings, folder)
     if not settings.project:
         return
@@ -50,7 +56,7 @@ def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def run_check(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
-    """Run a check; an error of gcloud is a failure."""
+    """Run a check; the check fails if gcloud reports an error."""
     try:
         return check(settings)
     except CloudError as error:
@@ -96,7 +102,7 @@ def _is_key(path: Path) -> bool:
 
 
 def check_account(settings: Settings) -> Check:
-    """Check that gcloud is signed in and application-default credentials exist."""
+    """Check that gcloud is signed in and that application-default credentials exist."""
     accounts = read(command("auth", "list", filter="status:ACTIVE")) or []
     if not accounts:
         return Check("account", "fails", "no account is signed in", SIGN_IN)
@@ -114,7 +120,7 @@ def check_account(settings: Settings) -> Check:
 
 
 def check_apis(settings: Settings) -> Check:
-    """Check that the project has the needed APIs enabled."""
+    """Check that the required APIs are enabled in the project."""
     listed = read(command("services", "list", enabled=True)) or []
     enabled = {one.get("config", {}).get("name") for one in listed}
     if missing := [api for api in APIS if api not in enabled]:
@@ -124,7 +130,7 @@ def check_apis(settings: Settings) -> Check:
 
 
 def check_firewall(settings: Settings) -> Check:
-    """Check that the network lets in ssh from Identity-Aware Proxy, and from nowhere else."""
+    """Check that the network allows ssh from Identity-Aware Proxy, but not from the whole internet."""
     if settings.external_ip:
         return Check("network", "warning", "machines get external addresses (external_ip)")
     listed = read(command("compute", "firewall-rules", "list")) or []
@@ -147,13 +153,13 @@ def check_firewall(settings: Settings) -> Check:
 
 
 def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
-    """Check that machines without an external address reach Google, apt and PyPI.
+    """Check that machines without an external address can reach Google, apt and PyPI.
 
-    Cloud NAT reaches all of them; Private Google Access reaches only Google.
+    Cloud NAT gives access to all of them. Private Google Access gives access only to Google.
 
     Args:
         settings: the cloud settings.
-        zones: default: those of the settings.
+        zones: zones of the machines; default: the zones in the settings.
     """
     if settings.external_ip:
         return Check("egress", "ok", "external addresses")
@@ -181,7 +187,7 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
 
 
 def _in_network(settings: Settings, *words: str) -> list[dict]:
-    """List the routers or subnetworks of the settings' network."""
+    """Return the routers or subnetworks in the network that the settings name."""
     listed = read(command("compute", *words, "list")) or []
     return [one for one in listed if one["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
 
@@ -217,7 +223,7 @@ def check_service_account(settings: Settings) -> Check:
 
 
 def check_secrets_and_image(settings: Settings) -> Check:
-    """Check that the secrets and the image of the settings exist."""
+    """Check that the secrets and the image in the settings exist."""
     lines = [command("secrets", "describe", name) for name in settings.secret_names.values()]
     if settings.image:
         lines.append(command("artifacts", "docker", "images", "describe", settings.image))
@@ -227,7 +233,7 @@ def check_secrets_and_image(settings: Settings) -> Check:
 
 
 def check_bucket(settings: Settings) -> Check:
-    """Check that the bucket exists, is writable for the machines and near them."""
+    """Check that the bucket exists, that machines can write to it, and that their zones are in its region."""
     from taetpu.cloud import bucket
 
     if (found := bucket.describe(settings.bucket)) is None:

@@ -1,8 +1,8 @@
 """Run `gcloud` commands and parse their JSON. No other module calls Google's APIs.
 
-gcloud handles authentication, retries of single requests and both TPU APIs. Four kinds of failure change what taetpu
-does next (`NoCapacity`, `NoQuota`, `NotAllowed`, `OutcomeUnknown`); any other error shows the command and Google's
-whole message.
+gcloud handles authentication, retries of single requests, and both TPU APIs. taetpu reacts differently to four kinds of
+failure: `NoCapacity`, `NoQuota`, `NotAllowed` and `OutcomeUnknown`. Any other error shows the command and the whole
+message from Google.
 """
 
 import json
@@ -22,7 +22,7 @@ from taetpu.core.errors import UserError
 
 SIGN_IN = "gcloud auth login && gcloud auth application-default login"
 READ_LIMIT, CHANGE_LIMIT = 120.0, 300.0
-"""Time limits in seconds of commands that read, and that change something."""
+"""Time limits in seconds for commands that only read and for commands that change something."""
 
 PROPERTIES = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never",
@@ -44,11 +44,11 @@ UNKNOWN = (
     r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
 )
 PARTIAL = "WARNING: Some requests did not succeed"
-"""gcloud prints this and exits with 0 if it lacks a permission to list something, or a zone does not answer."""
+"""gcloud prints this and exits with 0 if it lacks a permission to list resources, or if a zone does not answer."""
 
 
 class CloudError(UserError):
-    """A gcloud command failed, or a machine did not respond as expected. Google's messages are shown in full."""
+    """A gcloud command failed, or a machine did not respond as expected. Messages from Google are shown in full."""
 
     def __init__(self, problem: str, **about: Any):
         super().__init__(problem, **about)
@@ -56,7 +56,7 @@ class CloudError(UserError):
 
 
 class NoCapacity(CloudError):
-    """The zone has no capacity for this type now; another zone may, or this zone later."""
+    """The zone has no capacity for this type now. Another zone may have capacity, or this zone may have it later."""
 
     exit_code = 3
 
@@ -74,7 +74,7 @@ class NotAllowed(CloudError):
 
 
 class OutcomeUnknown(CloudError):
-    """No answer arrived, so the change may have been made. Read the state before the next change."""
+    """No answer arrived, so the change may have been made. The state must be read before the next change."""
 
     exit_code = 3
 
@@ -92,7 +92,10 @@ class Command:
 
 
 def command(*words: str, **flags: Any) -> Command:
-    """Return a command. `zone="a"` becomes `--zone=a`, `spot=True` becomes `--spot`; None, False and "" are omitted."""
+    """Return a gcloud command with options.
+
+    `zone="a"` becomes `--zone=a`, `spot=True` becomes `--spot`. Options with the value None, False or "" are omitted.
+    """
     options = []
     for name, value in flags.items():
         option = f"--{name.replace('_', '-')}"
@@ -104,7 +107,7 @@ def command(*words: str, **flags: Any) -> Command:
 
 
 def use_project(project: str) -> None:
-    """Set the project of all gcloud commands of this process, through the environment."""
+    """Set the project for all gcloud commands in this process, through an environment variable."""
     os.environ["CLOUDSDK_CORE_PROJECT"] = project
 
 
@@ -112,18 +115,20 @@ def read(command: Command) -> Any:
     """Run a command that only reads, and return its answer as plain data.
 
     Raises:
-        CloudError: see `run`.
+        CloudError: if the command failed; see `run`.
     """
     return run(command, READ_LIMIT)
 
 
 def list_resources(command: Command) -> tuple[list[Any], list[str]]:
-    """Return the listed resources of several zones, and the zones that did not answer.
+    """Run a command that lists resources in several zones.
 
-    gcloud drops the field with these zones, so they are read from its log of the API's answers.
+    Returns:
+        The resources, and the zones that did not answer. gcloud omits these zones from its output, so they are read
+        from its log of the API's answers.
 
     Raises:
-        CloudError: see `run`.
+        CloudError: if the command failed; see `run`.
     """
     out, log = _execute(command, READ_LIMIT, {"CLOUDSDK_CORE_LOG_HTTP": "true"})
     return _parse(command, out) or [], _unreachable(log)
@@ -137,8 +142,8 @@ def change(command: Command, held: int | None = None) -> Any:
         held: a file descriptor that gcloud keeps open while it runs, even if this process is killed.
 
     Raises:
-        OutcomeUnknown: no answer arrived; the change may have been made.
-        CloudError: see `run`.
+        OutcomeUnknown: if no answer arrived, so that the change may have been made.
+        CloudError: if the command failed; see `run`.
     """
     return run(command, CHANGE_LIMIT, held)
 
@@ -149,11 +154,11 @@ def run(command: Command, limit: float, held: int | None = None) -> Any:
     Args:
         command: the command.
         limit: time limit in seconds.
-        held: see `change`.
+        held: a file descriptor that gcloud keeps open; see `change`.
 
     Raises:
-        UserError: gcloud is not installed.
-        CloudError: the command failed; the subclass is the kind of failure.
+        UserError: if gcloud is not installed.
+        CloudError: if the command failed; the subclass gives the kind of failure.
     """
     return _parse(command, _execute(command, limit, held=held)[0])
 
@@ -166,13 +171,13 @@ def _execute(
         [program("gcloud"), "--format=json", "--quiet", *command.words],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         env={**os.environ, **PROPERTIES, **environment}, pass_fds=() if held is None else (held,),
-        start_new_session=True,  # Ctrl-C must not end it between a request and its answer
+        start_new_session=True,  # Ctrl-C must not end gcloud between a request and its answer
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # and what it started
+            os.killpg(process.pid, signal.SIGKILL)  # also ends its children
         process.communicate()
         raise OutcomeUnknown(f"`{command.shown}` did not answer within {limit:g} s") from None
     if process.returncode or re.search(rf"{PARTIAL}[^\0]*({ALLOWED})", err):
@@ -188,7 +193,10 @@ def _parse(command: Command, out: str) -> Any:
 
 
 def _unreachable(log: str) -> list[str]:
-    """Return the zones that the answers in gcloud's log name as unreachable; each API has its own field for them."""
+    """Return the zones that are unreachable according to the answers in gcloud's log.
+
+    The APIs use different fields for these zones.
+    """
     places: set[str] = set()
     for body in re.findall(r"^-- body start --\n(.*?)\n-- body end --$", log, re.DOTALL | re.MULTILINE):
         with suppress(json.JSONDecodeError):
@@ -202,7 +210,7 @@ def _unreachable(log: str) -> list[str]:
 
 def failure(command: Command, code: int, err: str) -> CloudError:
     """Return the error for a command that ended with `code` and printed `err`."""
-    start = max(err.rfind("\nERROR: "), err.rfind(PARTIAL), 0)  # without a log before it
+    start = max(err.rfind("\nERROR: "), err.rfind(PARTIAL), 0)  # omits the log before the message
     message = err[start:].strip() or f"exit code {code}"
     problem = f"`{command.shown}` failed:\n{message}"
     if re.search(CAPACITY, message):
@@ -214,7 +222,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
         return NotAllowed(problem, remedy=remedy)
-    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # ended by a signal
+    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # a signal ended gcloud
         return OutcomeUnknown(problem)
     return CloudError(problem)
 
@@ -223,7 +231,7 @@ def program(name: str) -> str:
     """Return the path of an installed program.
 
     Raises:
-        UserError: it is not installed.
+        UserError: if the program is not installed.
     """
     if path := shutil.which(name):
         return path

@@ -1,4 +1,4 @@
-"""Names and labels of machines. Labels are the only record of a machine's owner and end."""
+"""Make names and labels for machines. Labels are the only record of a machine's owner and latest end."""
 
 import hashlib
 import re
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
-"""Owner; latest end in seconds since 1970; study the machine was made for; hash of its `Spec`."""
+"""Labels with the owner, the latest end in seconds since 1970, the machine's study, and the hash of its `Spec`."""
 LONGEST = 48
-"""Maximum characters of a machine's name: Compute Engine allows 63, and workers get a suffix."""
+"""Maximum number of characters in a machine's name. Compute Engine allows 63, and workers get a suffix."""
 
 
 def check_name(name: str) -> str:
     """Return a machine name if it is valid.
 
     Raises:
-        UserError: the TPU APIs do not accept it.
+        UserError: if the name is not valid for the TPU APIs.
     """
     if re.fullmatch(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", name):
         return name
@@ -26,9 +26,9 @@ def check_name(name: str) -> str:
 
 
 def default_name(owner: str, study: str = "") -> str:
-    """Return the name of an owner's machine, `tpu-OWNER`, or of the machine of a study, `tpu-OWNER-STUDY`.
+    """Return the default name of an owner's machine, `tpu-OWNER`, or of a machine for a study, `tpu-OWNER-STUDY`.
 
-    A name with invalid characters or of excess length is shortened and ends with a hash of the full name.
+    If the name is too long or has invalid characters, it is changed and ends with a hash of the full name.
     """
     whole = f"tpu-{owner}-{study}" if study else f"tpu-{owner}"
     plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
@@ -51,11 +51,11 @@ def digest(text: str) -> str:
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """Return the value of gcloud's `--labels`."""
+    """Return the argument of gcloud's option `--labels`."""
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Return the hours until a machine's latest end; None if it has no such label."""
+    """Return the hours until a machine's latest end; None if the labels do not give an end."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

@@ -1,7 +1,7 @@
-"""Keep a job training on preemptible machines: make one, start the job, follow it, and replace lost machines.
+"""Keep a job training on preemptible machines: make a machine, start and follow the job, and replace lost machines.
 
-The job stores its results in a bucket and resumes from there, so every call here can be repeated. Limits count from the
-start of a command: a repeated command counts from zero.
+The job stores its results in a bucket and resumes from them, so every function in this module can be called again.
+Limits apply to one command. If a command is repeated, its limits start again from zero.
 """
 
 import time
@@ -22,14 +22,14 @@ class Lost(CloudError):
 
 
 class Job(Protocol):
-    """A job on a machine. Every call may be repeated, on the same machine or another."""
+    """A job on a machine. Every method may be called again, on the same machine or on another machine."""
 
     def start(self, machine: Machine) -> None:
-        """Copy what the job needs and start it, unless it is running. Raises `Lost`."""
+        """Copy the files that the job needs and start the job, unless it is running. Raises `Lost`."""
         ...
 
     def follow(self, machine: Machine) -> int:
-        """Print its log until it ends; return the largest exit code of all hosts. Raises `Lost`."""
+        """Print the job's log until the job ends; return the largest exit code of all hosts. Raises `Lost`."""
         ...
 
     def progress(self) -> object:
@@ -42,11 +42,11 @@ class Limits:
     """Limits of `supervise`.
 
     Attributes:
-        hours: total hours of all machines, which bounds the cost.
-        losses: lost machines.
-        idle: consecutive lost machines without progress.
-        patience: hours of waiting for capacity after a loss.
-        shortest: fewest remaining hours for which another machine is made.
+        hours: maximum total hours of all machines, which limits the cost.
+        losses: maximum number of lost machines.
+        idle: number of consecutive machines lost without progress at which `supervise` gives up.
+        patience: maximum hours of waiting for capacity after a loss.
+        shortest: minimum number of remaining hours for which another machine is made.
     """
 
     hours: float
@@ -62,15 +62,15 @@ def supervise(
     """Keep a job training until it ends, and return its exit code. The caller deletes the last machine.
 
     Args:
-        make: returns a machine, given its maximum hours.
+        make: function that returns a machine, given its maximum hours.
         job: the job.
-        limits: when to give up.
+        limits: limits at which to give up.
         settings: the cloud settings.
-        tell: prints a message.
+        tell: function that prints a message.
 
     Raises:
-        Lost: a limit was reached.
-        CloudError: no machine is available, or the job cannot start.
+        Lost: if a limit is reached.
+        CloudError: if no machine is available, or the job cannot start.
     """
     used, losses, idle, last = 0.0, 0, 0, job.progress()
     try:
@@ -98,7 +98,7 @@ def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
     """Return why a machine is lost according to the API; "" if the API still reports it as ready.
 
     Raises:
-        CloudError: it was deleted on purpose, by `tpu down` after `since` or by another user.
+        CloudError: if the machine was deleted by `tpu down` after `since`, by its timer, or by a user.
     """
     if provision.was_deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
@@ -113,7 +113,10 @@ def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
 def _make_again(
     make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: provision.Tell
 ) -> Machine:
-    """Make another machine, waiting for capacity; a deleted machine frees its quota only after a while."""
+    """Make another machine, and wait for capacity or quota if necessary.
+
+    The quota of a deleted machine becomes available only after some time.
+    """
     end, pause = time.monotonic() + limits.patience * 3600, 6 * settings.poll_seconds
     while True:
         try:

@@ -1,7 +1,7 @@
 """Copy files to a machine's hosts and back with rsync.
 
-Files that git ignores are not sent. A sync deletes files on the hosts that an earlier sync sent and that are gone here;
-files that jobs wrote are kept. Each host has the list of sent files in `~/.taetpu/sent/FOLDER`.
+Files that git ignores are not sent. A sync deletes files from the hosts if an earlier sync sent them and they no longer
+exist locally. Files written by jobs are kept. The list of sent files is in `~/.taetpu/sent/FOLDER` on each host.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from taetpu.core.errors import UserError
 
 NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
 BROKEN = (12, 20, 30, 35, NO_CONNECTION)
-"""Exit codes of rsync and ssh for a lost connection."""
+"""Exit codes of rsync and ssh if the connection was lost."""
 VANISHED = 24
-"""rsync's exit code if files disappeared during the transfer."""
+"""Exit code of rsync if files disappeared during the transfer."""
 
-# Argument: folder. Standard input: the paths now sent, one per line. Deletes those sent before that are not among them.
+# Deletes files that only an earlier sync sent. Argument: folder. Standard input: the paths now sent, one per line.
 PRUNE = """\
 set -e; list="$HOME/.taetpu/sent/$1"; mkdir -p "${list%/*}"; cat >"$list.new"; touch "$list"
 grep -vxFf "$list.new" "$list" | while IFS= read -r path; do rm -f -- "$1/$path" && echo "$path"; done || true
@@ -33,10 +33,12 @@ mv "$list.new" "$list"
 
 
 def project_folder(folder: Path) -> Path:
-    """Return the folder to sync: the nearest at or above `folder` with a taetpu.toml or .git, or else `folder`.
+    """Return the folder to sync.
+
+    It is `folder` or its nearest parent that contains a taetpu.toml or .git; otherwise, it is `folder`.
 
     Raises:
-        UserError: it is the home folder or the root of the file system.
+        UserError: if this is the home folder or the root of the file system.
     """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
@@ -48,9 +50,10 @@ def project_folder(folder: Path) -> Path:
 
 
 def remote_folder(root: Path) -> str:
-    """Return the folder, relative to each host's home, that a local folder is synced to: `work/NAME-3f9a1c`.
+    """Return the folder on hosts to which a local folder is synced, such as `work/NAME-3f9a1c`.
 
-    The digits are a hash of the path and this computer's key, so that projects with the same name do not collide.
+    It is relative to the home folder. The digits are a hash of the local path and this computer's key, so that projects
+    with the same name do not collide.
     """
     here = root.resolve()
     own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
@@ -58,7 +61,10 @@ def remote_folder(root: Path) -> str:
 
 
 def list_files(source: Path) -> list[str]:
-    """Return the relative paths of a folder's files that git does not ignore; outside a repository, all files."""
+    """Return the relative paths of the files in a folder that git does not ignore.
+
+    Outside a git repository, the paths of all files are returned.
+    """
     words = ["git", "-C", str(source), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:
         output = subprocess.run(words, capture_output=True, check=True).stdout
@@ -69,17 +75,20 @@ def list_files(source: Path) -> list[str]:
 
 
 def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, keep: bool = False) -> list[str]:
-    """Copy a folder's files to hosts, delete there what no longer exists here, and return the changed paths.
+    """Copy a folder's files to hosts; delete files from the hosts that were sent earlier and no longer exist locally.
 
     Args:
         hosts: the machine's hosts.
         source: the local folder.
         target: the folder on the hosts.
         workers: the hosts to sync.
-        keep: delete nothing, for use while a job runs.
+        keep: whether to delete no files, for use while a job runs.
+
+    Returns:
+        The changed paths, and lines for the deleted paths.
 
     Raises:
-        Unreachable: the connection was lost. A repeated call continues.
+        Unreachable: if the connection was lost. A repeated call continues the transfer.
     """
     names = list_files(source)
     changed = send(hosts, source, names, target, workers)
@@ -92,10 +101,10 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
 
 
 def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
-    """Copy files, given relative to a root, to the same paths in a folder of hosts; return the changed paths.
+    """Copy files from a root folder to the same relative paths in a folder on hosts; return the changed paths.
 
     Raises:
-        Unreachable: the connection was lost. A repeated call continues.
+        Unreachable: if the connection was lost. A repeated call continues the transfer.
     """
     with NamedTemporaryFile("wb") as listing:
         listing.write(b"\0".join(map(os.fsencode, names)))
@@ -105,21 +114,21 @@ def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: S
 
 
 def mirror(hosts: Hosts, source: Path, target: str) -> None:
-    """Make a folder on all hosts identical to a local one; other files there are deleted."""
+    """Make a folder on all hosts identical to a local folder; delete all other files in it."""
     _to_all(hosts, ["--delete-after", *NEVER, f"{source}/"], target, hosts.all)
 
 
 def fetch(hosts: Hosts, worker: int, source: str, target: Path) -> None:
-    """Copy a folder of a host to a local one."""
+    """Copy a folder from a host to a local folder."""
     target.mkdir(parents=True, exist_ok=True)
     _checked(hosts, [_rsync(hosts, worker, [f"w{worker}:{source.rstrip('/')}/", f"{target}/"])], f"fetch {source}")
 
 
 def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[int]) -> None:
-    """Delete paths in a folder on hosts, or the whole folder if `paths` is empty.
+    """Delete paths in a folder on hosts; delete the whole folder if `paths` is empty.
 
     Raises:
-        UserError: a path is outside the folder.
+        UserError: if a path is outside the folder.
     """
     for path in paths:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
@@ -138,7 +147,7 @@ def _to_all(hosts: Hosts, words: Sequence[str], target: str, workers: Sequence[i
 
 
 def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> CommandResult:
-    shell = f"ssh -F '{str(hosts.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted as rsync reads it
+    shell = f"ssh -F '{str(hosts.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted by the rules of rsync
     options = ("--archive", "--compress", "-s", "--partial-dir=.rsync-partial", "--out-format=%n", "-e", shell)
     done = subprocess.run(
         [program("rsync"), *options, *words], capture_output=True, text=True, errors="replace",
