@@ -21,7 +21,7 @@ INDENT = " " * 16
 BELOW = " " * 20
 REQUIRED = "required"
 STUDY = "study"
-"""The argument for all top-level fields of a study file; also the name of the first of them."""
+"""The argument that selects all top-level fields of a study file. It is also the name of the first field."""
 
 
 def catalog(
@@ -70,7 +70,7 @@ def catalog(
 
 
 def _print_kind(kind: str, entry: dict[str, Any], fields: bool) -> None:
-    """Print a kind's summary, and with `fields` the rest of its docstring and its fields."""
+    """Print the summary of a kind. If `fields` is set, print the rest of its docstring and its fields too."""
     first, *others = entry["about"].split("\n\n")
     typer.echo(_wrapped(first, f"  {kind:<13} "))
     if not fields:
@@ -84,7 +84,7 @@ def _print_kind(kind: str, entry: dict[str, Any], fields: bool) -> None:
 
 
 def _print_field(field: dict[str, Any], before: str, below: str) -> None:
-    """Print a field's name, type and default, and its description below."""
+    """Print the name, type and default of a field, followed by its description and its example."""
     default = "required" if field["default"] == REQUIRED else f"= {_value(field['default'])}"
     if field["fields"] and isinstance(field["default"], dict):
         default = "optional"  # the nested fields show the defaults
@@ -97,12 +97,12 @@ def _print_field(field: dict[str, Any], before: str, below: str) -> None:
 
 
 def _wrapped(text: str, before: str, below: str = INDENT) -> str:
-    """Return a paragraph of at most 80 columns."""
+    """Wrap a paragraph to 80 columns. `before` precedes the first line, and `below` precedes the following lines."""
     return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=before, subsequent_indent=below)
 
 
 def _value(value: Any) -> str:
-    """Return a default as a study file writes it; a component is its kind."""
+    """Return a default as it is written in a study file. A component is represented by its kind."""
     if isinstance(value, dict) and "kind" in value:
         return str(value["kind"])
     return "none" if value is None else json.dumps(value)
@@ -141,7 +141,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 
 
 def describe_field(place: "Place") -> dict[str, Any]:
-    """Return a field of a study file as plain data, with its nested fields."""
+    """Return a field of a study file and its nested fields as plain data."""
     from taetpu.core.config import slot_of, to_data, traced_fields
     from taetpu.spec.fields import list_fields
 
@@ -168,7 +168,7 @@ def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
 
 
 def describe(cls: "type[Config]") -> dict[str, Any]:
-    """Return a config class as plain data: its docstring and its fields."""
+    """Return the docstring and the fields of a config class as plain data."""
     import inspect
 
     from taetpu.spec.fields import list_fields
@@ -177,7 +177,7 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
 
 
 def type_name(kind: Any, metadata: Any = ()) -> str:
-    """Return a field's type as text: `int >= 1 or none`."""
+    """Return the type of a field as text, such as `int >= 1 or none`."""
     if get_origin(kind) is Annotated:
         inner, *marks = get_args(kind)
         return type_name(inner, marks)

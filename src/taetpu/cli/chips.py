@@ -1,4 +1,4 @@
-"""`taetpu chips`: published data of TPUs."""
+"""`taetpu chips`: published data about TPUs."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +44,7 @@ def chips(
 
 
 def slice_named(name: str, effect_of_all: str) -> "Slice":
-    """Return the slice of a name; a `UserError`'s remedy mentions `all`."""
+    """Return the slice with the given name. The remedy of a `UserError` says what `all` does."""
     from taetpu.core.chips import parse_slice
 
     try:
@@ -54,7 +54,7 @@ def slice_named(name: str, effect_of_all: str) -> "Slice":
 
 
 def _chip_row(chip: "Chip") -> dict[str, Any]:
-    """Return a chip's table row, in its vendor's units."""
+    """Return the table row for a chip, in the units that its vendor publishes."""
     sizes = chip.slices()
     return {
         "chip": chip.name,

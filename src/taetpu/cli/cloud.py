@@ -1,4 +1,4 @@
-"""Shared by the cloud commands: settings, machine specifications, confirmation of a plan, hosts."""
+"""Functions that the cloud commands share: settings, machine specifications, confirmation and hosts."""
 
 import os
 import shlex
@@ -24,10 +24,10 @@ LONGEST_HOURS, SHORTEST_HOURS = 168.0, 0.1
 
 
 def read_settings(need_project: bool = True) -> "Settings":
-    """Return the settings of this folder, with gcloud set to their project.
+    """Return the settings of this folder, and set the project for gcloud.
 
     Raises:
-        UserError: they are invalid, or name no project.
+        UserError: if the settings are invalid or do not name a project.
     """
     from taetpu.cloud import settings
     from taetpu.cloud.gcloud import use_project
@@ -40,17 +40,17 @@ def read_settings(need_project: bool = True) -> "Settings":
 
 
 def machine_name(settings: "Settings", name: str | None) -> str:
-    """Return the name of the machine: `name`, else the settings', else `tpu-OWNER`."""
+    """Return the name of the machine: `name` if given, else the name in the settings, else `tpu-OWNER`."""
     from taetpu.cloud.labels import check_name, default_name, label_value
 
     return check_name(name or settings.name or default_name(label_value(settings.owner)))
 
 
 def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spec":
-    """Return the specification of the machine that options and settings describe.
+    """Return the specification of the machine that the options and settings describe.
 
     Raises:
-        UserError: no slice is named, or a value is invalid.
+        UserError: if no slice is named or a value is invalid.
     """
     from taetpu.cloud import rates
     from taetpu.cloud.labels import label_value
@@ -83,10 +83,13 @@ def with_idle_minutes(settings: "Settings", options: MachineOptions) -> "Setting
 
 
 def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions) -> list[str]:
-    """Return the zones to try: from `--zone`, else the settings, else all that offer the slice, cheapest first.
+    """Return the zones to try.
+
+    These are the zones in `--zone`, else the zones in the settings, else all zones that offer the slice, cheapest
+    first. Zones in which the cost could exceed the limit are left out.
 
     Raises:
-        UserError: a zone's name is invalid, or every zone could exceed the cost limit.
+        UserError: if the name of a zone is invalid, or if the cost could exceed the limit in every zone.
     """
     from taetpu.cloud import rates
     from taetpu.cloud.settings import check_zone
@@ -97,7 +100,7 @@ def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
-    """Return a description of a machine: size, zones with costs, and the time of its deletion."""
+    """Return a description of a machine: its size, its zones and their costs, and its time of deletion."""
     from taetpu.cloud import rates
     from taetpu.core.chips import table_date
 
@@ -121,17 +124,17 @@ def confirm(
 
     Args:
         plan: description of the changes.
-        question: asks for confirmation.
+        question: the question that asks for confirmation.
         commands: gcloud commands that a dry run prints.
-        yes: skip the question.
-        dry_run: print the commands instead of asking.
-        typed: a name to type instead of "y", for changes that cannot be undone.
+        yes: whether to skip the question.
+        dry_run: whether to print the commands instead of asking.
+        typed: a name that must be typed instead of "y", for changes that cannot be undone.
 
     Returns:
-        False after a dry run.
+        True if the plan is confirmed, False after a dry run.
 
     Raises:
-        UserError: standard input is not a terminal.
+        UserError: if a question is necessary and standard input is not a terminal.
     """
     log(wrap_lines(plan))
     if dry_run:
@@ -158,17 +161,17 @@ def confirm(
 
 
 def print_commands(commands: "Sequence[Command]") -> None:
-    """Print gcloud commands as shell lines."""
+    """Print gcloud commands as lines for a shell."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(os.environ.get('CLOUDSDK_CORE_PROJECT', ''))}")
     for one in commands:
         typer.echo(one.shown)
 
 
 def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
-    """Return the zones whose machines can reach Google's APIs; without them a machine cannot delete itself.
+    """Return the zones in which machines can reach Google's APIs, which a machine needs to delete itself.
 
     Raises:
-        CloudError: the network has no route to Google in any of the regions.
+        CloudError: if the network has no route to Google in any of the regions.
     """
     from taetpu.cloud.doctor import check_egress
     from taetpu.cloud.gcloud import CloudError
@@ -180,13 +183,13 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
             raise CloudError(check.found, remedy=check.remedy)
         log(f"{check.found}; skipped: {', '.join(closed)}")
         return [zone for zone in zones if zone not in closed]
-    if check.status == "warning":  # a TPU API machine proves when it starts that it can delete itself
+    if check.status == "warning":  # a TPU API machine checks at startup whether it can delete itself
         log(check.found)
     return list(zones)
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
-    """Print a machine's plan and the commands that create it; alternatives to the first zone are comments."""
+    """Print the plan of a machine and the command that creates it. Commands for other zones are printed as comments."""
     from taetpu.cloud.provision import creation_command
 
     first, *others = (creation_command(spec, zone, settings) for zone in zones)
@@ -199,9 +202,10 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
 
 @contextmanager
 def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
-    """Print a warning about resources that still cost money if the block is interrupted or fails.
+    """If the block is interrupted or fails, print a warning about resources that still cost money.
 
-    Ctrl-C, SIGTERM and SIGHUP exit with 128 + the signal. A `UserError` gets the remaining machines called `name`.
+    Ctrl-C, SIGTERM and SIGHUP exit with 128 plus the signal's number. A `UserError` is raised without the
+    warning. If `name` is given, the message of the error also lists the remaining machines with that name.
     """
     received = signal.SIGINT
 
@@ -232,10 +236,10 @@ def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
 
 
 def find_machine(settings: "Settings", name: str | None) -> "Machine":
-    """Return the machine of a name, preferring one that is ready.
+    """Return the machine with the given name. A machine that is ready takes precedence.
 
     Raises:
-        CloudError: no machine has this name, or several ready ones have.
+        CloudError: if no machine has this name, or if several machines that are ready have it.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
@@ -252,10 +256,10 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
 
 
 def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
-    """Return the hosts of a machine, from the local cache if possible.
+    """Return the hosts of a machine, from the local cache if they are stored there.
 
     Raises:
-        CloudError: the machine does not exist or is not ready.
+        CloudError: if the machine does not exist or is not ready.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.ssh import Hosts
@@ -273,8 +277,8 @@ def select_hosts(name: str | None, worker: str) -> "tuple[Settings, Hosts, list[
     """Return the settings, the hosts of a machine, and the host numbers that `--worker` selects.
 
     Raises:
-        UserError: `worker` is neither a host's number nor "all".
-        CloudError: as `find_hosts`.
+        UserError: if `worker` is neither the number of a host nor "all".
+        CloudError: if the machine does not exist or is not ready.
     """
     settings = read_settings()
     hosts = find_hosts(settings, name)

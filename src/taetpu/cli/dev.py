@@ -21,7 +21,7 @@ app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py 
 
 NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
 POLL = 0.5
-"""Seconds between two scans of this folder with `sync --watch`."""
+"""Seconds between scans of this folder for `sync --watch`."""
 
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; default: the project.")]
 
@@ -60,7 +60,7 @@ def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all") ->
 def _run_files(
     words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
 ) -> None:
-    """Copy Python files to the hosts and run them; with `scrap`, delete the copies at the end."""
+    """Copy Python files to the hosts and run them. If `scrap` is set, delete the copies at the end."""
     settings, hosts, workers = select_hosts(tpu, worker)
     commands, files = _parse(words)
     check_idle(hosts, workers)
@@ -119,10 +119,10 @@ def sync(
 
 
 def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
-    """Return the commands of `a.py 1 + b.py 2`, and their files.
+    """Split words such as `a.py 1 + b.py 2` into commands. Return the commands and their files.
 
     Raises:
-        UserError: no file is named, or one does not exist.
+        UserError: if no file is named or a file does not exist.
     """
     ends = [-1, *(number for number, word in enumerate(words) if word == NEXT), len(words)]
     groups = [words[a + 1 : b] for a, b in pairwise(ends)]
@@ -135,7 +135,7 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
-    """Copy paths to the hosts, or the project if there are none; return the changed paths."""
+    """Copy the given paths, or the whole project if there are none, to the hosts. Return the changed paths."""
     from taetpu.cloud import transfer
 
     if not paths:
@@ -149,7 +149,7 @@ def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
 
 
 def _delete(hosts: "Hosts", paths: list[str], workers: list[int]) -> None:
-    """Delete the hosts' copies of paths, or of the project if there are none."""
+    """Delete the copies of the given paths, or of the whole project if there are none, from the hosts."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())
@@ -161,7 +161,7 @@ def _relative(root: Path, paths: list[str]) -> list[str]:
 
 
 def _files(root: Path, name: str) -> list[str]:
-    """Return a file, or the files of a folder that git does not ignore."""
+    """Return the path of a file, or the paths of all files in a folder that git does not ignore."""
     from taetpu.cloud import transfer
 
     path = root / name

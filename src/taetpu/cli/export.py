@@ -1,4 +1,4 @@
-"""`taetpu export slurm | skypilot | kueue`: write a study as a job of a scheduler that numbers its tasks."""
+"""`taetpu export slurm | skypilot | kueue`: write a study as a job for a scheduler that numbers its tasks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taetpu.study.export import Share
 
 LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
-"""Folders that nodes do not share."""
+"""Folders that are local to each node."""
 
 app = typer.Typer(
     help="Write a study as a job for another scheduler.\n\nNothing is submitted.\n\n"
@@ -30,7 +30,7 @@ Shards = Annotated[int, integer(least=1, metavar="N", help="Number of tasks that
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(StudyOptions):
-    """Options of `taetpu export slurm`, and of all schedulers."""
+    """Options of `taetpu export slurm`. The other schedulers have them too."""
 
     shards: Shards
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: named after the study.")] = (
@@ -127,13 +127,13 @@ def kueue(options: KueueOptions) -> None:
 def _export_to_cloud(
     options: CloudOptions, text: "Callable[[Share, Path, list[str], Slice], str]", ending: str, command: str
 ) -> None:
-    """Write a job whose tasks store in a bucket; print its cost and the next commands.
+    """Write a job whose tasks store their results in a bucket. Print its cost and the next commands.
 
     Args:
         options: options of the command.
-        text: returns the job of a share, its files below a folder, and a slice.
-        ending: of the file's name.
-        command: submits the file.
+        text: returns the text of the job, given the share, a folder, the paths of files within it, and the slice.
+        ending: suffix of the file's default name.
+        command: the command that submits the file.
     """
     from taetpu.cli.on_tpu import check_paths, study_files
     from taetpu.core.chips import parse_slice
@@ -158,7 +158,7 @@ def _share(options: ExportOptions, study: "Study", root: str) -> "Share":
 
 
 def _print_cost(tpu: "Slice", options: CloudOptions) -> None:
-    """Print the highest cost per hour of the tasks."""
+    """Print the maximum cost per hour of all tasks."""
     from taetpu.cloud.rates import rate, zones
     from taetpu.core.chips import table_date
 
@@ -179,7 +179,7 @@ def _warn_of_idle_shards(study: "Study", shards: int, tpu: "Slice | None" = None
 
 
 def _count_packs(study: "Study", tpu: "Slice | None") -> int:
-    """Return the number of packs in the study's largest stage on a slice, or on this machine."""
+    """Return the number of packs in the study's largest stage, on a slice or (with None) on this machine."""
     from taetpu.core.runtime import prepare_jax
 
     prepare_jax(cpu=tpu is not None)
@@ -201,10 +201,10 @@ def _count_packs(study: "Study", tpu: "Slice | None") -> int:
 
 
 def _shared_root(root: str | None) -> str:
-    """Return the root for nodes that share a file system.
+    """Return the root as an address for nodes that share a file system.
 
     Raises:
-        UserError: the root is a folder that nodes do not share.
+        UserError: if the root is a folder that is local to each node.
     """
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
@@ -220,10 +220,10 @@ def _shared_root(root: str | None) -> str:
 
 
 def _bucket_root(root: str | None) -> str:
-    """Return the root for machines without a shared file system.
+    """Return the root as an address for machines without a shared file system.
 
     Raises:
-        UserError: the root is not in a bucket.
+        UserError: if the root is not in a bucket.
     """
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
@@ -236,10 +236,10 @@ def _bucket_root(root: str | None) -> str:
 
 
 def _write(file: Path, text: str, force: bool) -> None:
-    """Write a job's file, unless it exists with the same content.
+    """Write the file of a job.
 
     Raises:
-        UserError: the file exists with other content.
+        UserError: if the file exists with different content and `force` is not set.
     """
     from taetpu.core import disk
 

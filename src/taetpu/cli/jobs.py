@@ -1,4 +1,4 @@
-"""`taetpu tpu ssh | sync | run | logs | stop | clean`: files, shells and jobs on a machine's hosts."""
+"""`taetpu tpu ssh | sync | run | logs | stop | clean`: work with shells, files and jobs on a machine's hosts."""
 
 import shlex
 import signal
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from taetpu.cloud.ssh import Hosts
 
 COMMAND = {"allow_extra_args": True, "allow_interspersed_args": False}
-"""Settings of a command whose arguments are another command with options."""
+"""Typer settings for a command whose arguments are another command with its options."""
 WORDS = "[OPTIONS] COMMAND [ARGS]..."
 DEBUG = {
     "TF_CPP_MIN_LOG_LEVEL": "0", "TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0", "TPU_LOG_DIR": "{job}",
     "XLA_FLAGS": "--xla_dump_to={job}/xla --xla_dump_hlo_as_text", "JAX_TRACEBACK_FILTERING": "off",
 }  # fmt: skip
-"""Environment variables of a job with --debug; `{job}` is its folder on the host."""
+"""Environment variables of a job started with `--debug`. `{job}` is the job's folder on the host."""
 FETCHED = "taetpu-debug"
 
 Debug = Annotated[
@@ -172,7 +172,7 @@ def command_words(context: typer.Context) -> list[str]:
 
 
 def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
-    """Raise `Refused` if a job runs, before its files change."""
+    """Raise `Refused` if a job is running, so that its files are not changed."""
     from taetpu.cloud import jobs
 
     if running := jobs.running(hosts, workers):
@@ -180,7 +180,7 @@ def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
 
 
 def sync_project(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) -> list[str]:
-    """Sync this project; return the changed paths, or with `dry_run` all paths of the project."""
+    """Copy this project to the hosts and return the changed paths. A dry run only returns all paths of the project."""
     from taetpu.cloud import jobs, transfer
 
     root = transfer.project_folder(Path.cwd())
@@ -191,7 +191,7 @@ def sync_project(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = Fa
 
 
 def job_folder() -> str:
-    """Return the counterpart of the current folder on the hosts."""
+    """Return the folder on the hosts that corresponds to the current folder."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())
@@ -202,10 +202,10 @@ def run_job(
     settings: "Settings", hosts: "Hosts", commands: "list[list[str]]", workers: "Sequence[int]", *, detach: bool,
     debug: bool,
 ) -> None:  # fmt: skip
-    """Start a job and, unless detached, print its log until it ends.
+    """Start a job. Unless `detach` is set, print its log until it ends.
 
     Raises:
-        Failed: it failed on a host.
+        Failed: if the job failed on a host.
     """
     from taetpu.cloud import jobs
 
@@ -221,10 +221,10 @@ def run_job(
 
 
 def finish(hosts: "Hosts", name: str, workers: "Sequence[int]", *, debug: bool = False) -> None:
-    """Print a job's log until it ends. Ctrl-C exits with 130; the job continues.
+    """Print a job's log until the job ends. Ctrl-C exits with 130, and the job continues.
 
     Raises:
-        Failed: it failed on a host.
+        Failed: if the job failed on a host.
     """
     from taetpu.cloud import jobs, transfer
 
@@ -247,7 +247,7 @@ def finish(hosts: "Hosts", name: str, workers: "Sequence[int]", *, debug: bool =
 
 
 def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bool) -> None:
-    """Print a job's log; lines of several hosts start with the host's number."""
+    """Print a job's log. If there are several hosts, each line starts with the host's number."""
     from taetpu.cloud import jobs
 
     def write(worker: int, line: str) -> None:

@@ -1,6 +1,6 @@
-"""The entry point of `taetpu`: registers the commands and turns errors into messages and exit codes.
+"""The entry point of `taetpu`. It registers the commands and turns errors into messages and exit codes.
 
-Exit codes: 0 done, 1 a bug or a confirmation declined, 2 invalid input, 3 failed runs or claims, 130 interrupted.
+Exit codes: 0 success, 1 bug or declined confirmation, 2 invalid input, 3 failed runs or claims, 130 interrupted.
 """
 
 import sys
@@ -16,10 +16,10 @@ INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """The group of commands; exceptions that a plug-in raises, even `SystemExit`, are the user's errors."""
+    """The group of commands. Exceptions raised by a plug-in, including `SystemExit`, become user errors."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; attribute exceptions to the plug-in that raised them."""
+        """Run a command. An exception from a plug-in is attributed to the plug-in."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -96,7 +96,7 @@ app.add_typer(export.app, name="export")
 
 
 def main() -> None:
-    """Run a command of `sys.argv`; exit with its code, or print an error and exit with the error's code."""
+    """Run the command in `sys.argv` and exit with its code. An error is printed and determines the code."""
     from taetpu.core.signals import raise_interrupts
 
     arguments = sys.argv[1:] or ["--help"]
@@ -110,7 +110,7 @@ def main() -> None:
     except Failed as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(Failed.exit_code)
-    if code == INTERRUPTED:  # typer turns a Ctrl-C into this code
+    if code == INTERRUPTED:  # typer returns this code after Ctrl-C
         remedy = "continue from the last checkpoint" if {"run", "demo"} & {*arguments} else "start again"
         sys.stderr.write(f"\ninterrupted: repeat the command to {remedy}\n")
     sys.exit(code)
@@ -122,7 +122,7 @@ def _fail(error: "UserError") -> NoReturn:
 
 
 def _usage_error(error: typer.TyperException) -> "UserError":
-    """Return a usage error of typer as a `UserError`."""
+    """Convert a typer usage error to a `UserError`."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")

@@ -33,19 +33,20 @@ if TYPE_CHECKING:
     from taetpu.store.backend import Store
 
 FETCHED = ("results.json", "study.yaml", "report/")
-"""Parts of a study's folder that are copied here; runs and models stay in the bucket."""
+"""Parts of a study's folder that are copied to this machine. Runs and models stay in the bucket."""
 COORDINATOR_PORT = 8476
-"""JAX's default port on Cloud TPU for processes of several hosts."""
+"""JAX's default coordinator port on Cloud TPU, for slices with several hosts."""
 
 
 def run_on_tpu(options: RunOptions) -> int:
-    """Train a study on a machine, with its folder in the bucket; return the exit code.
+    """Train a study on a machine, store its folder in the bucket, and return the exit code.
 
-    A machine that is preempted is created again within its hours. It is deleted at the end unless `--keep` is set.
+    A preempted machine is created again as long as its maximum hours permit. The machine is deleted at the end unless
+    `--keep` is set or it was created for another purpose.
 
     Raises:
-        UserError: the options, the study, the settings or the bucket are not usable; nothing was created.
-        CloudError: no machine is available, or too many were lost.
+        UserError: if the options, the study, the settings or the bucket cannot be used. No machine is created then.
+        CloudError: if no machine is available or too many machines were lost.
     """
     from taetpu.cloud import provision
     from taetpu.cloud.labels import default_name, label_value
@@ -100,7 +101,7 @@ def run_on_tpu(options: RunOptions) -> int:
 
 
 def check_options(options: RunOptions) -> None:
-    """Raise `UserError` for options that the command on the machine would reject, before a machine costs money."""
+    """Raise `UserError`, before a machine is created, if the command on the machine would reject the options."""
     from importlib.util import find_spec
 
     from taetpu.core.flags import LIBTPU, XLA, check_flags
@@ -112,7 +113,7 @@ def check_options(options: RunOptions) -> None:
             raise UserError(problem, path=("--reuse",), remedy=remedy)
     if options.xla_flags:
         check_flags(XLA, options.xla_flags)
-    if options.libtpu_args and find_spec("libtpu"):  # else only the machine's libtpu can check them
+    if options.libtpu_args and find_spec("libtpu"):  # otherwise only libtpu on the machine can check them
         check_flags(LIBTPU, options.libtpu_args)
     prepare_jax()
     from taetpu.study.run import parse_audit, parse_profile
@@ -124,13 +125,13 @@ def check_options(options: RunOptions) -> None:
 
 
 def _transfers(address: str, zones: "Sequence[str]") -> str:
-    """Return a warning about zones outside of the bucket's region, or ""."""
+    """Return a warning about zones outside the bucket's region, or "" if there are none."""
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import CloudError
 
     try:
         region = (bucket.describe(address.split("/")[2]) or {}).get("location", "").lower()
-    except CloudError:  # its region is not essential
+    except CloudError:  # the warning is not essential
         region = ""
     far = bucket.far_zones(region, zones) if region else []
     return f"\nthe bucket is in {region}: transfers cost money and time from {', '.join(far)}" if far else ""
@@ -144,10 +145,14 @@ def _still_running(spec: "Spec", study: "Study") -> str:
 
 
 class StudyJob:
-    """A study as a job on a machine, see `taetpu.cloud.supervise.Job`.
+    """A study as a job on a machine; implements `taetpu.cloud.supervise.Job`.
 
     Args:
-        words: arguments of `taetpu run` after the study's file.
+        settings: settings of this folder.
+        study: the study as loaded from its file.
+        store: the store in the bucket.
+        file: the study file.
+        words: arguments of `taetpu run` that follow the study file.
     """
 
     def __init__(self, settings: "Settings", study: "Study", store: "Store", file: Path, words: list[str]) -> None:
@@ -157,7 +162,7 @@ class StudyJob:
         self.name, self.offsets = "", dict[int, int]()
 
     def start(self, machine: "Machine") -> None:
-        """Copy the study to the machine and start `taetpu run` there, unless it runs already."""
+        """Copy the study to the machine and start `taetpu run` there, unless it is already running."""
         from taetpu.cloud import jobs, startup, transfer
         from taetpu.store.lease import CLAIM_PATIENCE
 
@@ -171,7 +176,7 @@ class StudyJob:
                 log(f"{self.study.name} is already running there")
                 self.name, self.offsets = running[0]["name"], {}
                 return
-            # A preempted machine may still hold the lock of the study.
+            # A preempted machine may still hold the study's claim.
             environment = {
                 CLAIM_PATIENCE: "120",
                 "GOOGLE_CLOUD_PROJECT": self.settings.project,
@@ -183,7 +188,7 @@ class StudyJob:
             self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
 
     def follow(self, machine: "Machine") -> int:
-        """Print the job's log to its end; return its exit code, 143 after `taetpu tpu stop`."""
+        """Print the job's log until the job ends. Return its exit code, which is 143 after `taetpu tpu stop`."""
         from taetpu.cloud import jobs
         from taetpu.cloud.supervise import Lost
 
@@ -205,12 +210,12 @@ class StudyJob:
         return max(codes)
 
     def progress(self) -> object:
-        """Return the finished runs and checkpoints."""
+        """Return the keys of the finished runs and of the checkpoints."""
         return stored_results(self.store, self.study.name)
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
-    """Return JAX's environment variables for several hosts; none for one host."""
+    """Return the environment variables with which JAX connects several hosts; empty for a single host."""
     if len(hosts.workers) == 1:
         return {}
     return {
@@ -222,7 +227,7 @@ def _coordinator(hosts: "Hosts") -> dict[str, str]:
 
 @contextmanager
 def _as_lost():
-    """Raise `Lost` instead of errors of a machine that is unreachable or unusable."""
+    """Raise `Lost` in place of errors that mean that the machine is unreachable or unusable."""
     from taetpu.cloud.ssh import RemoteFailed, Unreachable
     from taetpu.cloud.startup import NotSetUp
     from taetpu.cloud.supervise import Lost
@@ -245,7 +250,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
     """Check the bucket and the stored study before a machine costs money.
 
     Raises:
-        UserError: the bucket is not readable, or the folder contains another study.
+        UserError: if the bucket is not readable or the folder contains another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
     from taetpu.spec.resolved_study import check_frozen, frozen_data
@@ -255,17 +260,17 @@ def check_bucket(store: "Store", study: "Study") -> None:
     store.list(study.name)
     folder = StudyFolder(store, study.name)
     if folder.exists() and not study.match:
-        # The text of Python's help differs between versions.
+        # The text of Python's help, a data source, differs between Python versions.
         sources = {getattr(run.config.task, "source", None) for run in study.runs()}
         data = {"data": frozen_data(study)["data"]} if PYTHON_DOCS in sources else {}
         check_frozen(read_study(folder) | data, study)
 
 
 def bucket_address(settings: "Settings", root: str | None) -> str:
-    """Return the address of the root: `--root`, else TAETPU_ROOT if it is a gs:// address, else the settings' bucket.
+    """Return the address of the root: `--root`, else a gs:// address in TAETPU_ROOT, else the bucket in the settings.
 
     Raises:
-        UserError: `--root` is not a gs:// address.
+        UserError: if `--root` is not a gs:// address.
     """
     named = root or os.environ.get("TAETPU_ROOT", "")
     if named.startswith("gs://"):
@@ -277,7 +282,7 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
 
 
 def fetch_report(store: "Store", name: str) -> None:
-    """Copy a study's results and report into `cloud/` of this folder."""
+    """Copy the results and the report of a study into the subfolder `cloud/` of this folder."""
     from taetpu.store.backend import open_store
 
     local: Any = open_store("cloud")
@@ -292,7 +297,7 @@ def fetch_report(store: "Store", name: str) -> None:
 
 
 def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
-    """Return a folder, and below it the study file, its plug-ins and its texts as relative paths, the study first."""
+    """Return a common folder and the relative paths of the study file, its plug-ins and its texts, in this order."""
     texts = [study.folder / source for source in sorted(_sources(study))]
     paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
     files = [one for path in paths for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
@@ -301,7 +306,7 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
 
 
 def check_paths(study: "Study") -> None:
-    """Raise `UserError` for absolute paths of plug-ins and texts: folders of another machine differ."""
+    """Raise `UserError` if the path of a plug-in or text is absolute, since other machines have different folders."""
     for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):
             remedy = "Use a path relative to the study file; it is copied along with the study."
@@ -309,7 +314,7 @@ def check_paths(study: "Study") -> None:
 
 
 def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
-    """Return whether all runs are stored with a newer report, and no option asks for more."""
+    """Return whether nothing is left to do: all runs are stored, the report is up to date, and no option needs work."""
     from taetpu.store.study import StudyFolder
 
     folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"
@@ -321,7 +326,7 @@ def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
 
 
 def _sources(study: "Study") -> set[str]:
-    """Return the files and folders of text that the study's tasks read."""
+    """Return the text files and folders that the tasks of the study read."""
     from taetpu.data.corpora import PYTHON_DOCS
 
     named = {getattr(run.config.task, "source", None) for run in study.runs()}

@@ -1,6 +1,6 @@
-"""Options: types that several commands share, dataclasses that hold a command's options, and back to a command line.
+"""Options that several commands share, and the conversion of dataclasses to commands and to command lines.
 
-A command with many options takes one frozen dataclass (`takes_options`); a command with a few has them as parameters.
+A command with many options takes a frozen dataclass (see `takes_options`). A command with few options has parameters.
 """
 
 import inspect
@@ -20,17 +20,20 @@ T = TypeVar("T")
 
 
 def integer(*names: str, least: int | None = None, most: int | None = None, metavar: str = "INTEGER", **kw: Any) -> Any:
-    """Return a typer option for an integer in decimal digits, within inclusive bounds."""
+    """Return a typer option for an integer in decimal digits. The bounds `least` and `most` are inclusive."""
     return typer.Option(*names, parser=_parser(parse_int, "an integer", least, most), metavar=metavar, **kw)
 
 
 def number(*names: str, least: float | None = None, metavar: str = "FLOAT", **kw: Any) -> Any:
-    """Return a typer option for a finite number in decimal digits, of at least `least`."""
+    """Return a typer option for a finite number in decimal digits. The bound `least` is inclusive."""
     return typer.Option(*names, parser=_parser(parse_float, "a number", least, None), metavar=metavar, **kw)
 
 
 def _parser(parse: Callable[[str], Any], what: str, least: Any, most: Any) -> Callable[[Any], Any]:
-    """Return a parser for typer, whose default parser reads `0_1` as 1. Defaults are numbers and pass unchanged."""
+    """Return a strict number parser for typer options. The default parser of typer would read `0_1` as 1.
+
+    Default values are already numbers and are returned unchanged.
+    """
     limits = [f"at least {least}"] * (least is not None) + [f"at most {most}"] * (most is not None)
     bounds = " of " + " and ".join(limits) if limits else ""
 
@@ -85,7 +88,7 @@ Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, but
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """A study and the root that it is stored under."""
+    """A study and the root under which it is stored."""
 
     study: StudyFile
     sets: Sets = None
@@ -135,7 +138,7 @@ class MachineOptions:
 
 
 def takes_options(function: Callable[[T], None]) -> Callable[..., None]:
-    """Return a typer command with an option for each field of the dataclass that `function` takes."""
+    """Return a typer command that has an option for each field of the dataclass that `function` takes."""
     (parameter,) = inspect.signature(function).parameters.values()
     kind, hints = parameter.annotation, get_type_hints(parameter.annotation, include_extras=True)
 
@@ -154,11 +157,11 @@ def _parameter(field: "Field[Any]", hints: dict[str, Any]) -> inspect.Parameter:
 
 
 def to_argv(options: Any, kind: type[Any]) -> list[str]:
-    """Return the options that have no default value as arguments of a command line.
+    """Return the options that differ from their defaults, as arguments for a command line.
 
     Args:
         options: an instance of `kind` or of a subclass.
-        kind: the dataclass whose fields are written; arguments without a name are left out.
+        kind: the dataclass whose fields are included. Positional arguments are omitted.
     """
     words, hints = list[str](), get_type_hints(kind, include_extras=True)
     for field in fields(kind):

@@ -1,4 +1,4 @@
-"""Output of commands: paragraphs and tables of at most 80 columns, and JSON."""
+"""Output of commands: JSON, and paragraphs and tables with at most 80 columns."""
 
 import json
 import re
@@ -9,12 +9,12 @@ import typer
 
 WIDTH = 80
 UNBROKEN = 11
-"""Longest word that a table column never breaks."""
+"""Length up to which words in a table are never broken."""
 FIGURE = re.compile(r"-|[<>$+-]?\d\S*( (on|of|x) \d+)?")  # `>14ms`, `29us-650us`, `3 on 8`
 
 
 def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
-    """Return a paragraph of at most 80 columns; the first line and the following lines have separate indents."""
+    """Wrap a paragraph to 80 columns. `first` indents its first line, and `hanging` indents the following lines."""
     return textwrap.fill(
         text,
         WIDTH,
@@ -26,7 +26,7 @@ def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
 
 
 def wrap_lines(lines: str) -> str:
-    """Return lines of at most 80 columns; the continuation of a long line is indented by 2 more."""
+    """Wrap each line to 80 columns. Continuation lines are indented by 2 additional columns."""
 
     def fit(line: str) -> str:
         indent = len(line) - len(line.lstrip())
@@ -36,12 +36,12 @@ def wrap_lines(lines: str) -> str:
 
 
 def print_text(text: str, first: int = 0, hanging: int = 0) -> None:
-    """Print a paragraph, see `wrap`."""
+    """Print a paragraph wrapped by `wrap`."""
     typer.echo(wrap(text, first, hanging))
 
 
 def log(line: str) -> None:
-    """Print progress or a warning on standard error."""
+    """Print a line of progress or a warning to standard error."""
     typer.echo(line, err=True)
 
 
@@ -51,16 +51,16 @@ def plural(number: int, noun: str) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print plain data as strict JSON, with null for numbers that are not finite."""
+    """Print plain data as strict JSON. Numbers that are not finite are printed as null."""
     from taetpu.store.documents import finite
 
     typer.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows that have the same keys, without empty columns; columns of numbers are right-aligned.
+    """Print rows with the same keys as a table. Empty columns are omitted, and columns of numbers are right-aligned.
 
-    A table that is too wide breaks words but never numbers; if that is not enough, it exceeds 80 columns.
+    If the table is wider than 80 columns, long words are broken. Numbers are never broken, so the table may stay wider.
     """
     from rich.console import Console
     from rich.table import Table

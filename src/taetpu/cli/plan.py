@@ -98,7 +98,7 @@ def _print_plan(found: dict[str, Any]) -> None:
 
 
 def _print_training(found: dict[str, Any]) -> None:
-    """Print the arms, notes, packs and time of `study.preview.preview`."""
+    """Print the arms, notes, packs and time in the result of `study.preview.preview`."""
     arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
     typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
@@ -139,7 +139,7 @@ def _print_training(found: dict[str, Any]) -> None:
 
 
 def _time(found: dict[str, Any] | None) -> str:
-    """Return the time that training takes, in parts."""
+    """Return a description of the predicted training time and its parts."""
     if found is None:
         return "known after the first steps; no earlier run was measured on this device"
     spent = {"train steps": "steps", "evaluation": "evaluating", "compiling": "compiling"}
@@ -148,7 +148,7 @@ def _time(found: dict[str, Any] | None) -> str:
 
 
 def _sampled(found: dict[str, Any]) -> str:
-    """Return which validation windows are evaluated during training."""
+    """Return a description of the validation windows that are evaluated during training."""
     if not found["total"]:
         return ""
     if found["windows"] >= found["total"]:
@@ -157,7 +157,7 @@ def _sampled(found: dict[str, Any]) -> str:
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the notes below the table of arms."""
+    """Yield the notes to print below the table of arms."""
     from taetpu.report import held_out
 
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
@@ -178,7 +178,7 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield arms with their compute options (attention kernel, remat, loss chunking) that differ from the default."""
+    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking), with its arms."""
     arms = dict[str, dict[str, None]]()
     for pack in packs:
         names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
@@ -190,7 +190,7 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _resolution(found: dict[str, Any]) -> str:
-    """Return which effects the study can detect."""
+    """Return a description of the effects that the study can detect."""
     if found["resolves_sd"] is None:
         return ""
     chance = f"{found['power']:.0%} of the time"
@@ -214,7 +214,7 @@ def _resolution(found: dict[str, Any]) -> str:
 
 
 def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the table row of packs that share a program."""
+    """Return the table row for packs that share a program."""
     first = packs[0]
     return {
         "packs": len(packs),

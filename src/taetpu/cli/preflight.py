@@ -1,4 +1,4 @@
-"""`taetpu plan --tpu`: compile a study's programs for TPUs, and print memory, speed and cost as tables."""
+"""`taetpu plan --tpu`: compile a study's programs for TPUs, and print tables of memory, speed and cost."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from taetpu.train.layout import Packing
 
 ON_CHIP = 10
-"""Intensity, as a multiple of the device's balance, above which memory traffic is negligible."""
+"""Arithmetic intensity, as a multiple of the device's balance, above which memory traffic is negligible."""
 SMALL = 0.01
 """Utilisation below which a study is too small for a TPU."""
 COMPARED = 8
-"""Size in the names of the slices that `--tpu all` compares."""
+"""Size of the slices that `--tpu all` compares, as in their names (v5e-8)."""
 
 
 def requested_slices(name: str | None) -> "list[Slice]":
-    """Return the slices that `--tpu` selects: none, one, or with `all` a small machine of each generation.
+    """Return the slices that `--tpu` selects: none, one, or for `all` a small slice of each generation.
 
     Raises:
-        UserError: the slice does not exist.
+        UserError: if the slice does not exist.
     """
     from taetpu.core.chips import generations, parse_slice
 
@@ -42,14 +42,14 @@ def requested_slices(name: str | None) -> "list[Slice]":
 
 
 def largest_capabilities(slices: "list[Slice]") -> "Capabilities | None":
-    """Return the capabilities of the slice with most devices; None without slices."""
+    """Return the capabilities of the slice with the largest number of devices, or None if there are no slices."""
     from taetpu.train.device_capabilities import Capabilities
 
     return Capabilities.of_slice(max(slices, key=lambda tpu: tpu.devices)) if slices else None
 
 
 def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
-    """Return the compiler's figures for the runs that are not trained yet, or for all if none is left, by slice."""
+    """Return the compiler's figures for each slice: for the unfinished runs, or for all runs if all are finished."""
     from rich.console import Console
 
     from taetpu.study.progress import DelayedBar
@@ -66,7 +66,7 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
 
 
 def _too_few(tpu: "Slice", mesh: Any) -> str:
-    """Return why a slice is too small for the study's mesh, or ""."""
+    """Return the reason why a slice is too small for the study's mesh, or "" if it is large enough."""
     from taetpu.train.device_capabilities import Capabilities
 
     try:
@@ -78,7 +78,7 @@ def _too_few(tpu: "Slice", mesh: Any) -> str:
 
 
 def _too_small(tpu: "Slice", why: str) -> dict[str, Any]:
-    """Return the entry of a slice that is too small to compile for."""
+    """Return the entry for a slice that is too small for the study's mesh. Nothing is compiled for it."""
     shape = {"tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices}
     unknown = dict.fromkeys(("hours", "usd_on_demand", "usd_spot"))
     rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
@@ -87,7 +87,7 @@ def _too_small(tpu: "Slice", why: str) -> dict[str, Any]:
 
 
 def print_slices(found: list[dict[str, Any]]) -> None:
-    """Print one slice in detail or several side by side, then the source of the figures."""
+    """Print the details of one slice or a comparison of several slices, then the source of the figures."""
     from importlib.metadata import version
 
     from taetpu.core.chips import table_date
@@ -134,7 +134,7 @@ def _small(programs: list[dict[str, Any]]) -> bool:
 
 
 def _bound(programs: list[dict[str, Any]]) -> str:
-    """Return whether matmuls or memory traffic bound the programs, by their arithmetic intensity."""
+    """Return whether matmuls or memory traffic bound the programs, judged by their arithmetic intensity."""
     known = [one for one in programs if one.get("intensity")]
     if not known:
         return ""
@@ -149,7 +149,7 @@ def _bound(programs: list[dict[str, Any]]) -> str:
 
 
 def _program(one: dict[str, Any]) -> dict[str, Any]:
-    """Return a program's table row."""
+    """Return the table row for a program."""
     others = f" and {len(one['arms']) - 1} more" if len(one["arms"]) > 1 else ""
     row = {"arm": f"{one['arms'][0]}{others}", "runs": one["runs"], "pack": f"{one['width']} on {one['devices']}"}
     if "hbm" not in one:
@@ -165,7 +165,7 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compared(found: dict[str, Any]) -> dict[str, Any]:
-    """Return a slice's table row."""
+    """Return the table row for a slice."""
     programs = [one for one in found["programs"] if "hbm" in one]
     most = max((one["hbm"]["needed"] / one["hbm"]["available"] for one in programs), default=None)
     return {
@@ -181,14 +181,14 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price(found: dict[str, Any], how: str) -> str:
-    """Return the study's cost, or "no rate"."""
+    """Return the cost of the study as text, or "no rate" if no rate is known."""
     if found["rates"][how] is None:
         return "no rate"
     return format_range(found[f"usd_{how}"], _usd)
 
 
 def _remark(found: dict[str, Any]) -> str:
-    """Return why a slice has no figures or no upper bound in a few words; `_problems` has the full reason."""
+    """Return a short reason why a slice has no figures or no upper bound. `_problems` returns the full reason."""
     from taetpu.core.chips import parse_slice
 
     if "refused" in found:
@@ -201,7 +201,7 @@ def _remark(found: dict[str, Any]) -> str:
 
 
 def _problems(found: dict[str, Any]) -> list[str]:
-    """Return errors of the compiler and missing data, without repeats."""
+    """Return the compiler's errors and descriptions of missing data, without duplicates."""
     failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
     missing = [text for one in found["programs"] for text in one.get("missing", ())]
     refused = [found["refused"]] if "refused" in found else []
@@ -223,13 +223,13 @@ def _bill(found: dict[str, Any]) -> str:
 
 
 def _priced(costs: Iterable[str]) -> str:
-    """Return `$1.20 on demand, $0.40 spot`, without costs that have no rate."""
+    """Return costs as text, such as `$1.20 on demand, $0.40 spot`. Unknown costs are omitted."""
     pairs = zip(costs, ("on demand", "spot"), strict=True)
     return ", ".join(f"{cost} {how}" for cost, how in pairs if cost != "-")
 
 
 def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
-    """Return a range as text: `29us-650us`, one value if both ends look alike, `>14ms` if one end is unknown."""
+    """Return a range as text: `29us-650us`, one value if both ends are printed alike, or `>14ms` if one is unknown."""
     if found is None:
         return "-"
     low, high = (None if end is None else text(factor * end) for end in found)
@@ -239,7 +239,7 @@ def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) 
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration with two digits and a unit: `1.7ms`."""
+    """Return a duration with two significant digits and a unit, such as `1.7ms`."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
         if seconds >= size:
             return f"{_two(seconds / size)}{unit}"
@@ -270,7 +270,7 @@ def _gib(size: int) -> str:
 
 
 def refuse_oversized(found: list[dict[str, Any]]) -> None:
-    """Raise `UserError` with the compiler's figures if an arm does not fit on the only requested slice."""
+    """Raise `UserError` with the compiler's figures if a single slice is requested and an arm does not fit on it."""
     if len(found) != 1:
         return
     from taetpu.tpu.preflight import describe_failures

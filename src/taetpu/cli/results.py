@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
 
 SHOWN = 10
-"""Differences that `report --verify` prints; likely causes come first."""
+"""Maximum number of differences that `report --verify` prints. Likely causes come first."""
 
 
 def report(
@@ -60,7 +60,7 @@ def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
 
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:
-    """Print differences between the stored results and the raw metrics; raise `Failed` if there are any."""
+    """Print the differences between the stored results and the raw metrics. Raises `Failed` if there are any."""
     from taetpu.stats.verify import verify
 
     problems = verify(study)

@@ -137,7 +137,7 @@ def run(options: RunOptions) -> None:
         if options.coordinator is None:
             train_study(options)
             return
-        from taetpu.core.distributed import Cluster, join_cluster  # imports jax, which `started` prepares
+        from taetpu.core.distributed import Cluster, join_cluster  # late: it imports jax, which `started` prepares
 
         with join_cluster(Cluster(options.coordinator, options.processes, options.process)):
             code = _train_together(options)
@@ -145,7 +145,7 @@ def run(options: RunOptions) -> None:
 
 
 def _check(options: RunOptions) -> None:
-    """Raise `UserError` for options that exclude each other or lack the option that they belong to."""
+    """Raise `UserError` if options exclude each other or if a required option is missing."""
     tpu, ray, shard = options.on == "tpu", options.on == "ray", options.shard is not None
     cluster, member = options.coordinator is not None, (options.processes, options.process) != (None, None)
     if not (tpu or ray or options.on is None):
@@ -174,10 +174,10 @@ def _check(options: RunOptions) -> None:
 
 
 def train_study(options: RunOptions) -> None:
-    """Train a study with a progress display, print the verdicts; JAX must be `started`.
+    """Train a study, display the progress, and print the verdicts. Must be called within `started`.
 
     Raises:
-        Failed: runs failed, or reused runs have other results when they are trained again.
+        Failed: if runs failed, or if reused runs have different results when they are trained again.
     """
     from rich.console import Console
 
@@ -215,7 +215,7 @@ def train_study(options: RunOptions) -> None:
 
 
 def _train_together(options: RunOptions) -> int:
-    """Train a study as one of several processes; return the exit code."""
+    """Train a study as one process of a JAX cluster, and return the exit code."""
     from taetpu.core.distributed import in_every_process, is_primary
     from taetpu.spec.loading import load_study
     from taetpu.store.backend import default_root, open_store
@@ -248,10 +248,10 @@ def demo(root: Root = None) -> None:
 
 @contextmanager
 def started(options: TrainOptions) -> Iterator[None]:
-    """Set XLA's flags and start JAX; at the end, store the dumps and print where they are.
+    """Set the XLA flags and start JAX. At the end, store the dumps and print their address.
 
     Raises:
-        UserError: a flag is unknown.
+        UserError: if a flag is unknown.
     """
     from taetpu.core.flags import enable_dumps, folder_size, set_flags
     from taetpu.core.runtime import prepare_jax
@@ -276,7 +276,7 @@ def started(options: TrainOptions) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Dumps:
-    """The folder `dumps/<time>/` of a study in the store, and its place on the local disk."""
+    """The folder `dumps/<time>/` of a study in the store, and the corresponding folder on the local disk."""
 
     store: "Store"
     key: str
@@ -284,7 +284,7 @@ class Dumps:
 
     @property
     def where(self) -> str:
-        """The address in the store."""
+        """The address of the folder in the store."""
         return self.store.where(self.key)
 
     def keep(self) -> None:
@@ -296,7 +296,7 @@ class Dumps:
 
 
 def _dumps_of(options: StudyOptions) -> Dumps | None:
-    """Return an unused dumps folder of the study; None if the file is invalid, which loading it reports later."""
+    """Return an unused dumps folder for the study, or None if the study file is invalid. Loading reports that error."""
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.documents import from_yaml
     from taetpu.store.study import StudyFolder

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
 
 HINT_LINES = 2
-"""Lines below the studies of a live screen."""
+"""Number of lines below the studies on the live screen."""
 
 Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")]
 
@@ -94,7 +94,7 @@ def status(
 
 
 def warn_of_damaged_plan(study: "StudyFolder") -> None:
-    """Print a warning if the plan of the packs is damaged: results do not depend on it, but `taetpu run` does."""
+    """Print a warning if the stored pack plan is damaged. Results do not depend on it, but `taetpu run` does."""
     try:
         study.read_plan()
     except UserError as error:
@@ -102,7 +102,7 @@ def warn_of_damaged_plan(study: "StudyFolder") -> None:
 
 
 def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
-    """Return the rows of `_arms`, or a row with the problem of a study that cannot be read."""
+    """Return the rows of `_arms`, or a row that describes the problem if the study cannot be read."""
     try:
         return _arms(study)
     except UserError as error:
@@ -112,7 +112,7 @@ def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
 
 
 def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
-    """Return a row for each arm: finished runs, least step, mean last losses, and the effect in finished runs."""
+    """Return a row for each arm: finished runs, smallest step, mean last losses, and effect in the finished runs."""
     from taetpu.report.summary import mean_places, verdict_label
     from taetpu.stats.analyse import compute_results
     from taetpu.stats.load import read_study
@@ -144,7 +144,7 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
 
 
 def departures_of(study: "StudyFolder") -> list[str]:
-    """Return how a study departs from its plan."""
+    """Return descriptions of how a study departs from its analysis plan."""
     from taetpu.stats.deviations import find_departures
     from taetpu.stats.load import read_study
     from taetpu.stats.plan import read_plan
@@ -154,7 +154,7 @@ def departures_of(study: "StudyFolder") -> list[str]:
 
 
 def print_departures(departures: list[str]) -> None:
-    """Print how a study departs from its plan."""
+    """Print descriptions of how a study departs from its analysis plan."""
     for departure in departures:
         print_text(f"not as planned: {departure}", hanging=2)
 
@@ -188,14 +188,14 @@ def _print_arms(rows: list[dict[str, Any]]) -> None:
 
 
 def _rounded(value: Any, places: int) -> Any:
-    """Return a mean rounded to `places`; other values unchanged."""
+    """Return a mean rounded to `places` decimal places. Other values are returned unchanged."""
     from taetpu.stats import formatting
 
     return formatting.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
-    """Return the mean of the runs' last values of a metric."""
+    """Return the mean of a metric's last values in the given runs, or None if there are none."""
     values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
     return sum(values) / len(values) if values else None
 
@@ -206,7 +206,7 @@ def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None
 def watch_studies(place: str, every: float, console: "Console | None" = None) -> None:
     """Show the studies at `place` every `every` seconds until all are done or Ctrl-C is pressed.
 
-    A terminal shows a live screen; other outputs get plain text after each change.
+    On a terminal, the studies are shown on a live screen. Otherwise plain text is printed after each change.
     """
     from rich.console import Console
 
@@ -245,7 +245,7 @@ def _watch_live(monitor: "StudyMonitor", every: float, console: "Console") -> No
         while True:
             monitor.update()
             views = list(monitor.views.values())
-            if monitor.ended:  # the final output may be longer than the terminal
+            if monitor.ended:  # the final output may have more lines than the terminal
                 live.update(Group(*screen(views, signs=signs)))
                 return
             hint = ["", f"[dim]every {every:g} s; Ctrl-C stops watching, not the training[/]"]

@@ -1,4 +1,4 @@
-"""The data of `taetpu status --watch`: progress, losses and effects of studies, read incrementally from the store."""
+"""The data for `taetpu status --watch`: progress, losses and effects of studies, read incrementally from the store."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +19,11 @@ from taetpu.ui.feed import Feed, RunState
 
 @dataclass(frozen=True)
 class ArmView:
-    """An arm: means over its runs and its effect.
+    """The state of an arm: its progress, the means over its runs, and its effect.
 
     Attributes:
-        step: the least step of its runs.
-        verdict: the verdict; in an interim analysis the interval of the effect.
+        step: the smallest step that any of its runs has reached.
+        verdict: the verdict, or the confidence interval of the effect in an interim analysis.
         curve: the primary metric during training, averaged over the runs.
     """
 
@@ -42,8 +42,8 @@ class PackView:
     """A pack in training.
 
     Attributes:
-        steps: length of training; None if it is set in epochs.
-        rate: steps per second; None until it is known.
+        steps: number of training steps, or None if the length of training is set in epochs.
+        rate: steps per second, or None if they are unknown.
         use: device utilisation as text.
     """
 
@@ -57,7 +57,7 @@ class PackView:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end of training; None if unknown."""
+        """The number of seconds until training ends, or None if it is unknown."""
         return (self.steps - self.step) / self.rate if self.steps and self.rate else None
 
 
@@ -66,9 +66,9 @@ class StudyView:
     """A snapshot of a study.
 
     Attributes:
-        metrics: names of the series in the arms' `values`.
-        places: decimals of their values.
-        tried: number of additional runs by tuning.
+        metrics: names of the metrics in the `values` of the arms.
+        places: number of decimal places to print for these values.
+        tried: number of additional runs that tuning trains.
     """
 
     name: str
@@ -90,20 +90,20 @@ class StudyView:
 
     @cached_property
     def total(self) -> int:
-        """The number of runs."""
+        """The number of all runs."""
         return sum(arm.seeds for arm in self.arms)
 
 
 @dataclass
 class StudyMonitor:
-    """The studies at a place, with a feed for each that reads only new data."""
+    """The studies at a place. Each has a feed, which reads only new data."""
 
     place: str
     feeds: dict[str, Feed] = field(default_factory=dict)
     views: dict[str, StudyView] = field(default_factory=dict)
 
     def update(self) -> bool:
-        """Read new data; return whether anything has changed."""
+        """Read new data and return whether anything has changed."""
         folders = {folder.name: folder for folder in find_studies(self.place)}
         changed = list(folders) != list(self.views)
         self.feeds = {name: self.feeds.get(name) or Feed(folder) for name, folder in folders.items()}
@@ -121,7 +121,7 @@ class StudyMonitor:
 
 
 def _refresh(feed: Feed, before: StudyView | None) -> StudyView:
-    """Return a snapshot of a study; `before` if nothing has changed."""
+    """Return a snapshot of a study, or `before` if nothing has changed."""
     try:
         new = feed.poll()
         if before is not None and not new:
@@ -161,7 +161,7 @@ def _view(feed: Feed) -> StudyView:
 
 
 def _is_tuned(folder: StudyFolder) -> bool:
-    """Return whether tuning, which adds arms at its end, is over or was never planned."""
+    """Return whether no tuning is planned or the tuning has ended. Tuned arms are added at the end of the tuning."""
     return not folder.read_study().get("design", {}).get("tune") or folder.read_results() is not None
 
 
@@ -192,7 +192,7 @@ def _step(run: RunState) -> int:
 
 
 def _last(own: Sequence[RunState], name: str) -> float | None:
-    """Return the mean of the runs' last values; NaN if one of them is not finite."""
+    """Return the mean of the last values of the runs, NaN if one of these is not finite, or None without values."""
     values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 
@@ -233,7 +233,7 @@ def _steps(run: RunFolder) -> int | None:
 
 
 def _rate(run: RunFolder) -> float | None:
-    """Return steps per second between the last two timestamps, including evaluation and storing."""
+    """Return the steps per second between the last two timestamps, including time for evaluation and storing."""
     keys = sorted(run.store.list(f"{run.key}/times"), key=metrics.segment_bounds)[-2:]
     times = metrics.join_segments(metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in keys)
     if "seconds" not in times or len(times["seconds"].step) < 2:

@@ -1,4 +1,4 @@
-"""The screen of `taetpu status --watch`: studies in at most 80 columns and a given number of lines."""
+"""The screen of `taetpu status --watch`: shows studies in 80 columns and a limited number of lines."""
 
 import math
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from taetpu.stats import formatting
 
 BAR = 16
 LEAST = 3
-"""The fewest lines of a study: progress bar, headline, summary of the arms."""
+"""Minimum number of lines for a study: progress bar, headline and summary of the arms."""
 SHORTEST, LONGEST = 5, 16
-"""Widths of a curve."""
+"""Minimum and maximum width of a curve."""
 NARROWEST = 12
-"""The least width of an arm's name."""
+"""Minimum width of the column of arm names."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 COLOURS = {"better": "blue", "worse": "red", "equivalent": "green", "diverged": "red"}
 OPTIONAL = ("curve", "train/loss", "step")
-"""Columns that are dropped, in this order, if not all fit."""
+"""Columns that are dropped, in this order, if the table is too wide."""
 
 
 def screen(views: Sequence[StudyView], height: int | None = None, signs: bool = True) -> list[Text]:
@@ -30,8 +30,8 @@ def screen(views: Sequence[StudyView], height: int | None = None, signs: bool = 
 
     Args:
         views: snapshots of the studies.
-        height: the most lines; None for no limit.
-        signs: draw bars and curves with characters beyond ASCII.
+        height: maximum number of lines, or None for no limit.
+        signs: whether to draw bars and curves with non-ASCII characters.
     """
     if height is None:
         return _separated([block(view, None, signs) for view in views])
@@ -45,12 +45,15 @@ def screen(views: Sequence[StudyView], height: int | None = None, signs: bool = 
 
 
 def _fitting(height: int) -> int:
-    """Return how many studies always fit into `height` lines."""
+    """Return the number of studies that always fit into `height` lines."""
     return (height + 1) // (LEAST + 1)
 
 
 def share_lines(needs: Sequence[int], height: int) -> list[int]:
-    """Return the lines of each study: those it needs if they are less than an equal share, else an equal share."""
+    """Return the number of lines for each study.
+
+    A study that needs less than an equal share gets what it needs. The other studies share the remaining lines equally.
+    """
     rooms, left = [0] * len(needs), height
     for rank, i in enumerate(sorted(range(len(needs)), key=lambda i: needs[i])):
         rooms[i] = min(needs[i], left // (len(needs) - rank))
@@ -72,7 +75,7 @@ def _others(views: Sequence[StudyView]) -> Text:
 
 
 def block(view: StudyView, room: int | None, signs: bool) -> list[Text]:
-    """Return the lines of a study, at most `room`."""
+    """Return the lines that show a study. There are at most `room` lines."""
     if view.problem:
         problem = [line for part in view.problem.splitlines() for line in _wrapped(part, "red")]
         return [_bold(view.name), *problem][:room]
@@ -83,14 +86,14 @@ def block(view: StudyView, room: int | None, signs: bool) -> list[Text]:
     if room is None or len(lines) <= room:
         return lines
     top = [_progress(view, signs), *([_line(view.headline)] if view.headline else []), *packs[:1]]
-    number = room - len(top) - 2  # without the table's head and the summary
+    number = room - len(top) - 2  # lines left after the table's head and the summary
     if number < 1:
         return [*top[: room - 1], _summary(view.arms, "")][:room]
     return [*top, *table(view, view.arms[:number], signs), _summary(view.arms[number:], "more ")]
 
 
 def _progress(view: StudyView, signs: bool) -> Text:
-    """Return `name ━━━━━━━━ 12/27 runs, 3 more tried by tuning`."""
+    """Return the progress of a study, such as `name ━━━━━━━━ 12/27 runs, 3 more tried by tuning`."""
     counts = f" {view.done}/{view.total} runs" + (f", {view.tried} more tried by tuning" if view.tried else "")
     counts += "" if view.done < view.total or view.ended else ", not finished"
     full = BAR * view.done // max(view.total, 1)
@@ -100,7 +103,7 @@ def _progress(view: StudyView, signs: bool) -> Text:
 
 
 def _pack(pack: PackView) -> list[Text]:
-    """Return the progress of a pack and its device utilisation, if known."""
+    """Return lines with the progress of a pack and, if it is known, its device utilisation."""
     at = f"step {pack.step:,}" + (f" of {pack.steps:,}" if pack.steps else "")
     parts = [at if pack.step else "starting", f"{_rate(pack.rate)} steps/s" if pack.rate else ""]
     parts.append(f"{timedelta(seconds=round(pack.left))} left" if pack.left is not None and pack.step else "")
@@ -114,7 +117,7 @@ def _rate(rate: float) -> str:
 
 
 def _summary(arms: Sequence[ArmView], more: str) -> Text:
-    """Return the progress and verdicts of arms that are not shown."""
+    """Return a line that summarises the progress and verdicts of the arms that are not shown."""
     done, total = sum(arm.done for arm in arms), sum(arm.seeds for arm in arms)
     counts = [f"{sum(arm.verdict == verdict for arm in arms)} {verdict}" for verdict in COLOURS]
     clear = ", ".join(part for part in counts if not part.startswith("0 "))
@@ -126,7 +129,7 @@ def _summary(arms: Sequence[ArmView], more: str) -> Text:
 
 
 def table(view: StudyView, arms: Sequence[ArmView], signs: bool) -> list[Text]:
-    """Return the table's head and a line for each arm, without empty columns and those that do not fit."""
+    """Return the head of the table and a line for each arm. Columns that are empty or do not fit are omitted."""
     last = "95 % interval" if view.interim else "verdict"
     columns = {
         "done": [f"{arm.done}/{arm.seeds}" for arm in arms],
@@ -154,7 +157,7 @@ def _taken(columns: dict[str, list[str]]) -> int:
 
 
 def _row(name: str, width: int, cells: dict[str, tuple[str, list[str]]], style: str = "") -> Text:
-    """Return a table row; words are left-aligned, numbers right-aligned."""
+    """Return a table row. Words are left-aligned, and numbers are right-aligned."""
     line = Text(set_cell_size(name, width), style)
     for column, (text, others) in cells.items():
         wide = max(len(column), *map(len, others))
@@ -170,7 +173,7 @@ def _value(value: float | None, places: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return values as blocks of eight heights, from least to largest; at most `width` of them, evenly spaced."""
+    """Return a sparkline of eight heights. If there are more than `width` values, evenly spaced ones are drawn."""
     if len(values) > width:
         values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
     low, high = min(values, default=0.0), max(values, default=0.0)
@@ -182,7 +185,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a text of at most `width` columns, with its middle left out if it is too wide."""
+    """Shorten a text to at most `width` columns by omitting its middle."""
     if cell_len(text) <= width:
         return text
     keep = max(width - 2, 0)

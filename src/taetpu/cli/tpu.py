@@ -1,4 +1,4 @@
-"""`taetpu tpu`: create, list and delete machines; commands on their hosts are in `jobs`."""
+"""`taetpu tpu`: create, list and delete machines. The module `jobs` has the commands for their hosts."""
 
 import shlex
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def zones(
 
 
 def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
-    """Return a zone's table row."""
+    """Return the table row for a zone."""
 
     def usd(value: float | None) -> str:
         return "unknown" if value is None else f"{'~' if row['other_region'] else ''}{value:.2f}"
@@ -122,7 +122,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
         log(f"no machine {name!r}")
     lines = [delete_command(one) for one in mine]
     doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
-    if doomed or not (found or dry_run):  # also ends an `up` that is still creating one
+    if doomed or not (found or dry_run):  # this also ends an `up` that is still creating a machine
         with warn_of_costs(f"{name} may still exist and cost money: repeat the command"):
             removed = provision.down(name, label_value(settings.owner), settings, log)
     if as_json:
