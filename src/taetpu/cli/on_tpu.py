@@ -314,7 +314,10 @@ def check_paths(study: "Study") -> None:
 
 
 def finished(store: "Store", study: "Study", options: TrainOptions) -> bool:
-    """Return whether nothing is left to do: all runs are stored, the report is up to date, and no option needs work."""
+    """Return whether all runs are stored and the report is up to date.
+
+    Returns False if tuning, matching or an option may require more work.
+    """
     from taetpu.store.study import StudyFolder
 
     folder, page = StudyFolder(store, study.name), f"{study.name}/report/index.html"

@@ -90,7 +90,7 @@ class StudyView:
 
     @cached_property
     def total(self) -> int:
-        """The number of all runs."""
+        """The total number of runs."""
         return sum(arm.seeds for arm in self.arms)
 
 

@@ -50,7 +50,7 @@ class Executor:
         return ()
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
-        """Return the seconds of a train step of one run of an arm. Raises `UserError` if they cannot be measured."""
+        """Return the measured seconds per train step of one run of an arm. Raises `UserError` if this fails."""
         return seconds_per_step(study, arm, callback)
 
     def train(

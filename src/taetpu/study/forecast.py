@@ -26,7 +26,8 @@ REPEATED = Span(0.7, 1.6)
 EVALUATING, DRAWING = Span(0.6, 2.0), Span(0.8, 6.0)
 # Seconds to store metrics, for each evaluation and checkpoint of a run.
 STORING = Span(0.005, 0.15)
-# Seconds to compile a program: range with a compile cache, fixed part without one, part per layer; maximum of layers.
+# Seconds to compile a program: CACHED if it was compiled before; otherwise at most COMPILED plus A_LAYER per layer,
+# for up to UNROLLED layers.
 CACHED, COMPILED, A_LAYER, UNROLLED = Span(0.3, 4.0), 8.0, 1.5, 8
 # Seconds to start, check the arms, analyse and report.
 AROUND = Span(2.0, 12.0)

@@ -86,7 +86,7 @@ def arms_to_time(study: Study) -> list[Arm]:
 
 
 def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
-    """Return the seconds of a train step of one run of an arm. The pack contains only runs of this arm.
+    """Return the measured seconds per train step of one run of an arm. The pack contains only runs of this arm.
 
     Raises:
         UserError: if the step cannot be timed, for example because it runs out of memory.

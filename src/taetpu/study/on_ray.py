@@ -128,7 +128,7 @@ class RayExecutor(Executor):
             yield
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
-        """Return the seconds of a train step of one run of an arm, measured on a node."""
+        """Return the seconds per train step of one run of an arm, measured on a node."""
         callback.on_wait(f"a node measures arm {arm}")
         seconds = self.ask(node_seconds_per_step, arm)
         callback.on_wait("")
@@ -327,7 +327,7 @@ def node_plan(study: Study, folder: StudyFolder, keys: Sequence[RunKey], packing
 
 
 def node_seconds_per_step(study: Study, folder: StudyFolder, arm: str) -> float:
-    """Return the seconds of a train step of one run of an arm, measured on this node."""
+    """Return the seconds per train step of one run of an arm, measured on this node."""
     return seconds_per_step(study, arm, Callback())
 
 
