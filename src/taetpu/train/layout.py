@@ -31,8 +31,8 @@ class Layout:
     Attributes:
         width: the number of runs that train at once.
         devices: the number of devices. It divides `width`, or the batch if there is one run. Each CPU core is a device.
-        data: the number of devices along the mesh axis `data`, over which each run's batch and parameters are divided (see
-            `train.sharding`).
+        data: the number of devices along the mesh axis `data`, over which each run's batch and parameters are divided
+            (see `train.sharding`).
         model: the number of devices along the mesh axis `model`, over which each run's matrices are divided.
     """
 

@@ -35,7 +35,8 @@ from taetpu.train.program import Program, stack_numbers
 
 FOLDER = "trained"  # subfolder of the cache folder
 DISPATCH = 0.3  # seconds per dispatch, long enough that the dispatch overhead is negligible
-WINDOW, WINDOWS = 1.0, 3  # seconds per window, number of windows; the fastest window counts
+# Seconds per window, number of windows. The fastest window counts, since other processes can only slow steps down.
+WINDOW, WINDOWS = 1.0, 3
 
 
 class StepTimer:
