@@ -80,7 +80,7 @@ def _local(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def key_files(folder: Path) -> Check:
-    """Fail if the project's files or the environment contain a service-account key."""
+    """Check that no project file, and no file named in the environment, is a service-account key."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     found = [named] if named and _is_key(Path(named)) else []
     found += [name for name in list_files(folder) if _is_key(folder / name)]
@@ -92,7 +92,7 @@ def key_files(folder: Path) -> Check:
 
 
 def _is_key(path: Path) -> bool:
-    """Return whether a file contains a service account's key, as JSON or in other text."""
+    """Return whether a file contains the key of a service account, as JSON or in other text."""
     try:
         small = path.is_file() and path.stat().st_size <= KEY_BYTES
         text = path.read_text(encoding="utf-8", errors="replace") if small else ""

@@ -222,7 +222,7 @@ def failure(command: Command, code: int, err: str) -> CloudError:
     if re.search(ALLOWED, message):
         remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
         return NotAllowed(problem, remedy=remedy)
-    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # a signal ended gcloud
+    if code < 0 or code > 128 or re.search(UNKNOWN, message):  # a signal ended gcloud, or no answer arrived
         return OutcomeUnknown(problem)
     return CloudError(problem)
 

@@ -15,7 +15,7 @@ from taetpu.core.errors import UserError
 
 REPOSITORY = "taetpu"
 BUILD_MINUTES, BUILD_RATE = 60, 0.006
-"""Time limit of a build, and USD per minute of the default machine beyond the monthly free tier:
+"""Time limit for a build in minutes, and USD per minute for the default machine beyond the monthly free tier:
 https://cloud.google.com/build/pricing, copied 2025-08-25."""
 
 

@@ -49,7 +49,7 @@ class Request:
 
 
 def new_name() -> str:
-    """Return a name for a job: date, time and four random digits."""
+    """Return a name for a job: date, time and four random hexadecimal digits."""
     return f"{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
@@ -157,7 +157,7 @@ def follow(
         workers: numbers of the hosts to follow; default: all hosts.
         to_end: whether to continue until the job ends.
         patience: seconds for which a host may be unreachable.
-        offsets: number of bytes of each log that are already read, by worker; updated in place.
+        offsets: number of bytes that were read earlier from each log, by worker; updated in place.
 
     Raises:
         Unreachable: if a host is unreachable for longer than `patience`.

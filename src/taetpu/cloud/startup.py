@@ -53,7 +53,7 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
 
 
 def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -> Hosts:
-    """Wait until all hosts of a machine are ready, install what jobs need, and return the hosts.
+    """Wait until all hosts of a machine are ready, install the software for jobs, and return the hosts.
 
     A repeated call performs only the missing steps.
 

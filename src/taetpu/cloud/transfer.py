@@ -82,7 +82,7 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
         source: the local folder.
         target: the folder on the hosts.
         workers: the hosts to sync.
-        keep: whether to delete no files, for use while a job runs.
+        keep: if True, no files are deleted. Use this while a job runs.
 
     Returns:
         The changed paths, and lines for the deleted paths.

@@ -86,7 +86,7 @@ def display_path(path: str) -> str:
 
 
 def _num_elements(shape: str) -> int:
-    """Return the number of elements in an array of type `bf16[8,128]{1,0}`, for example; 0 for a tuple."""
+    """Return the number of elements in an array type such as `bf16[8,128]{1,0}`; 0 for a tuple."""
     match = re.match(r"\w+\[([\d,]*)\]", shape)
     return prod(int(n) for n in match[1].split(",") if n) if match else 0
 

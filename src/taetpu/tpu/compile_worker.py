@@ -174,7 +174,7 @@ def changed_types(step: Any, shapes: Any) -> list[str]:
 
 
 def check_rebuild(request: Json, first: Any) -> list[str]:
-    """Build the program again and return a message if it differs, or an empty list.
+    """Build the program again; return a message if it differs from the first, otherwise an empty list.
 
     The program differs if a plug-in depends on time, randomness or a counter.
     """
@@ -245,7 +245,7 @@ def parse_out_of_memory(message: str, dump: Path) -> Json:
     `too_large` has the bytes needed, the bytes available, and the largest buffers.
     """
     match = next(filter(None, (re.search(pattern, message) for pattern in OUT_OF_MEMORY)), None)
-    if match is None:  # not HBM but, for example, a kernel's vector memory: narrower packs do not help
+    if match is None:  # another memory is full, such as a kernel's vector memory: narrower packs do not help
         return {}
     needed, unit, available, available_unit = match.groups()
     sizes = {"needed": float(needed) * UNITS[unit], "available": float(available) * UNITS[available_unit]}

@@ -157,7 +157,7 @@ class Compiler:
             child.close()
 
     def compile_all(self, requests: Sequence[CompileRequest]) -> list[Facts]:
-        """Return the facts on each request's program.
+        """Return the facts about each request's program.
 
         The facts have an `error` if the program does not compile, and `too_large` if it exceeds the device's memory.
         """
@@ -172,7 +172,7 @@ class Compiler:
         return [facts[request.key] for request in requests]
 
     def compile(self, request: CompileRequest) -> Facts:
-        """Return the facts on the program of one request; see `compile_all`."""
+        """Return the facts about the program of one request; see `compile_all`."""
         return self.compile_all([request])[0]
 
     def _count(self, number: int) -> None:

@@ -209,7 +209,7 @@ def _op(line: str) -> Op | None:
 
 
 def _closing(text: str) -> int:
-    """Return the index of the bracket that closes the first one."""
+    """Return the index of the bracket that closes the first bracket."""
     depth = 0
     for i, character in enumerate(text):
         depth += (character == "(") - (character == ")")

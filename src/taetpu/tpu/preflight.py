@@ -222,7 +222,7 @@ def describe_failures(found: Mapping[str, Any]) -> list[str]:
 
 
 def _describe_too_large(program: Mapping[str, Any], tpu: str, *, with_remedy: bool) -> str:
-    """Return a message on a program that does not fit, with its largest buffers and, on request, a remedy."""
+    """Return a message about a program that does not fit, with its largest buffers and, if wanted, a remedy."""
     large = program["too_large"]
     needed, available = _gib(large["needed"]), f"{_gib(large['available'])} on a device of {tpu}"
     what = "the state (parameters and moments) of one run" if "state" in large else "one run"

@@ -16,13 +16,13 @@ BOUND = 2e-2
 
 
 def _torch_xla() -> tuple[Any, int, Callable[[], None]]:
-    """Return `(device, count, synchronize)` of torch_xla."""
+    """Return `(device, count, synchronize)` for torch_xla."""
     torch_xla, runtime = import_module("torch_xla"), import_module("torch_xla.runtime")
     return torch_xla.device(), runtime.global_runtime_device_count(), torch_xla.sync
 
 
 def _torch_tpu() -> tuple[Any, int, Callable[[], None]]:
-    """Return `(device, count, synchronize)` of torch_tpu."""
+    """Return `(device, count, synchronize)` for torch_tpu."""
     import torch
 
     api = import_module("torch_tpu.api")
