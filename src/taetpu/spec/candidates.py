@@ -1,4 +1,4 @@
-"""Arms before they are resolved: their overrides, places in the study file, and path-safe names."""
+"""Arms before they are resolved, with their overrides, their places in the study file, and their path-safe names."""
 
 import hashlib
 import math
@@ -12,13 +12,13 @@ from taetpu.spec.overrides import format_value
 from taetpu.spec.schema import LONGEST_NAME
 
 LONGEST_LABEL = 40
-MAX_VALUES = 512  # of one list
+MAX_VALUES = 512  # maximum number of values in a list
 MAX_ARMS = 512
-MAX_CHANGES = 100  # of one arm
+MAX_CHANGES = 100  # maximum number of overrides of an arm
 
 
 Stage = Literal["written", "generated", "matched", "trial", "tuned"]
-"""The origin of an arm: the study's `arms`, a design, `match`, or `tune` with its trials and tuned arms."""
+"""The origin of an arm: `arms` in the study file, a design, `match`, a trial of `tune`, or the result of `tune`."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Candidate:
     """An arm before it is resolved.
 
     Attributes:
-        name: Its name.
-        overrides: Its changes by path.
+        name: The name of the arm.
+        overrides: The changes to the baseline, by path.
         origins: The place of each override in the study file.
-        crossed: Whether it is part of a cartesian product, where single values may be the baseline's.
-        grid: Whether it is from `grid`, where the baseline's own cell is dropped.
-        role: Its role in a design: `against`, the arm to compare with if not the baseline, and the design's notes for
-            the analysis.
-        stage: Its origin.
+        crossed: Whether the arm is part of a Cartesian product, so that single values may equal the baseline's values.
+        grid: Whether the arm is from `grid`. The cell of a grid that equals the baseline is dropped.
+        role: The arm's role in a design. `against` is the name of the arm to compare with if it is not the baseline.
+            The other entries are for the analysis.
+        stage: The origin of the arm.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Candidate:
 
 
 def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
-    """Raise `UserError` for an override whose path is not text, or for too many overrides."""
+    """Raise `UserError` if the path of an override is not text, or if there are too many overrides."""
     if len(overrides) > MAX_CHANGES:
         raise UserError(f"too many changes: {len(overrides)}", path=place, remedy=f"Use at most {MAX_CHANGES}")
     for path in overrides:
@@ -55,7 +55,7 @@ def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
 
 
 def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> None:
-    """Raise `UserError` for an empty or too long list, or for a repeated value unless `repeated` is true."""
+    """Raise `UserError` if a list is empty or too long, or if it repeats a value and `repeated` is False."""
     if len(values) > MAX_VALUES:
         raise UserError(f"too many values: {len(values)}", path=place, remedy=f"Use at most {MAX_VALUES}")
     if not values:
@@ -66,7 +66,7 @@ def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> N
 
 
 def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
-    """Raise `UserError` if the product of lists has more cells than a study may have arms. No cell is built."""
+    """Raise `UserError` if the product of the lists has more than `MAX_ARMS` cells. The cells are not built."""
     cells = math.prod(len(values) for values in lists)
     if cells > MAX_ARMS:
         remedy = f"Use at most {MAX_ARMS}: list fewer values, or change one thing per arm."
@@ -77,7 +77,10 @@ def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
 
 
 def label(value: Any) -> str:
-    """Return a value as part of a path-safe name. A hash keeps different values apart if characters are replaced."""
+    """Format a value as part of a path-safe name.
+
+    If characters must be replaced or removed, a hash is appended, so that different values have different names.
+    """
     text = _plain(value)
     safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", text)
     if safe == text and 0 < len(text) <= LONGEST_LABEL:
@@ -96,19 +99,19 @@ def _plain(value: Any) -> str:
 
 
 def cell_name(values: Mapping[str, Any]) -> str:
-    """Return the name of a cell, e.g. `num_heads=8,dim=64`, with paths shortened while they stay distinct."""
+    """Return the name of a cell, such as `num_heads=8,dim=64`. Paths are shortened as far as they remain distinct."""
     return ",".join(f"{short}={label(values[path])}" for path, short in short_paths(list(values)).items())
 
 
 def bounded(name: str) -> str:
-    """Return a name of at most `LONGEST_NAME` characters; a longer one is cut and gets a hash."""
+    """Return a name with at most `LONGEST_NAME` characters. A longer name is cut, and a hash is appended."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def short_paths(paths: list[str]) -> dict[str, str]:
-    """Return the shortest suffixes that keep paths distinct, by path; `x.kind` counts as `x`."""
+    """Return suffixes by path: the shortest suffixes of equal length that are distinct. `x.kind` is treated as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
     for size in range(1, max(map(len, split.values()), default=0) + 1):
         names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}

@@ -1,4 +1,4 @@
-"""The fields of a study file by their paths, such as `train.schedule` and `model.mixer.num_heads`."""
+"""The fields of a study file by path, such as `train.schedule` and `model.mixer.num_heads`."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from taetpu.spec.schema import EXAMPLES, RunConfig, StudySpec
 
 
 class Place(NamedTuple):
-    """A field of a config class, with the kind if the class fills a slot ("" otherwise)."""
+    """A field of a config class. If the class is a component, `kind` is its kind; otherwise, `kind` is empty."""
 
     owner: type[Config]
     name: str
@@ -19,12 +19,12 @@ class Place(NamedTuple):
 
     @property
     def example(self) -> str | None:
-        """An example value as a study file would have it, or None."""
+        """An example value in the notation of a study file; None if there is no example."""
         return EXAMPLES.get(self.name) if self.owner is StudySpec else None
 
     @property
     def section(self) -> type[Config] | None:
-        """The config class whose fields are set below this one; None for a single value and for a slot."""
+        """The config class of the settings that this field contains; None for a single value or a slot."""
         if self.owner is StudySpec and self.name == "base":
             return RunConfig
         if slot_of(self.owner, self.name) is not None:
@@ -33,18 +33,19 @@ class Place(NamedTuple):
 
 
 def known_paths() -> list[str]:
-    """Return the paths of one name: top-level fields and sections of the baseline."""
+    """Return all paths that consist of a single name: the top-level fields and the sections of the baseline."""
     return [*StudySpec.model_fields, *RunConfig.model_fields]
 
 
 def find_fields(path: str) -> list[Place]:
-    """Return the fields that a path names: one, or one for each kind that can fill a slot on the path.
+    """Return the fields with a given path: one field, or one field for each kind that can fill a slot on the path.
 
     Args:
-        path: A dotted path. `base.` is optional. Any layer number and any hook or metric name is valid.
+        path: A dotted path. The prefix `base.` is optional. All layer numbers and all names of hooks and metrics are
+            valid.
 
     Raises:
-        UserError: If there is no such field. The remedy lists the nearest names.
+        UserError: If no field has this path. The remedy lists similar names.
     """
     first, *rest = path.removeprefix("base.").split(".")
     root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
@@ -73,7 +74,7 @@ def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
 
 
 def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
-    """Yield every field of a study file with its path, including the fields of all registered kinds of a slot."""
+    """Yield the path and the field for all fields of a study file, including the fields of all registered kinds."""
     for place in list_fields(cls):
         path = f"{prefix}{place.name}"
         yield path, place
@@ -85,7 +86,10 @@ def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tup
 
 
 def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
-    """Return the fields one level below some, and the rest of the path after an entry's name or a layer's number."""
+    """Return the fields one level below the given fields, and the rest of the path.
+
+    If the first part of the path is the name of an entry or the number of a layer, it is removed from the path.
+    """
     below: list[Place] = []
     skipped = False
     for place in found:

@@ -1,4 +1,4 @@
-"""Locations in the study file of errors in a resolved config."""
+"""Places in a study file that cause errors in a resolved config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class Origins:
     Attributes:
         document: The study file.
         arm: The name of the arm.
-        places: `{override: path in the study file}`; for the baseline, those of `--set`.
+        places: The path in the study file of each override. For the baseline, the overrides are `--set` options.
     """
 
     document: Document
@@ -28,12 +28,13 @@ class Origins:
     def explain(self, error: UserError, num_layers: Any = 0) -> UserError:
         """Return an error with the file, line and path of its cause in the study file.
 
-        A path that no override covers is attributed to the only override or to the whole arm, and in the baseline to
-        the file's own setting.
+        If no override contains the error's path, the cause is the baseline's setting in the study file for the
+        baseline. For other arms, the cause is the arm's entry under `arms` if the arm has such an entry and several
+        overrides, and otherwise the first override.
 
         Args:
-            error: An error whose path is one of the resolved config, or starts with an override.
-            num_layers: The number of layers, which negative layer numbers refer to.
+            error: An error whose path is a path in the resolved config or starts with an override.
+            num_layers: The number of layers, to which negative layer numbers are relative.
         """
         number = normalize_value(num_layers, integers=True)
         layers = number if type(number) is int else 0
@@ -57,7 +58,10 @@ class Origins:
         return whole if len(self.places) > 1 and whole in self.document.lines else next(iter(self.places.values()))
 
     def _in_baseline(self, path: KeyPath, num_layers: int) -> KeyPath:
-        """Return a path into a resolved layer as the file has it: in the layer's own settings, or model-wide."""
+        """Return the path in the study file for a path in a resolved layer.
+
+        It is in the settings of the single layer if they contain the value, and otherwise in the settings of the model.
+        """
         if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
             return path
         own = self.document.data["base"]["model"].get("layers") or {}
@@ -68,7 +72,11 @@ class Origins:
 
 
 def _below(override: str, path: KeyPath, num_layers: int) -> KeyPath | None:
-    """Return the part of a config path below an override: () if it is above, None if they are unrelated."""
+    """Return the rest of a config path after an override's path.
+
+    Returns:
+        () if the config path equals the override's path or is a prefix of it; None if neither path contains the other.
+    """
     parts: list[Any] = override.split(".")
     layered = parts[:2] == ["model", "layers"] and len(parts) > 2
     if layered and _in_layer(path) and _selects(parts[2], path[2], num_layers):
@@ -91,7 +99,7 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
 
 
 def keep_first_per_list(mistakes: ErrorList) -> ErrorList:
-    """Keep the first mistake of each list of values."""
+    """Return the mistakes with only the first mistake for each list of values."""
     first: dict[KeyPath, UserError] = {}
     for mistake in mistakes:
         first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)

@@ -1,4 +1,4 @@
-"""The schema of a study file, and the resolved config of a run."""
+"""The schema of study files and the resolved config of a run."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
 NOT_YET = ("tasks",)
 
-# Example values of the keys that hold mappings, for error messages.
+# Example values for the keys whose values are mappings, for error messages.
 EXAMPLES = {
     "base": "{task: ..., model: ..., train: ...}",
     "arms": "{nope: {model.position: none}}",
@@ -39,14 +39,18 @@ Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
-    """A baseline with defaults filled in and single layers still as overrides."""
+    """The config of a baseline with defaults filled in. Settings of single layers are still overrides."""
 
     task: Annotated[Any, SlotMark("task"), Field(description="what is learned, e.g. {kind: text, ...}")]
     model: Annotated[ModelConfig, Field(description="at least dim and num_layers")]
     train: Annotated[TrainConfig, Field(description="at least steps or epochs")]
 
     def resolve(self) -> "ResolvedConfig":
-        """Resolve every layer. Raise `UserError` like `ModelConfig.resolve`, with a path that starts at `model`."""
+        """Resolve every layer.
+
+        Raises:
+            UserError: If `ModelConfig.resolve` raises. The error's path starts with `model`.
+        """
         try:
             return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
         except UserError as error:
@@ -61,9 +65,9 @@ class ResolvedConfig(Config):
     train: TrainConfig
 
     def check(self) -> None:
-        """Raise `UserError` if parts do not fit each other. The path starts in this config.
+        """Raise `UserError` if parts of the config are incompatible. The error's path is a path in this config.
 
-        Components see a vocabulary size of 0, since it is unknown before the data is read.
+        The vocabulary size is unknown before the data is read, so components are checked with a vocabulary size of 0.
         """
         try:
             self.model.check(0, self.task.seq_len)
@@ -84,9 +88,9 @@ class ResolvedConfig(Config):
                 )
 
     def metrics(self) -> list[str]:
-        """Return the metrics that runs of this config can be compared by: those of whole evaluation splits.
+        """Return the metrics by which runs of this config can be compared: the metrics on whole evaluation splits.
 
-        Training metrics are excluded, since they are means over windows whose length depends on `log_every`.
+        Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
         splits = [name for name in ("val", "test") if getattr(self.task, name, 1)]
         found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
@@ -173,10 +177,10 @@ class StudySpec(Config):
     @classmethod
     def _mapping(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
-        if value is None:  # a key with only comments below it
+        if value is None:  # a key without a value, for example with only comments after it
             return {}
         if not isinstance(value, dict):
-            given = list(value) if isinstance(value, tuple) else value  # as YAML has it
+            given = list(value) if isinstance(value, tuple) else value  # a list, as in YAML
             problem = f"{given!r} is not allowed: must be a mapping, each line a name, a colon and a value"
             raise UserError(problem, path=(name,), remedy=f"Write e.g. {name}: {EXAMPLES[name]}")
         if not value and name not in ("base", "arms"):
@@ -191,7 +195,7 @@ class StudySpec(Config):
         return self
 
     def check_looks(self, seeds: int) -> None:
-        """Raise `UserError` unless the interim analyses are at increasing numbers of seeds that include the study's."""
+        """Raise `UserError` unless the numbers in `looks` increase and include the study's number of seeds."""
         looks, path = self.measure.looks, ("measure", "looks")
         if not looks:
             return
@@ -205,7 +209,11 @@ class StudySpec(Config):
             raise UserError(problem, path=path, remedy=f"Set seeds: {looks[0]}, or looks: [{seeds}, ...].")
 
     def seed_list(self) -> tuple[int, ...]:
-        """Return the list of seeds: `n` means 0 to n - 1."""
+        """Return the seeds of the study. A number `n` means the seeds from 0 to n - 1.
+
+        Raises:
+            UserError: If the seeds are invalid, too many, or contain a seed twice.
+        """
         seeds = self.seeds
         if type(seeds) is int and 0 < seeds <= MAX_SEEDS:
             return tuple(range(seeds))
@@ -227,7 +235,7 @@ class StudySpec(Config):
 
 
 def repeated(seeds: Sequence[int]) -> int | None:
-    """Return the position of the first repeated seed; None if all differ."""
+    """Return the position of the first repeated seed; None if all seeds differ."""
     seen = set[int]()
     for i, seed in enumerate(seeds):
         if seed in seen:
@@ -240,7 +248,7 @@ def load_spec(data: dict[str, Any]) -> StudySpec:
     """Load the top level of a study file.
 
     Raises:
-        UserError: If a field is invalid, or a key is reserved for a later version.
+        UserError: If a field is invalid, or a key is not supported yet.
     """
     _refuse(data, NOT_YET, ())
     return load_config(StudySpec, data)
@@ -253,7 +261,16 @@ def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: KeyPath) -> None:
 
 
 def check_name(name: str, what: str, path: KeyPath) -> str:
-    """Return a name that is a valid folder name on every platform. Raise `UserError` otherwise."""
+    """Return `name` if it is a valid folder name on every platform.
+
+    Args:
+        name: The name.
+        what: The noun for the name in the error message.
+        path: The path of the error.
+
+    Raises:
+        UserError: If the name is not a valid folder name.
+    """
     if NAME.fullmatch(name):
         return name
     safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-")

@@ -15,7 +15,7 @@ MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 CHECKPOINTS = ("eval", "log", "end")
 EVAL_WINDOWS = ("auto", "all")
 
-SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # measured by every run
+SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
 
 
 class SampleConfig(Config):
@@ -127,7 +127,7 @@ class TrainConfig(Config):
         return self
 
     def check_mesh(self) -> None:
-        """Raise `UserError` if the mesh's `data` devices cannot share a microbatch evenly."""
+        """Raise `UserError` if a microbatch cannot be divided evenly among the mesh's `data` devices."""
         mesh, part = self.compute.mesh, self.batch_size // self.accumulate
         if mesh != "auto" and part % mesh.data:
             fits = [n for n in range(1, part + 1) if part % n == 0]
@@ -139,7 +139,7 @@ class TrainConfig(Config):
             )
 
     def check_schedule(self, steps: int) -> None:
-        """Raise `UserError` unless warm-up is shorter than training."""
+        """Raise `UserError` unless the learning rate's warm-up is shorter than training."""
         warmup = getattr(self.schedule, "warmup", None)
         if isinstance(warmup, int) and warmup >= steps:
             raise UserError(
@@ -149,12 +149,15 @@ class TrainConfig(Config):
             )
 
     def evaluations(self, steps: int) -> list[int]:
-        """Return the steps of a run of `steps` that are followed by an evaluation, including the last."""
+        """Return the steps after which a run with `steps` steps is evaluated. The last step is always included."""
         every = self._eval_every(steps)
         return sorted({*range(every, steps, every), steps})
 
     def num_evaluations(self, steps: int, after: int = 0) -> int:
-        """Return the number of evaluations after step `after`, without the list: a run may have 2^31 steps."""
+        """Return the number of evaluations after step `after` in a run with `steps` steps.
+
+        The list of evaluations is not built, because a run may have 2^31 - 1 steps.
+        """
         every = self._eval_every(steps)
         return -(-steps // every) - after // every if after < steps else 0
 
@@ -162,10 +165,14 @@ class TrainConfig(Config):
         return self.eval_every or max(1, steps // 10)
 
     def total_steps(self, num_windows: int | None) -> int:
-        """Return the optimizer steps of a run on a task with `num_windows` training windows (None: unlimited).
+        """Return the number of optimizer steps of a run.
+
+        Args:
+            num_windows: The number of training windows of the task; None if it is unlimited.
 
         Raises:
-            UserError: If `epochs` is set for an unlimited task, or warm-up is not shorter than training.
+            UserError: If `epochs` is set and the number of windows is unlimited, the number of steps is too large, or
+                warm-up is not shorter than training.
         """
         if self.steps is not None:
             return self.steps
