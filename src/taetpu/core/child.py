@@ -1,4 +1,4 @@
-"""Child processes that answer requests, one line of JSON each: the parent's side and the child's side."""
+"""Child processes that answer requests, for the parent and for the child. A request or answer is a line of JSON."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from typing import Any
 
 
 class ChildFailed(Exception):
-    """A child process ended without an answer, and not because it ran out of memory."""
+    """A child process ended without an answer for a reason other than a lack of memory."""
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command that runs a module in a new process; `-P` keeps the working folder off its import path."""
+    """Return the command that runs a module in a new process. `-P` excludes the working folder from imports."""
     return [sys.executable, "-P", "-m", module]
 
 
@@ -26,15 +26,15 @@ class Child:
 
     Args:
         command: The command to run; see `child_command`.
-        request: The first line to send; None sends none.
-        environ: The environment of the child; by default that of this process.
+        request: The first request to send, or None to send none.
+        environ: The environment of the child. By default, it is the environment of this process.
 
     Attributes:
         about: The answer to `request`.
 
     Raises:
-        MemoryError: The child ran out of memory, or was killed.
-        ChildFailed: The child failed for another reason.
+        MemoryError: if the child ran out of memory or was killed.
+        ChildFailed: if the child failed for another reason.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Child:
             raise
 
     def ask(self, line: Any) -> dict[str, Any]:
-        """Send a line and return the answer. Raises like the class."""
+        """Send a request and return the answer. Raise the same errors as the constructor."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:

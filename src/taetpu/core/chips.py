@@ -17,14 +17,15 @@ from taetpu.core.errors import UserError
 Topology = tuple[int, ...]
 
 LANES = 128
-"""Elements of a vector register's last axis: arrays are padded to multiples of it there, in every generation."""
+"""The number of elements along the last axis of a vector register, in every generation. The last axis of an array is
+padded to a multiple of it."""
 SUBLANES = {4: 8, 2: 16, 1: 32}
-"""Rows of a tile (the axis before the last) by bytes per element: 8 x 128 for float32, 16 x 128 for bfloat16."""
+"""The number of rows in a tile, by bytes per element: 8 x 128 for float32, 16 x 128 for bfloat16."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a figure, and the ISO date it was read; both are None for a figure quoted by `via`."""
+    """The source of a figure, and the ISO date on which it was read. `url` and `read` are None if `via` quotes it."""
 
     title: str
     url: str | None
@@ -43,20 +44,20 @@ class Chip:
         counts: The unit of the number in a slice's name.
         cores_per_chip: TensorCores per chip.
         devices_per_chip: jax devices per chip: two if the cores do not share memory.
-        topology_config: The `chip_config_name` with which libtpu counts devices as the machines do.
-        single_host_chips: Sizes, in chips, of the slices that fit one machine.
-        multi_host_chips: Chips per machine of a larger slice.
-        machine_types: Compute Engine's machine types by chips per machine; empty if it does not offer the chip.
-        runtime: The runtime version that the Cloud TPU API starts it with.
-        apis: Google's APIs that create it, the default first: `gce`, `tpu-api`.
-        zones: The zones that are published to offer it.
+        topology_config: The `chip_config_name` with which libtpu reports the same number of devices as the machines.
+        single_host_chips: Sizes, in chips, of the slices that fit on one machine.
+        multi_host_chips: Chips per machine in a larger slice.
+        machine_types: Compute Engine machine types by chips per machine. Empty if it does not offer the chip.
+        runtime: The runtime version with which the Cloud TPU API starts the machines.
+        apis: Google's APIs that create machines with the chip, the default first: `gce`, `tpu-api`.
+        zones: The zones that offer the chip, as published.
         image_family: The image family of the boot disk on Compute Engine.
         usd: USD per chip-hour by region, on demand and spot; `us` is an unspecified US region.
         bf16_flops: Peak FLOP/s with bfloat16 inputs.
-        hbm_bytes: Bytes of memory.
-        program_gib: GiB of one device's memory that libtpu leaves to a program.
-        hbm_bandwidth: Bytes/s of memory.
-        ici_bandwidth: Bytes/s to all neighbours together, both directions.
+        hbm_bytes: Memory size in bytes.
+        program_gib: Memory per device, in GiB, that libtpu leaves to a program.
+        hbm_bandwidth: Memory bandwidth in bytes/s.
+        ici_bandwidth: Bandwidth to all neighbours together, in both directions, in bytes/s.
         mxu_size: Rows and columns of the matrix unit; matrix products are padded to multiples of it.
         mxus_per_core: Matrix units per core.
         clock_hz: Clock frequency of the cores.
@@ -100,7 +101,7 @@ class Chip:
         return [Slice(self, topology) for topology in self.topologies]
 
     def usd_per_chip_hour(self, spot: bool) -> float | None:
-        """Return the rate in the cheapest US region, or None if none is known."""
+        """Return the rate in the cheapest US region, or None if no rate is known."""
         return min((pair[spot] for region, pair in self.usd if region.startswith("us")), default=None)
 
 
@@ -134,7 +135,7 @@ class Slice:
 
     @property
     def hosts(self) -> int:
-        """The number of machines of the slice."""
+        """The number of machines in the slice."""
         return self.chips // self.chips_per_host
 
     @property
@@ -149,7 +150,7 @@ class Slice:
 
     @property
     def topology_options(self) -> dict[str, Any]:
-        """Further arguments of `get_topology_desc`, with which it counts devices and hosts as the machines do."""
+        """Further arguments to `get_topology_desc`, which make its devices and hosts match the machines."""
         options: dict[str, Any] = {}
         if self.generation.topology_config:
             options["chip_config_name"] = self.generation.topology_config
@@ -159,17 +160,17 @@ class Slice:
 
     @property
     def machine_type(self) -> str | None:
-        """Compute Engine's machine type of each host, or None if it does not offer the chip."""
+        """The Compute Engine machine type of each host, or None if Compute Engine does not offer the chip."""
         return dict(self.generation.machine_types).get(self.chips_per_host)
 
     @property
     def hbm_bytes(self) -> int:
-        """The memory of all chips together."""
+        """The memory of all chips together, in bytes."""
         return self.chips * self.generation.hbm_bytes
 
     @property
     def hbm_bytes_per_device(self) -> int:
-        """The memory of one device, including what libtpu reserves (see `Chip.program_gib`)."""
+        """The memory of one device in bytes, including the part that libtpu reserves (see `Chip.program_gib`)."""
         return self.generation.hbm_bytes // self.generation.devices_per_chip
 
     def usd_per_hour(self, spot: bool) -> float | None:
@@ -180,7 +181,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Peak:
-    """The published peak figures of a device. `source` is that of `bf16_flops`, or else of the bandwidth."""
+    """The published peak figures of a device. `source` is for `bf16_flops` or, if that is None, for the bandwidth."""
 
     name: str
     bf16_flops: float | None
@@ -249,7 +250,7 @@ def find_chip(device_kind: str) -> Chip | None:
 
 
 def find_peak(device_kind: str) -> Peak | None:
-    """Return the published peak figures of a jax device kind, or None if there are none, as for a CPU."""
+    """Return the published peak figures of a jax device kind, or None if none are known, as for a CPU."""
     if chip := find_chip(device_kind):
         share = chip.devices_per_chip
         source = dict(chip.sources)["bf16_flops"]
@@ -265,10 +266,10 @@ def find_peak(device_kind: str) -> Peak | None:
 
 
 def parse_slice(name: str) -> Slice:
-    """Return the slice of a name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
+    """Return the slice with a given name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
 
     Raises:
-        UserError: There is no such generation, size or shape; the remedy names the nearest.
+        UserError: if there is no such generation, size or shape. The remedy lists the nearest ones.
     """
     found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower(), re.ASCII)
     word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
@@ -309,7 +310,7 @@ def _some(chip: Chip, word: str) -> str:
 
 
 def _generations_near(word: str) -> str:
-    """Return a remedy with the nearest generation and one slice of each."""
+    """Return a remedy that names the closest generation and the smallest slice of every generation."""
     names = {name: chip for chip in _table() for name in (*chip.names, chip.name)}
     near = get_close_matches(word, names, n=1)
     hint = f"Did you mean {_some(names[near[0]], near[0])}? " if near else ""

@@ -1,4 +1,4 @@
-"""Configs: frozen, typed, with marks on fields. See `loading` for parsing, `static_dynamic` for traced numbers."""
+"""Frozen, typed configs with marks on fields. See `loading` for parsing, `static_dynamic` for traced numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from taetpu.core.identity import canonical_json
 
 MAX_SIZE = 2**20
 Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
-"""The length of an axis. The bound exceeds every trained model; larger values are rejected before allocation."""
+"""The length of an axis. The limit exceeds the sizes of all trained models; larger values are rejected early."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """Mark of a config field whose value is an input of the compiled program, not a constant in it.
+    """A mark on a config field whose value is an input to the compiled program, not a constant in it.
 
     Args:
         neutral: A value that needs a different program (dropout 0 draws no random numbers) and therefore stays part of
             the structure. By default every value is traced.
         promote: Trace a neutral value too if another run of the study uses the field, so that both share a program (a
             mask of ones beside a mask with a zero).
-        encode: `(config, value) -> number or numpy array`, for values that are not numbers.
+        encode: A function `(config, value) -> number or numpy array` for values that are not numbers.
     """
 
     neutral: Any = ...
@@ -32,7 +32,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class SlotMark:
-    """Mark of a field that holds a component of a slot, or with `many` a mapping of names to components."""
+    """A mark on a field that holds a component of a slot or, with `many`, a mapping from names to components."""
 
     name: str
     many: bool = False
@@ -55,8 +55,9 @@ class Component(Config):
     """Base of the configs that fill a slot. `@register(slot, kind)` names one; `check` validates it at given sizes.
 
     Attributes:
-        own_init: Whether parameters start from different values than those of the same name and shape in the component
-            that this one replaces. If it is not set, the arm contract proves that they start from the same values.
+        own_init: Whether this component initializes a parameter differently from the parameter of the same name and
+            shape in the component that it replaces. If it is False, the arm contract checks that both parameters start
+            from the same values.
     """
 
     slot: ClassVar[str] = ""
@@ -79,12 +80,12 @@ def traced_fields(cls: type[Config]) -> dict[str, Traced]:
 
 
 def slot_of(cls: type[Config], field: str) -> SlotMark | None:
-    """Return the slot mark of a field, or None."""
+    """Return the slot mark of a field, or None if it has none."""
     return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
 def config_class_of(cls: type[Config], field: str) -> type[Config] | None:
-    """Return the config class in a field's annotation (plain, optional or in a tuple), or None."""
+    """Return the config class in a field's annotation (plain, optional or in a tuple), or None if there is none."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
 
@@ -102,10 +103,10 @@ def iter_components(node: Any) -> Iterator[Component]:
 
 
 def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of a config tree that equal their default: plain data by dotted path.
+    """Return the fields of a config tree that equal their default, as plain data by dotted path.
 
-    A slot at its default counts as one field. Any other component's fields are compared with the defaults of its class;
-    its kind is never included.
+    A slot that equals its default counts as one field. In any other component, each field is compared with its default
+    in the component's class. The component's kind is never included.
     """
     found: dict[str, Any] = {}
     if isinstance(value, Config):

@@ -1,4 +1,4 @@
-"""Requirements of each slot on a config class: base class, fields, methods and their arguments."""
+"""The requirements that each slot sets for a config class: base class, fields, methods and their arguments."""
 
 import inspect
 import json
@@ -16,12 +16,12 @@ from taetpu.core.errors import UserError
 
 @dataclass(frozen=True)
 class Declaration:
-    """The requirements of a slot on a config class.
+    """The requirements that a slot sets for a config class.
 
     Attributes:
-        base: The class to extend, as `module.Class`; its methods define the arguments of each call.
-        methods: Further required methods, each with a prototype that takes the arguments of the call.
-        fields: Further required fields, with their meaning.
+        base: The class to extend, as `module.Class`. Its methods define the arguments of each call.
+        methods: Further required methods by name, each as a function that takes the arguments of the call.
+        fields: Further required fields by name, with their meaning.
     """
 
     base: str = "taetpu.core.config.Component"
@@ -50,11 +50,12 @@ DECLARATIONS: dict[str, Declaration] = {
 
 
 def check_declaration(cls: type[Component]) -> None:
-    """Raise if a registered config class does not meet the requirements of its slot.
+    """Check that a registered config class meets the requirements of its slot.
 
     Raises:
-        UserError: The class has a wrong base class, lacks a field or method, or has a method with other arguments, an
-            annotation that cannot be resolved, or a default that its field rejects or a study file cannot hold.
+        UserError: if the class has a wrong base class, lacks a field or method, or has a method with other arguments,
+            an annotation that cannot be resolved, or a default that its field rejects or that a study file cannot
+            contain.
     """
     asked = DECLARATIONS[cls.slot]
     base = _resolved(asked.base)
@@ -94,7 +95,7 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
 
 
 def _written(asked: inspect.Signature) -> list[str]:
-    """Return the parameters as a definition lists them, without types."""
+    """Return the parameters in the notation of a function definition, without types."""
     found = []
     for one in asked.parameters.values():
         if one.kind is one.KEYWORD_ONLY and "*" not in found:
@@ -104,7 +105,7 @@ def _written(asked: inspect.Signature) -> list[str]:
 
 
 def _refuse_defaults(cls: type[Component]) -> None:
-    """Raise if a field rejects its own default, such as nan, or a study file cannot hold it."""
+    """Raise if a field rejects its default, such as NaN, or if a study file cannot contain the default."""
     known: dict[str, Any] = {}
     try:
         fields = cls.model_fields
@@ -119,7 +120,7 @@ def _refuse_defaults(cls: type[Component]) -> None:
     except PydanticUserError as error:
         problem = f"{cls.__name__}: {str(error).splitlines()[0]}"
         raise _error(cls, problem, "Correct the annotations of its fields.") from None
-    except Exception:  # a cross-field check, which the defaults alone need not pass
+    except Exception:  # a cross-field check, which the defaults need not pass
         pass
     for name, value in known.items():
         try:

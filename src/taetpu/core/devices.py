@@ -1,6 +1,6 @@
-"""Detection of this machine's accelerators by their device files, and the choice of one for a process.
+"""Detection of this machine's accelerators by their device files, and the selection of one for a process.
 
-The choice is made through the environment before jax is imported, and child processes inherit it. This module does not
+Environment variables select the accelerator before jax is imported. Child processes inherit them. This module does not
 import jax.
 """
 
@@ -15,20 +15,20 @@ from taetpu.core.errors import UserError
 
 DEV = Path("/dev")
 
-# By kind: a pattern of device files under /dev, and the variable that restricts which of them a process sees.
+# By kind: a pattern for device files under /dev, and the variable that restricts which of them a process sees.
 KINDS = {
     "TPU": (r"accel\d+|vfio/\d+", "TPU_VISIBLE_CHIPS"),
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
-    "AMD GPU": (r"kfd", None),  # one file for all of them
+    "AMD GPU": (r"kfd", None),  # one file for all GPUs
 }
 WSL_DEVICE = "dxg"
-"""The one device file of all GPUs under WSL; it does not reveal their kind."""
+"""The device file that all GPUs share under WSL. It does not reveal their kind."""
 SINGLE_CHIP_ENVIRONMENT = {
     "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     "TPU_PROCESS_BOUNDS": "1,1,1",
     "CLOUD_TPU_TASK_ID": "0",
 }
-"""Variables with which libtpu starts on one chip of several, without waiting for other chips or hosts."""
+"""Variables that make libtpu start on one of several chips without waiting for other chips or hosts."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Accelerators:
 
     @property
     def variable(self) -> str | None:
-        """The environment variable that selects among them, or None if there is none."""
+        """The environment variable that selects among the accelerators, or None if there is none."""
         return KINDS[self.kind][1]
 
 
 def find_accelerators(dev: Path = DEV) -> list[Accelerators]:
-    """Return this machine's accelerators by kind; an empty list on a machine with CPUs only."""
+    """Return this machine's accelerators by kind, or an empty list if it has only CPUs."""
     names = [path.relative_to(dev).as_posix() for path in (*dev.glob("*"), *dev.glob("vfio/*"))]
     found = []
     for kind, (pattern, _) in KINDS.items():
@@ -61,9 +61,10 @@ def _number(name: str) -> tuple[str, int]:
 
 
 def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make jax start on the CPU if this machine has no accelerator: libtpu would search for one and log errors.
+    """Make jax start on the CPU if this machine has no accelerator.
 
-    Does nothing if the user has chosen a platform or jax is already imported.
+    Otherwise libtpu would search for a TPU and log errors. Nothing changes if the user has chosen a platform or if jax
+    is already imported.
     """
     chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if not (chosen or "jax" in sys.modules or find_accelerators(dev) or (dev / WSL_DEVICE).exists()):
@@ -71,15 +72,15 @@ def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.envir
 
 
 def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Restrict this process and its children to one accelerator, or to the CPU. Call it before jax is imported.
+    """Restrict this process and its children to one accelerator, or to the CPU. Call this before importing jax.
 
     Args:
-        device: A number from 0, among the accelerators that the environment already lets the process see; or `cpu`.
-        dev: The folder of device files.
+        device: `cpu`, or the index, from 0, of one of the accelerators that the environment makes visible.
+        dev: The folder with the device files.
         environ: The environment to change.
 
     Raises:
-        UserError: There is no such device, or it cannot be selected.
+        UserError: if there is no such device, or if it cannot be selected.
     """
     if device == "cpu":
         environ["JAX_PLATFORMS"] = "cpu"

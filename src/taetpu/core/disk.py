@@ -1,4 +1,4 @@
-"""Atomic file operations: a kill, a crash or a full disk leaves the old content or the new, never a part of it."""
+"""Atomic file operations: after a kill, a crash or a full disk, a file has its complete old or new content."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from taetpu.core.errors import UserError
 
-# Prefix of files whose write, and of folders whose removal, is unfinished; listings skip dot files.
+# Prefix of the names of partly written files and partly removed folders. Listings skip names that begin with a dot.
 UNFINISHED = ".unfinished-"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -21,15 +21,15 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 @contextmanager
 def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
-    """Turn an `OSError` of the body into a `UserError` that names the path and says what to do.
+    """Convert an `OSError` raised in the body to a `UserError` that names the path and says what to do.
 
     Args:
         doing: The verb for the message, e.g. "write".
         path: The file or folder that the body reads or writes.
-        needed: The bytes that the body writes, for the message about a full disk.
+        needed: The number of bytes that the body writes, for the message about a full disk.
 
     Raises:
-        UserError: The body raised an `OSError`.
+        UserError: if the body raised an `OSError`.
     """
     try:
         yield
@@ -47,17 +47,17 @@ def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free bytes of the disk that holds, or would hold, `path`."""
+    """Return the number of free bytes on the disk that contains, or would contain, `path`."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Write all of `data` or nothing, and sync it to disk before returning.
+    """Write `data` to a file atomically, and sync it to disk.
 
     Returns:
-        False if the file exists and `replace` is not set; then nothing is written.
+        True if the file was written, or False if it already existed and `replace` is not set.
     """
     make_folder(path.parent)
     temporary = path.parent / (UNFINISHED + secrets.token_hex(8))
@@ -75,7 +75,7 @@ def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, syncing each to disk before the next."""
+    """Create a folder and its parents. Each folder is synced to disk before the next is created."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -99,7 +99,7 @@ def remove(path: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove unfinished writes and deletes of dead processes below `folder`, but not of running ones."""
+    """Remove partly written files and partly removed folders below `folder`, except files still being written."""
     for parent, folders, files in os.walk(folder):
         for name in [name for name in folders if name.startswith(UNFINISHED)]:
             folders.remove(name)
@@ -123,7 +123,7 @@ def _rename(temporary: Path, path: Path) -> bool:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Name the file unless the name is taken; of two simultaneous writers, one gets False."""
+    """Create `path` as a link to `temporary`, and return True; return False if `path` already exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -131,7 +131,7 @@ def _link(temporary: Path, path: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
-        # Some mounts (Google Drive in Colab, FAT) have no hard links. The study's claim excludes other writers.
+        # Some mounts, such as FAT, have no hard links. The process's claim on the study excludes other writers.
         return False if path.exists() else _rename(temporary, path)
     return True
 

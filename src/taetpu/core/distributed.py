@@ -1,6 +1,7 @@
-"""Processes, usually on several hosts, that train together: the primary process decides, and all take each step.
+"""Training in several processes, usually on several hosts. The primary process decides, and all take the same steps.
 
-All run the same program on the same devices, `jax.devices()`. A process without others pays nothing here.
+All processes run the same program on the same devices, `jax.devices()`. If there is only one process, this module adds
+no cost.
 """
 
 import json
@@ -19,24 +20,24 @@ from jax.experimental import multihost_utils
 from taetpu.core.errors import Failed, StudyFailed, UserError
 from taetpu.core.signals import Interrupted
 
-FRAME_BYTES = 1024  # bytes of the first collective of a broadcast; the rest is padded to a power of two
+FRAME_BYTES = 1024  # size of a broadcast's first collective; the rest is padded to a power of two
 AUTO = "auto"
-SHUTDOWN_SECONDS = 20  # that processes wait for each other when they end
+SHUTDOWN_SECONDS = 20  # time for which processes wait for each other when they end
 
 T = TypeVar("T")
 
 
 class PeerFailed(StudyFailed):
-    """Another process failed in a common step; its output has the reason."""
+    """Another process failed in a step that all processes take. Its output contains the reason."""
 
 
 class LocalFailure(StudyFailed):
-    """A failure of this process alone, between collectives: the processes cannot continue together."""
+    """A failure in this process only, between collectives, after which the processes cannot continue together."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """How processes find each other.
+    """The settings with which processes connect to each other.
 
     Attributes:
         coordinator: `host:port` of the primary process; `auto` detects it (Cloud TPU, Slurm, Open MPI, Kubernetes).
@@ -49,7 +50,7 @@ class Cluster:
     process: int | None = None
 
     def check(self) -> None:
-        """Raise `UserError` where a value is missing or invalid."""
+        """Raise `UserError` if a value is missing or invalid."""
         if self.coordinator == AUTO:
             return
         host, _, port = self.coordinator.rpartition(":")
@@ -65,24 +66,24 @@ class Cluster:
 
 
 JOINED: list[Cluster] = []
-"""The cluster of this process."""
+"""A list with the cluster that this process has joined, if any."""
 
 
 @contextmanager
 def join_cluster(cluster: Cluster | None) -> Iterator[None]:
-    """Join a cluster for a `with` block. Enter it before jax is first used.
+    """Join a cluster for a `with` block. Enter the block before jax is first used.
 
-    At the end all processes wait for each other. A process that fails alone ends at once; the others end at their next
-    collective, at the latest when its heartbeat is missed.
+    At the end of the block, all processes wait for each other. If one process fails alone, it ends immediately. The
+    other processes end at their next collective, or at the latest when they miss the heartbeat of the failed process.
 
     Raises:
-        UserError: The description of the cluster is incomplete, or the other processes cannot be reached.
+        UserError: if the cluster's settings are incomplete, or if the other processes cannot be reached.
     """
     if cluster is None:
         yield
         return
     cluster.check()
-    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
+    jax.config.update("jax_enable_preemption_service", False)  # it would prevent SIGTERM from ending the process
     address = None if cluster.coordinator == AUTO else cluster.coordinator
     try:
         jax.distributed.initialize(
@@ -106,8 +107,8 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    """End this process at once: an orderly shutdown would wait for processes that may be gone, and abort."""
-    with suppress(OSError):  # nobody may read it any more
+    """End this process immediately. An orderly shutdown would wait for processes that may have ended, and abort."""
+    with suppress(OSError):  # stderr may be closed
         sys.stderr.write(f"{message}\n")
         sys.stderr.flush()
     os._exit(code)
@@ -119,19 +120,19 @@ def multi_process() -> bool:
 
 
 def require_joined() -> None:
-    """Raise `UserError` if processes were joined without `join_cluster`: they would not follow the primary process."""
+    """Raise `UserError` if processes were connected without `join_cluster`: they would not follow the primary one."""
     if multi_process() and not JOINED:
         remedy = "Start `taetpu run` in every process, with --coordinator; or do not call jax.distributed.initialize."
         raise UserError(f"taetpu.run trains in one process, and jax has {jax.process_count()}", remedy=remedy)
 
 
 def is_primary() -> bool:
-    """Return whether this process plans, reads and writes."""
+    """Return whether this is the primary process, which plans, reads and writes."""
     return jax.process_index() == 0
 
 
 def any_process(*flags: bool, number: int = 0) -> tuple[Any, ...]:
-    """Return, in one collective, whether each flag is set in any process, and the primary's `number`."""
+    """Return, with one collective, whether each flag is set in any process, and the primary process's `number`."""
     if not multi_process():
         return *flags, number
     gathered = np.asarray(multihost_utils.process_allgather(np.array([*flags, number], np.int32)))
@@ -142,7 +143,7 @@ def in_every_process(fn: Callable[[], T]) -> T:
     """Return `fn()`, in a step that succeeds in all processes or in none.
 
     Raises:
-        PeerFailed: `fn` raised in another process. Its exception in this process is raised as it is.
+        PeerFailed: if `fn` raised an exception only in another process. An exception in this process is re-raised.
     """
     try:
         result = fn()
@@ -155,22 +156,22 @@ def in_every_process(fn: Callable[[], T]) -> T:
 
 
 def on_primary(fn: Callable[[], None]) -> None:
-    """Call `fn` in the primary process. Raises like `in_every_process`."""
+    """Call `fn` in the primary process. Raise the same errors as `in_every_process`."""
     in_every_process(fn if is_primary() else lambda: None)
 
 
 @contextmanager
 def raise_local_failure() -> Iterator[None]:
-    """Turn an exception of this process alone into `LocalFailure`: others may wait for it in a collective.
+    """Convert an exception in this process only to `LocalFailure`, because others may wait for it in a collective.
 
-    `UserError` and `Failed` are left as they are: they come from a step that all processes take, and are raised in all.
+    `UserError` and `Failed` are not converted. They come from a step that all processes take, so all raise them.
     """
     try:
         yield
     except (UserError, Failed):
         raise
-    except BaseException as error:  # also `SystemExit`, which a display raises if its output is closed
-        if not multi_process() or type(error) is KeyboardInterrupt:  # the latter is agreed on
+    except BaseException as error:  # `SystemExit` too: a display raises it if its output is closed
+        if not multi_process() or type(error) is KeyboardInterrupt:  # all processes raise it together
             raise
         pressed_again = isinstance(error, Interrupted)
         reason = "Ctrl-C was pressed twice" if pressed_again else f"{type(error).__name__}: {error}".splitlines()[0]
@@ -179,14 +180,14 @@ def raise_local_failure() -> Iterator[None]:
 
 
 def find_local_failure(error: BaseException | None) -> LocalFailure | None:
-    """Return the `LocalFailure` that an exception is or replaced, for example while a progress display was closed."""
+    """Return the `LocalFailure` in an exception's chain, or None. Closing a progress display may have replaced it."""
     while error is not None and not isinstance(error, LocalFailure):
         error = error.__cause__ or error.__context__
     return error
 
 
 def broadcast(value: Any = None) -> Any:
-    """Return the primary's value, which JSON can hold, in every process."""
+    """Return the primary process's value in every process. The value must be serializable as JSON."""
     if not multi_process():
         return value
     message = json.dumps(value).encode() if is_primary() else b""
@@ -199,21 +200,21 @@ def broadcast(value: Any = None) -> Any:
 
 
 def _collective(data: bytes, size: int) -> bytes:
-    """Broadcast one frame of a fixed size: a program is compiled for each size."""
+    """Broadcast one frame of a fixed size, since jax compiles a program for each size."""
     frame = np.zeros(size, np.uint8)
     frame[: min(len(data), size)] = np.frombuffer(data[:size], np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(frame)).astype(np.uint8).tobytes()
 
 
 def to_host(array: Any) -> np.ndarray:
-    """Return an array on the host. Every process must call it: shards may be on devices of other processes."""
+    """Copy an array to the host. Every process must call this, because other processes may hold some of the shards."""
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
     return np.asarray(array)
 
 
 def to_devices(tree: Any, sharding: jax.sharding.Sharding) -> Any:
-    """Put host arrays on devices. Each of several processes puts its own shards and needs no others."""
+    """Copy host arrays to devices. If there are several processes, each copies only its shards."""
     if not multi_process():
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda a: jax.make_array_from_callback(a.shape, sharding, lambda index: a[index]), tree)

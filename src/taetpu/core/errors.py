@@ -7,15 +7,15 @@ from pathlib import Path
 
 KeyPath = tuple[str | int, ...]
 MAX_SUGGESTIONS = 24
-"""The most names that a remedy lists."""
+"""The maximum number of names in a remedy."""
 MAX_ERRORS_SHOWN = 10
-"""The most errors that one message shows; further ones are counted."""
+"""The maximum number of errors in one message. The message ends with the number of omitted errors."""
 MAX_LENGTH = 1000
-"""The most characters of a message, a name or a value; the middle of longer ones is left out."""
+"""The maximum length of a message, a name or a value in characters. The middle of a longer text is omitted."""
 
 
 class UserError(Exception):
-    """An error in the user's input. The CLI prints its message without a traceback and exits with 2.
+    """An error in the user's input. The CLI prints its message without a traceback and exits with status 2.
 
     Args:
         problem: What is wrong, with the offending value.
@@ -25,7 +25,7 @@ class UserError(Exception):
         remedy: An instruction that solves the problem.
 
     Attributes:
-        others: Further errors that were found with this one (see `ErrorList`).
+        others: Further errors that were found together with this one (see `ErrorList`).
     """
 
     exit_code = 2
@@ -45,7 +45,7 @@ class UserError(Exception):
         self.path, self.file, self.line = path, file, line
 
     def within(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
-        """Return the error with `prefix` before its path, and with `file` and `line` where it has none."""
+        """Return the error with `prefix` prepended to its path, and with `file` and `line` if it has none."""
         return self.map(
             lambda error: UserError(
                 error.problem,
@@ -58,11 +58,11 @@ class UserError(Exception):
 
     @property
     def all_errors(self) -> "list[UserError]":
-        """The error, followed by those that were found with it."""
+        """This error, followed by the errors in `others`."""
         return [self, *self.others]
 
     def map(self, change: "Callable[[UserError], UserError]") -> "UserError":
-        """Return the error with `change` applied to it and to its others."""
+        """Return `change(self)`, with `change` also applied to each error in `others`."""
         changed = change(self)
         changed.others = tuple(change(other) for other in self.others)
         return changed
@@ -74,7 +74,7 @@ class UserError(Exception):
 
     @property
     def message(self) -> str:
-        """The message of this error alone."""
+        """The message of this error, without the errors in `others`."""
         place = f"{self.file}:{self.line}" if self.file and self.line else str(self.file or "")
         where = " at ".join(part for part in (place, shorten(dotted_path(self.path), 200)) if part)
         lines = [self.problem, f"  where:  {where}" if where else "", f"  remedy: {self.remedy}" if self.remedy else ""]
@@ -86,14 +86,14 @@ class ErrorList(list[UserError]):
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Collect a `UserError` of the `with` block instead of raising it."""
+        """Collect a `UserError` raised in the `with` block instead of propagating it."""
         try:
             yield
         except UserError as error:
             self.extend(error.all_errors)
 
     def raise_all(self) -> None:
-        """Raise the collected errors, if any, in the order of their lines."""
+        """Raise the first collected error by line, with the rest in its `others`. Do nothing if there are none."""
         if self:
             ordered = sorted(self, key=lambda error: error.line or 0)
             first, *others = {error.message: error for error in ordered}.values()
@@ -102,7 +102,7 @@ class ErrorList(list[UserError]):
 
 
 class Failed(Exception):
-    """The command finished with a negative result: runs failed, a claim does not hold. The CLI exits with 3."""
+    """The command finished with a negative result, such as failed runs. The CLI exits with status 3."""
 
     exit_code = 3
 
@@ -112,21 +112,21 @@ class StudyFailed(Failed):
 
 
 def dotted_path(path: Iterable[str | int]) -> str:
-    """Return a path as overrides write it: `("model", "layers", 0)` as `model.layers.0`."""
+    """Return a path in the notation of overrides: `("model", "layers", 0)` as `model.layers.0`."""
     return ".".join(str(part) for part in path)
 
 
 def shorten(text: str, longest: int = MAX_LENGTH) -> str:
-    """Return a text without its middle if it is longer than `longest` characters."""
+    """Return `text`, with its middle replaced by "..." if it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
     return f"{text[: longest // 2]} ... {text[-(longest // 4) :]}"
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy for a misspelt name: the nearest known name, then all names or the nearest of many."""
+    """Return a remedy for a misspelt name: the closest known name, then up to `MAX_SUGGESTIONS` known names."""
     names = sorted(set(known))
-    near = get_close_matches(word[:MAX_LENGTH], names, n=MAX_SUGGESTIONS, cutoff=0.5)  # quadratic in the length
+    near = get_close_matches(word[:MAX_LENGTH], names, n=MAX_SUGGESTIONS, cutoff=0.5)  # quadratic in the word's length
     hint = f"Did you mean {near[0]!r}? " if near else ""
     if not names:
         return "No names are known here."

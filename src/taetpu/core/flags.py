@@ -1,7 +1,7 @@
-"""Flags of XLA and libtpu: they are checked in a child process, set in the environment and recorded with results.
+"""Flags for XLA and libtpu: they are checked in a child process, set in the environment and recorded with results.
 
-XLA reads `XLA_FLAGS` once, when its backend starts, and aborts the process at an unknown flag; libtpu does the same
-with `LIBTPU_INIT_ARGS`. This module does not import jax.
+XLA reads `XLA_FLAGS` once, when its backend starts, and aborts the process if a flag is unknown. libtpu does the
+same with `LIBTPU_INIT_ARGS`. This module does not import jax.
 """
 
 import os
@@ -19,30 +19,30 @@ from taetpu.core.errors import UserError
 
 XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
-# These do not change programs: the number of CPU devices, which a pack's layout records, and the folder of dumps.
+# Flags that do not change programs: the number of CPU devices, which a pack's layout records, and dump options.
 WITHOUT_EFFECT = ("--xla_force_host_platform_device_count", "--xla_dump_")
-NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # these do not change programs for TPUs
+NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # flags that do not change programs for TPUs
 PROBES = {
     XLA: "import jax; jax.devices()",
     LIBTPU: "from jax.experimental import topologies as t; "
     "t.get_topology_desc(platform='tpu', topology_name='v5e:2x2')",
 }
-PROBE_SECONDS = 120  # seconds
+PROBE_SECONDS = 120  # time limit of a check
 
 
 def program_flags(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
-    """Return the flags that programs of this process may depend on, by lower-case variable, without empty ones."""
+    """Return the flags that can affect this process's programs, by lower-case variable name; omit empty variables."""
     found = {name.lower(): relevant_flags(environ.get(name, "")) for name in OPTIONS}
     return {name: given for name, given in found.items() if given}
 
 
 def relevant_flags(text: str) -> list[str]:
-    """Return the flags of a variable that a program may depend on, in order: the last of a name takes effect."""
+    """Return the flags in `text` that can affect a program, in order. If a flag is repeated, the last takes effect."""
     return [flag for flag in shlex.split(text) if not flag.startswith(WITHOUT_EFFECT)]
 
 
 def tpu_flags(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables with the flags that a TPU program may depend on, without empty ones."""
+    """Return the variables with the flags that can affect a TPU program; omit empty variables."""
     found = {
         name: [flag for flag in given if not flag.startswith(NOT_FOR_TPUS)]
         for name, given in program_flags(environ).items()
@@ -58,17 +58,17 @@ def set_flags(
     *,
     compiles: bool = False,
 ) -> None:
-    """Check flags, together with those of the environment, and add them to it. Call it before jax is imported.
+    """Add flags to the environment, after checking all flags together. Call this before importing jax.
 
     Args:
         xla: Flags for `XLA_FLAGS`.
         libtpu: Flags for `LIBTPU_INIT_ARGS`.
-        dev: The folder of device files.
+        dev: The folder with the device files.
         environ: The environment to change.
         compiles: Whether libtpu compiles on this machine even without a TPU.
 
     Raises:
-        UserError: A flag is unknown, or nothing on this machine reads it.
+        UserError: if a flag is rejected, or if libtpu flags are given on a machine that does not use libtpu.
     """
     has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
     if libtpu and not has_tpu:
@@ -86,7 +86,7 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
     """Check the flags of a variable by starting its library in a child process.
 
     Raises:
-        UserError: A flag is rejected.
+        UserError: if a flag is rejected, or if the library is not installed.
     """
     if bad := next((flag for flag in shlex.split(text) if not flag.startswith("--")), None):
         remedy = f"Write flags as --name=value, and quote all flags of {OPTIONS[name]} together."
@@ -95,7 +95,7 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
         raise _error(name, "libtpu is not installed", "Run pip install 'taetpu[tpu]'.")
     own = {key: value for key, value in environ.items() if key not in OPTIONS}
     own |= {name: text, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_ENABLE_COMPILATION_CACHE": "false"}
-    if name == LIBTPU:  # as on a machine without a TPU, so that the chips stay free
+    if name == LIBTPU:  # simulate a machine without a TPU, so that the chips stay free
         own |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
                 "TPU_ACCELERATOR_TYPE": "v5litepod-4", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
     command = [sys.executable, "-P", "-c", PROBES[name]]
@@ -131,7 +131,7 @@ def _error(name: str, problem: str, remedy: str) -> UserError:
 
 
 def enable_dumps(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make XLA dump every program that it compiles in this process. Call it before jax is imported.
+    """Make XLA dump every program that it compiles in this process. Call this before importing jax.
 
     The compilation cache is disabled, since cached programs would not be dumped.
     """
@@ -146,6 +146,6 @@ def environment_without_dumps(environ: Mapping[str, str] = os.environ) -> dict[s
 
 
 def folder_size(folder: Path) -> tuple[int, int]:
-    """Return the number of files below a folder, and their total bytes."""
+    """Return the number of files below a folder, and their total size in bytes."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return len(files), sum(path.stat().st_size for path in files)

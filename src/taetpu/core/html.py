@@ -1,4 +1,4 @@
-"""HTML snippets for notebooks: text is escaped, and no colours are set, which suits light and dark themes."""
+"""HTML snippets for notebooks: text is escaped, and no colours are set, so that light and dark themes work."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -26,5 +26,5 @@ def _row(tag: str, cells: Sequence[object], left: int) -> str:
 
 
 def details(summary: object, inside: str) -> str:
-    """Return HTML that a click on its summary unfolds."""
+    """Return a summary that unfolds `inside` when it is clicked."""
     return f"<details><summary>{escape(str(summary))}</summary>{inside}</details>"

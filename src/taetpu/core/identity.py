@@ -6,30 +6,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SCHEMA = 3
-"""Incremented when a default changes, or when the same config means another computation. Version 3 omits fields at
-their default from the hash, so that a new field with a default changes no identity; versions up to 2 hash all."""
+"""The version of the identity hash. It is incremented when a default changes, or when the computation for the same
+config changes. Version 3 omits fields that equal their default, so that adding a field with a default changes no
+identity. Versions 1 and 2 hash all fields."""
 UNRECORDED_SCHEMA = 2
-"""The schema of runs whose record has none."""
+"""The schema version of runs whose record does not contain one."""
 ID_LENGTH = 16
 
 OBSERVATION_FIELDS = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
 """Fields of `train` that control how a run is observed; they do not affect its numbers."""
 
 NUMERICS_FIELDS = ("compute",)
-"""Fields of `train` that control how numbers are computed; they affect only the last bits."""
+"""Fields of `train` that control how numbers are computed; they affect only the last bits of numbers."""
 
 FIELDS_OUTSIDE_IDENTITY = {
     **dict.fromkeys(OBSERVATION_FIELDS, "how a run is watched"),
     **dict.fromkeys(NUMERICS_FIELDS, "how numbers are computed"),
 }
-"""Fields of `train` that are excluded from the identity, and that arms may not change, with what they control."""
+"""Fields of `train` that are excluded from the identity and that arms must not change, by name. The values say what the
+fields control."""
 
 
 def canonical_json(data: Any) -> str:
     """Return plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
 
     Raises:
-        ValueError: A number is not finite.
+        ValueError: if a number is not finite.
     """
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
@@ -37,7 +39,7 @@ def canonical_json(data: Any) -> str:
 def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved config's data without the fields that do not affect its numbers.
 
-    These are the location of the data, and the fields that control observation and numerics.
+    The omitted fields are the location of the data and the fields that control observation and numerics.
     """
     dropped = {"task": ("source",), "train": tuple(FIELDS_OUTSIDE_IDENTITY)}
     return {
@@ -47,11 +49,11 @@ def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_defaults(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resolved config's data without the fields at their default.
+    """Return a resolved config's data without the fields that equal their default.
 
     Args:
         config: The resolved config as plain data.
-        defaults: The default values by dotted path (`core.config.fields_at_default`). A field with another value stays.
+        defaults: The default values by dotted path (`core.config.fields_at_default`). Other values are kept.
     """
     return _without(config, defaults, "")
 
@@ -84,7 +86,7 @@ def identity(
         seed: The seed of the run.
         fingerprint: The fingerprint of the task's data.
         plugins: The sorted sha256 digests of the plug-ins whose kinds the config uses.
-        defaults: The fields of the config at their default (see `without_defaults`); schema 2 has none.
+        defaults: The default values by dotted path (see `without_defaults`). Omit them for schema 2.
         schema: The version of the hash.
     """
     data = {
@@ -105,5 +107,5 @@ def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None
         return None
     try:
         return identity(config, record.get("seed", -1), fingerprint, record.get("plugins", []), defaults, schema)
-    except ValueError:  # a number that is not finite, which no config has
+    except ValueError:  # a number is not finite, so the record is not a valid config
         return None

@@ -1,6 +1,7 @@
-"""Random keys by name: the key of a parameter depends on its logical path alone, not on the rest of the model.
+"""Random keys by name: the key of a parameter depends only on its logical path, not on the rest of the model.
 
-Two arms of one seed therefore share the data order and every parameter that the change between them does not affect.
+Two arms with the same seed therefore share the data order and all initial parameters that their difference does not
+affect.
 """
 
 import zlib
@@ -12,12 +13,12 @@ Key = jax.Array
 
 
 def root_key(seed: int | Int[Array, ""]) -> Key:
-    """Return the key of a run. The generator is fixed, so that a change of jax's default has no effect."""
+    """Return the key of a run. The generator is fixed, so that a change to jax's default has no effect."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
 def named(key: Key, *path: str | int | Int[Array, ""]) -> Key:
-    """Return the key at `path` below `key`: names are folded in as their crc32, numbers as they are."""
+    """Return the key at `path` below `key`: names are folded in as their CRC-32, numbers unchanged."""
     for part in path:
         key = jax.random.fold_in(key, zlib.crc32(part.encode()) if isinstance(part, str) else part)
     return key

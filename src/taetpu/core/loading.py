@@ -1,4 +1,4 @@
-"""Parsing of plain data, as read from YAML, into configs and components, with errors that name place and remedy."""
+"""Parsing of plain data, as read from YAML, into configs and components, with errors that name a path and a remedy."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ from taetpu.core.registry import kinds
 
 C = TypeVar("C", bound=Config)
 
-# Remedies for a value of a wrong type, by pydantic's name of the right type.
+# Remedies for a value of a wrong type, by pydantic's name for the right type.
 RIGHT_TYPES = {
     "int": "a whole number, e.g. 4",
     "float": "a number, e.g. 0.1",
@@ -28,24 +28,25 @@ RIGHT_TYPES = {
 
 MAX_INT = 2**63 - 1
 
-# Wording of a limit in a remedy, by pydantic's name of the limit.
+# The wording of a limit in a remedy, by pydantic's name for the limit.
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 
 
 def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     """Build a config from plain data, including its component slots and nested configs.
 
-    `none` means None in every field that may be None, and an integer may be written as a float (`1e3`).
+    The text `none` means None in every field that may be None. An integer may be written as a float (`1e3`).
 
     Args:
         cls: The config class.
-        data: A mapping of fields, or an instance of `cls`, which is returned as it is.
+        data: A mapping from fields to values, or an instance of `cls`, which is returned unchanged.
         path: The path of `data` in its document.
 
     Raises:
-        UserError: Fields are unknown or missing, kinds are unknown, or values are of a wrong type or out of range; all
-            errors are raised together, with paths that start with `path`. Likely consequences of another error are
-            omitted: a missing field that an unknown one resembles, and cross-field checks if a field is invalid.
+        UserError: if fields are unknown or missing, if kinds are unknown, or if values have a wrong type or are out of
+            range. All errors are raised together, and their paths start with `path`. Errors that are probably caused by
+            other errors are omitted: a missing field with a name similar to an unknown field, and the results of
+            cross-field checks if a field is invalid.
     """
     if isinstance(data, cls):
         return data
@@ -65,7 +66,7 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     try:
         made = cls.model_validate(values)
     except ValidationError as error:
-        wrong = {details["loc"][:1]: details for details in reversed(error.errors())}  # of a union's, the first
+        wrong = {details["loc"][:1]: details for details in reversed(error.errors())}  # the first error of a union
         shown = [wrong[place] for place in reversed(wrong) if not unread.intersection(map(str, place))]
         mistakes += [_explain(cls, details, path) for details in shown]
     except UserError as error:  # a cross-field check of the config
@@ -84,11 +85,11 @@ def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
 
     Args:
         slot: The name of the slot.
-        value: The kind, a mapping with the kind and its fields, or a component, which is returned as it is.
+        value: The kind, a mapping with the kind and its fields, or a component, which is returned unchanged.
         path: The path of `value` in its document.
 
     Raises:
-        UserError: The kind is missing or unknown, or it rejects a field.
+        UserError: if the kind is missing or unknown, or if it rejects a field.
     """
     known = kinds(slot)
     if isinstance(value, Component) and value.slot == slot:
@@ -108,26 +109,26 @@ def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:
 
 
 def build_components(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Component]:
-    """Build the named components of a slot that takes many.
+    """Build the named components of a slot that accepts several components.
 
     Raises:
-        UserError: As in `parse_entries` and `build_component`.
+        UserError: if `parse_entries` or `build_component` rejects the value.
     """
     found = parse_entries(slot, value, path)
     return {name: build_component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
 
 
 def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
-    """Return the settings, with their kinds, of each named entry of a slot that takes many.
+    """Return the settings by name, with their kinds, for a slot that accepts several components.
 
     Args:
         slot: The name of the slot.
-        value: `{name: settings}` or a list of kinds. The name is the kind unless the settings have one. None or `none`
-            as settings removes an entry.
+        value: `{name: settings}` or a list of kinds. By default, the name is the kind; the settings may contain another
+            `kind`. If the settings are None or `none`, the entry is removed.
         path: The path of `value` in its document.
 
     Raises:
-        UserError: `value` is neither, two entries of a list have the same kind, or a name contains a dot.
+        UserError: if `value` has another type, if two list entries have the same kind, or if a name contains a dot.
     """
     if value is None or value == "none":
         return {}
@@ -159,7 +160,7 @@ def _with_kind(name: str, settings: Any) -> Any:
 
 
 def replace_fields(config: C, **fields: Any) -> C:
-    """Return a validated copy of a config with some fields replaced."""
+    """Return a validated copy of a config with the given fields replaced."""
     return load_config(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
 
 
@@ -185,7 +186,7 @@ def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
 
 
 def normalize_value(value: Any, integers: bool = False) -> Any:
-    """Return a value with tuples for lists and, if `integers` is set, integers for whole floats."""
+    """Return a value with lists converted to tuples and, if `integers` is set, whole floats to integers."""
     if isinstance(value, list | tuple):
         return tuple(normalize_value(item, integers) for item in value)
     return int(value) if integers and isinstance(value, float) and value.is_integer() else value
@@ -198,7 +199,7 @@ def _leaves(annotation: Any) -> set[Any]:
 
 
 def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError:
-    """Return pydantic's error as one with place and remedy."""
+    """Convert an error from pydantic to a `UserError` with a path and a remedy."""
     where = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
     if first["type"] == "missing":
         given = cls.model_fields[str(where[0])]
@@ -213,7 +214,7 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
     bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in BOUNDS}
     if remedy is None and where and bounds:
         remedy = _instead(cls.model_fields[str(where[0])], bounds)
-    given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as YAML has it
+    given = list(first["input"]) if isinstance(first["input"], tuple) else first["input"]  # as in YAML
     return UserError(f"{given!r} is not allowed: {message}", path=(*path, *where), remedy=remedy)
 
 

@@ -1,6 +1,6 @@
-"""Parsing of numbers in study files, claims and command lines, by YAML 1.2's core schema.
+"""Parsing of numbers in study files, claims and command lines, according to the core schema of YAML 1.2.
 
-Python's `int` and `float` also read `0_1` as 1, `1e3_0` as 1e30 and the digits of other scripts.
+Python's `int` and `float` also read `0_1` as 1 and `1e3_0` as 1e30, and accept digits of other scripts.
 """
 
 import math
@@ -8,18 +8,18 @@ import re
 
 INTEGER = re.compile(r"[-+]?[0-9]+")
 DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-"""Every finite number, including integers."""
+"""A pattern that matches every finite number, including integers."""
 
 
 def parse_int(text: str) -> int:
-    """Parse an integer in decimal digits. Raises `ValueError`."""
+    """Parse an integer in decimal digits. Raise `ValueError` for other text."""
     if INTEGER.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not an integer")
     return int(text)
 
 
 def parse_float(text: str) -> float:
-    """Parse a number in decimal digits. Raises `ValueError`, also for infinities and NaN."""
+    """Parse a number in decimal digits. Raise `ValueError` for other text, infinities and NaN."""
     if DECIMAL.fullmatch(text) is None or not math.isfinite(found := float(text)):
         raise ValueError(f"{text!r} is not a finite number")
     return found

@@ -1,4 +1,4 @@
-"""Guards around running plug-in code: calls of `os._exit`, the place of an interruption, slow imports."""
+"""Guards for running plug-in code: they handle `os._exit`, locate interruptions and announce slow imports."""
 
 import os
 import sys
@@ -11,23 +11,23 @@ from types import FrameType
 from typing import NoReturn
 
 MODULE_PREFIX = "taetpu_plugin_"
-"""Prefix of the module name of every plug-in."""
+"""The prefix of every plug-in's module name."""
 ANNOUNCE_SECONDS = 2.0
-"""Seconds after which a plug-in that is still loading is announced."""
+"""The number of seconds after which a message says that a plug-in is still loading."""
 _EXIT = os._exit
 
 
 def guard_exit() -> None:
     """Make `os._exit` raise `SystemExit` if plug-in code calls it, so that it is reported like `sys.exit`.
 
-    Other callers, and processes that a plug-in forks, are not affected.
+    Calls from other code, and from processes that a plug-in forks, are not affected.
     """
     os._exit = _guarded_exit
 
 
 def _guarded_exit(status: int) -> NoReturn:
     caller = sys._getframe().f_back
-    if caller is None or any(_is_plugin(frame) for frame, _ in traceback.walk_stack(caller)):  # None: by atexit
+    if caller is None or any(_is_plugin(frame) for frame, _ in traceback.walk_stack(caller)):  # None: atexit called it
         raise SystemExit(f"os._exit({status})")
     _EXIT(status)
 
@@ -51,7 +51,7 @@ def plugin_location(error: BaseException) -> str | None:
 
 @contextmanager
 def announce_slow_import(file: Path) -> Iterator[None]:
-    """Write to stderr that a plug-in is still loading, once it has taken longer than `ANNOUNCE_SECONDS`."""
+    """Write to stderr that a plug-in is still loading if the import takes longer than `ANNOUNCE_SECONDS`."""
     timer = threading.Timer(ANNOUNCE_SECONDS, lambda: sys.stderr.write(f"loading plug-in {file} ...\n"))
     timer.daemon = True
     timer.start()

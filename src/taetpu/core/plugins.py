@@ -1,4 +1,4 @@
-"""Plug-ins: files of the user's, each a Python module that registers kinds of its own (`core.registry.register`)."""
+"""Plug-ins: the user's Python files, which register additional kinds (`core.registry.register`)."""
 
 import ast
 import hashlib
@@ -21,7 +21,7 @@ from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
 from taetpu.core.signals import is_interrupt
 from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
 
-_LOADED: dict[str, Snapshot] = {}  # the shared state at the time when the plug-ins had been loaded
+_LOADED: dict[str, Snapshot] = {}  # the shared state before the last plug-in was loaded
 UTF_8_REMEDY = "save it as UTF-8 text, without another encoding in its first two lines"
 REGISTER_REMEDY = "register a kind instead, and name it in the arms that are to use it"
 
@@ -47,13 +47,13 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
     """Load plug-in files and register their kinds. Plug-ins that were loaded before are unregistered.
 
     Raises:
-        UserError: A file cannot be read or run, registers nothing or a malformed kind, or changes state that all runs
-            share (see `core.snapshot`).
+        UserError: if a file cannot be read or run, if it registers no kind or a malformed kind, or if it changes state
+            that all runs share (see `core.snapshot`).
     """
     for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         _forget(name)
     _LOADED.clear()
-    return tuple(_load(file.absolute()) for file in files)  # tracebacks then name each file unambiguously
+    return tuple(_load(file.absolute()) for file in files)  # absolute paths are unambiguous in tracebacks
 
 
 def _load(file: Path) -> Plugin:
@@ -104,7 +104,11 @@ def _read(file: Path) -> bytes:
 
 
 def _parsed(file: Path, source: bytes) -> ast.Module:
-    """Return a file's syntax tree. Some files fail only while parsing: nested too deeply, or too long."""
+    """Return a file's syntax tree.
+
+    Raises:
+        UserError: if the file is not valid Python, or is too deeply nested or too long for the parser.
+    """
     text = _decoded(file, source)
     line = remedy = None
     try:
@@ -124,13 +128,16 @@ def _decoded(file: Path, source: bytes) -> str:
     except UnicodeDecodeError as error:
         problem = f"{error.object[error.start : error.end]!r} is not {error.encoding}"
         line = error.object[: error.start].count(b"\n") + 1
-    except (SyntaxError, LookupError) as error:  # a wrong declaration of the encoding, or bytes of another one
+    except (SyntaxError, LookupError) as error:  # the declared encoding is wrong or unknown
         problem = f"{error}, and the file begins with {source[:4]!r}"
     raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=UTF_8_REMEDY)
 
 
 def _imported(tree: ast.Module) -> list[str]:
-    """Return the modules of taetpu and the libraries that a file imports; a snapshot covers only loaded modules."""
+    """Return the modules of taetpu and of the libraries that a file imports.
+
+    They are imported before the snapshot is taken, because a snapshot covers only loaded modules.
+    """
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -149,12 +156,12 @@ def _run(name: str, file: Path, tree: ast.Module) -> None:
         exec(compile(tree, file, "exec", dont_inherit=True), vars(module))
     except UserError as error:
         raise error.within(file=file, line=_line_in(error, file)) from None
-    except RecursionError as error:  # raised while compiling, it comes from no line
+    except RecursionError as error:  # if the compiler raised it, it has no line
         raise explain_plugin_error(error, file) or UserError(f"not valid Python: {error}", file=file) from None
 
 
 def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
-    """Return an exception that a plug-in raised as an error with its file and line, or None if no plug-in raised it.
+    """Return a `UserError` with the file and line of an exception, or None if no plug-in raised the exception.
 
     Args:
         error: The exception.
@@ -181,7 +188,7 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
 
 @contextmanager
 def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
-    """Turn every exception that a plug-in raises into a `UserError` with its file and line.
+    """Convert every exception that a plug-in raises to a `UserError` with its file and line.
 
     This includes `SystemExit`: `sys.exit(0)` or `os._exit(0)` in a plug-in must not end a study successfully. It also
     includes a `KeyboardInterrupt` that a plug-in raises, but not Ctrl-C.
@@ -192,7 +199,7 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
         used: The components in use; the message names those of plug-ins.
 
     Raises:
-        UserError: A plug-in raised an exception.
+        UserError: if a plug-in raised an exception.
     """
     try:
         yield
@@ -216,10 +223,10 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
 
 @contextmanager
 def forbid_changes() -> Iterator[None]:
-    """Raise if plug-ins changed shared state, in a config class or an `init`, and restore it.
+    """On exit, restore shared state that plug-ins changed since they were loaded, for example in an `init`.
 
     Raises:
-        UserError: Shared state was changed since the plug-ins were loaded, other than values that may be caches.
+        UserError: if plug-ins changed shared state other than values that may be caches.
     """
     try:
         yield
@@ -230,12 +237,12 @@ def forbid_changes() -> Iterator[None]:
 
 
 def check_unchanged(when: str = "after it was loaded") -> None:
-    """Raise if plug-ins, or their threads, changed shared state since they were loaded, and restore it.
+    """Restore shared state that plug-ins, or their threads, changed since they were loaded.
 
-    It takes a tenth of a second, and no time without plug-ins.
+    The check takes about 0.1 s if plug-ins are loaded, and no time otherwise.
 
     Raises:
-        UserError: Shared state was changed, other than values that may be caches.
+        UserError: if plug-ins changed shared state other than values that may be caches.
     """
     if changed := _put_back_later_changes():
         word = re.findall(r"\w+", changed[0].name)[-1].encode()
@@ -253,9 +260,9 @@ def _put_back_later_changes() -> list[Change]:
 
 
 def _undo(before: Snapshot, name: str) -> list[Change]:
-    """Undo and return all changes of a plug-in other than the registration of its kinds.
+    """Undo and return all changes that a plug-in made, except the registration of its kinds.
 
-    A process that continues, such as a notebook's, must not keep rejected changes.
+    A process that continues after the error, such as a notebook's kernel, must not keep rejected changes.
     """
     changed = [change for change in before.changes() if getattr(change.after, "__module__", "") != name
                or not change.name.startswith("taetpu.core.registry._KINDS")]  # fmt: skip

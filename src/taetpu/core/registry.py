@@ -13,7 +13,8 @@ C = TypeVar("C", bound=Component)
 
 KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
-# The modules with the built-in kinds, imported when a slot is first used, which keeps importing taetpu cheap.
+# The modules with the built-in kinds. A module is imported when its slot is first used, so that importing taetpu is
+# fast.
 BUILTIN_MODULES = {
     "mixer": "taetpu.nn.attention",
     "position": "taetpu.nn.position",
@@ -41,14 +42,14 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
     Args:
         slot: The name of the slot.
-        kind: The name of the kind, of letters, digits, `_`, `+` and `-`.
+        kind: The name of the kind. It may contain letters, digits, `_`, `+` and `-`.
 
     Returns:
         A class decorator.
 
     Raises:
-        UserError: The slot is unknown, the kind is not a valid name or taken by another class, or the class is not a
-            `Component`.
+        UserError: if the slot is unknown, if the kind is not a valid name or is registered by another class, or if the
+            class is not a `Component`.
     """
     if not isinstance(slot, str) or slot not in BUILTIN_MODULES:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN_MODULES))

@@ -16,7 +16,7 @@ def cpu_cores() -> int:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled programs and measurements: `TAETPU_CACHE`, or one in the user's cache folder."""
+    """Return the folder for compiled programs and measurements: `TAETPU_CACHE`, or `taetpu` in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("TAETPU_CACHE") or Path(base) / "taetpu")
 
@@ -24,11 +24,12 @@ def cache_folder() -> Path:
 def prepare_jax(*, cpu: bool = False) -> None:
     """Set the variables that jax reads at import, unless the user has set them.
 
-    On a machine without accelerators jax uses the CPU, each core as one XLA device, so that a pack's runs spread over
-    the cores. Compiled programs are cached on disk.
+    On a machine without accelerators, jax uses the CPU. Each core is one XLA device, so that the runs of a pack are
+    distributed over the cores. Compiled programs are cached on disk.
 
     Args:
-        cpu: Use the CPU even if the machine has accelerators, for example to inspect programs for other machines.
+        cpu: Whether to use the CPU even if the machine has accelerators, for example to inspect programs for other
+            machines.
     """
     if "jax" in sys.modules:
         return
@@ -45,6 +46,6 @@ def prepare_jax(*, cpu: bool = False) -> None:
 
 
 def call_prepared(cpu: bool, module: str, name: str, *arguments: Any) -> Any:
-    """Prepare jax, then import a module and return the result of one of its functions; for processes of Ray."""
+    """Prepare jax, import a module and return the result of calling one of its functions. Used in Ray processes."""
     prepare_jax(cpu=cpu)
     return getattr(import_module(module), name)(*arguments)

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, which can be delayed, and of SIGTERM, which announces that the machine is preempted."""
+"""Handling of Ctrl-C, which can be delayed, and of SIGTERM, which announces that the machine will be preempted."""
 
 import gc
 import signal
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C as a signal, as opposed to a `KeyboardInterrupt` that other code raises."""
+    """The exception for a Ctrl-C, as opposed to a `KeyboardInterrupt` that other code raises."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an exception is a Ctrl-C.
+    """Return whether an exception was caused by Ctrl-C.
 
-    With Python's own handler, outside `raise_interrupts`, every `KeyboardInterrupt` counts as one.
+    If Python's default handler is installed, as outside `raise_interrupts`, every `KeyboardInterrupt` counts.
     """
     if type(error) is KeyboardInterrupt:
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -27,8 +27,8 @@ def is_interrupt(error: BaseException) -> bool:
 def raise_interrupts() -> Iterator[Callable[[], None]]:
     """Raise `Interrupted` on Ctrl-C, and again at each later call of the yielded function.
 
-    Python prints and drops an exception that is raised in a callback of the garbage collector, and JAX registers one:
-    there, only the next call raises.
+    During a callback of the garbage collector, such as JAX's, Ctrl-C does not raise immediately, because Python would
+    print and drop the exception. Only the next call of the function raises then.
     """
     pressed = threading.Event()
 
@@ -56,7 +56,7 @@ def _in_gc_callback(frame: FrameType | None) -> bool:
 
 
 class _Recorder:
-    """A signal handler that records the first Ctrl-C and raises at the second."""
+    """A signal handler that records the first Ctrl-C and raises `Interrupted` on later ones."""
 
     count = 0
 
@@ -68,7 +68,10 @@ class _Recorder:
 
 @contextmanager
 def record_interrupts() -> Iterator[Callable[[], bool]]:
-    """Record Ctrl-C instead of raising it; the yielded function returns whether it was pressed. A second one raises."""
+    """Record the first Ctrl-C instead of raising an exception. A second Ctrl-C raises `Interrupted`.
+
+    The yielded function returns whether Ctrl-C was pressed.
+    """
     recorder = _Recorder()
     with _handler(recorder):
         yield lambda: recorder.count > 0
@@ -76,9 +79,9 @@ def record_interrupts() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def record_sigterm() -> Iterator[Callable[[], bool]]:
-    """Record SIGTERM, the announcement of a preemption; the yielded function returns whether it arrived.
+    """Record the first SIGTERM, which announces a preemption. A second SIGTERM ends the process.
 
-    A second SIGTERM ends the process.
+    The yielded function returns whether SIGTERM was received.
     """
     received = threading.Event()
 
@@ -92,11 +95,11 @@ def record_sigterm() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the block is done; a second one raises at once.
+    """Delay Ctrl-C until the end of the `with` block. A second Ctrl-C raises immediately.
 
-    This protects libraries that run an event loop, whose threads an interruption would leave in an undefined state.
+    This protects libraries that run an event loop: an interruption would leave their threads in an undefined state.
     """
-    if isinstance(signal.getsignal(signal.SIGINT), _Recorder):  # an outer block delays it already
+    if isinstance(signal.getsignal(signal.SIGINT), _Recorder):  # an outer block already delays Ctrl-C
         yield
         return
     with record_interrupts() as interrupted:
@@ -107,7 +110,7 @@ def delay_interrupts() -> Iterator[None]:
 
 @contextmanager
 def _handler(handler: Callable[[int, Any], None], number: signal.Signals = signal.SIGINT) -> Iterator[None]:
-    """Set a signal's handler for a `with` block, in the main thread: only it may set handlers and receives signals."""
+    """Set a signal's handler for a `with` block. Do nothing outside the main thread, which alone can set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

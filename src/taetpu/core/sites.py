@@ -1,7 +1,8 @@
 """Sites: named points of the forward pass where activations are read or edited.
 
-`site("mixer.z", x)` marks a point, at no cost outside a capture. `capture` reads and edits sites, fixed before tracing:
-a context manager around a function that is already jitted would silently have no effect.
+`site("mixer.z", x)` marks a point; it costs nothing outside a capture. `capture` wraps a function to read and edit
+sites. It must be applied before the function is traced, so it is not a context manager, which would silently have no
+effect on a function that is already compiled.
 """
 
 import traceback
@@ -25,9 +26,9 @@ class Edit:
 
     Args:
         site: The name of the site.
-        fn: A pure function of the activation and of `value`; it is part of the program.
-        layer: The only layer to edit, counted from 0; None edits the site everywhere.
-        value: The name of an array in `capture`'s `values`, which may change without recompilation.
+        fn: A pure function of the activation and the value. It is compiled into the program.
+        layer: The layer to edit, counted from 0. If it is None, the site is edited in all layers.
+        value: The name of an array in `capture`'s `values`, which can change without recompilation.
     """
 
     site: str
@@ -42,13 +43,13 @@ class Ragged:
     """The activations of a site whose shape differs between layers, e.g. patterns with different numbers of heads.
 
     Attributes:
-        parts: Arrays `(layers, ...)` of neighbouring layers of one shape, in order.
+        parts: Arrays `(layers, ...)`, in order, each for neighbouring layers with the same activation shape.
     """
 
     parts: tuple[Array, ...]
 
     def over_layers(self, fn: Callable[[Array], Array]) -> Array:
-        """Return one value for each layer: `fn`, `(layers, ...) -> (layers,)`, of each part, concatenated."""
+        """Apply `fn`, `(layers, ...) -> (layers,)`, to each part, and return the concatenated values of all layers."""
         return jnp.concatenate([fn(part) for part in self.parts])
 
     def __jax_array__(self) -> Array:
@@ -67,8 +68,8 @@ class Ragged:
 
 Read = Array | Ragged
 Reads = tuple[dict[str, Read], ...]
-"""The activations that each of the nested captures has read, innermost first."""
-MAX_FRAMES = 40  # stack frames that distinguish two sites of one name
+"""The activations read by each of the nested captures, innermost first."""
+MAX_FRAMES = 40  # stack frames to compare between two sites with the same name
 
 
 def _joined(one: Read, other: Read) -> Read:
@@ -87,9 +88,9 @@ class _Tape:
     edits: tuple[Edit, ...]
     values: Mapping[str, Array]
     seen: set[tuple[str, int | None]]  # the sites that the model has, with their layers; shared by a capture's tapes
-    trace: Any  # the trace of this tape; a read in another one would leak a tracer
+    trace: Any  # the trace of this tape; a read in another trace would leak a tracer
     reads: dict[str, Read]
-    layer: Any = None  # the layer's number inside a stack (a tracer in a scan), else None
+    layer: Any = None  # the number of the layer inside a stack (a tracer in a scan), else None
     layers: Sequence[int | None] = (None,)  # the values that `layer` takes
     places: dict[str, Sequence[str]] = field(default_factory=dict)  # the call stack of each site that was passed
     read_in: dict[str, set[int]] = field(default_factory=dict)  # the layers whose reads were recorded, by site
@@ -99,14 +100,12 @@ class _Tape:
         return name in self.sites or any(edit.site == name for edit in self.edits)
 
 
-_TAPES: ContextVar[tuple[_Tape, ...]] = ContextVar(
-    "tapes", default=()
-)  # of captures inside each other, innermost first
+_TAPES: ContextVar[tuple[_Tape, ...]] = ContextVar("tapes", default=())  # the tapes of nested captures, innermost first
 _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
 def is_requested(name: str) -> bool:
-    """Return whether a capture that is being traced reads or edits a site, for code that is cheaper otherwise.
+    """Return whether a current capture reads or edits a site. Code may take a cheaper path if no capture does.
 
     The call also registers the site as present.
     """
@@ -124,7 +123,7 @@ def site(name: str, x: Array) -> Array:
         x: The activation.
 
     Raises:
-        UserError: The site is read or edited, and another one of this name was passed in the same layer.
+        UserError: if the site is read or edited, and a site with the same name was already marked in the same layer.
     """
     if not _TAPES.get() or not is_requested(name):
         return x
@@ -139,16 +138,16 @@ def site(name: str, x: Array) -> Array:
             if edit.site == name:
                 new = edit.fn(x, tape.values[edit.value] if edit.value else None).astype(x.dtype)
                 x = new if edit.layer is None else jnp.where(tape.layer == edit.layer, new, x)
-    for tape in requesting:  # every capture reads the activation after all edits
+    for tape in requesting:  # every capture reads the fully edited activation
         if name in tape.sites:
             tape.reads[name] = x
     return x
 
 
 def _check_single(tape: _Tape, name: str) -> None:
-    """Raise `UserError` if a requested site was passed before: one read would hide the other.
+    """Raise `UserError` if a requested site was already marked, because one read would overwrite the other.
 
-    Outside the layers, edits apply to every pass, for example if a model is called twice.
+    Outside the layers, a site that is only edited may be marked several times, for example if a model is called twice.
     """
     if name not in tape.sites and tape.layer is None:
         return
@@ -166,10 +165,10 @@ def _listed(layers: Iterable[Any]) -> str:
 
 
 def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
-    """Return the body of a scan over `layers` with new tapes: `wrapped(layer, *args) -> (body(*args), reads)`.
+    """Wrap the body of a scan over `layers` with new tapes: `wrapped(layer, *args) -> (body(*args), reads)`.
 
-    Wrap the body in every call: jax caches traces by function identity, and a cached body would be replayed without
-    tapes.
+    Wrap the body again for every scan: jax caches traces by function identity, and a cached trace does not record reads
+    on the current tapes.
     """
 
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
@@ -185,16 +184,16 @@ def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callabl
 
 
 def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
-    """Add a stack's reads to the enclosing tapes; several stacks are concatenated along the layer axis.
+    """Add a stack's reads to the enclosing tapes. Reads of several stacks are concatenated along the layer axis.
 
-    Reads of layers with different shapes become `Ragged`.
+    Reads whose shape differs between layers become `Ragged`.
 
     Args:
         reads: The reads of each capture, with arrays `(layers, ...)`.
         layers: The numbers of the stack's layers.
 
     Raises:
-        UserError: A layer's site is read a second time, because the model is called twice.
+        UserError: if a site is read twice in the same layer, because the model is called twice.
     """
     for tape, found in zip(_TAPES.get(), reads, strict=True):
         for name, value in found.items():
@@ -210,8 +209,8 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
     """Return `g(*args, values={}) -> (fn(*args), {site: activation})`, which reads and edits sites.
 
     Activations inside a stack have a leading layer axis. Write `jit(capture(f))` or `jit(vmap(capture(f)))`, never
-    `capture(jit(f))`. Captures can be nested: inner edits are applied first, and all captures read the result of every
-    edit.
+    `capture(jit(f))`. Captures can be nested. The edits of inner captures are applied first, and all captures read the
+    fully edited activation.
 
     Args:
         fn: The function whose sites are read.
@@ -219,8 +218,8 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
         edits: The edits to apply.
 
     Raises:
-        UserError: The model has no such site, does not have it in the layer of an edit, or has two of one name in a
-            layer. It is raised while tracing.
+        UserError: if the model has no such site, if the layer of an edit does not contain it, or if a layer marks it
+            twice. The error is raised during tracing.
     """
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}
@@ -239,7 +238,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
 
 
 def find_sites(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]:
-    """Trace `fn(*args)` and return its sites, each with the numbers of its layers (empty: outside the layers)."""
+    """Trace `fn(*args)` and return its sites, each with its layer numbers (empty outside the layers)."""
     seen: set[tuple[str, int | None]] = set()
 
     def noted(*args: Any) -> Any:

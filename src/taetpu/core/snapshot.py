@@ -1,6 +1,6 @@
-"""A snapshot of the state that all runs share and no plug-in may change.
+"""A snapshot of the state that all runs share and that plug-ins must not change.
 
-It covers taetpu's modules, functions of the libraries, jax's settings and environment variables.
+It covers taetpu's modules, the functions of libraries, jax's settings and environment variables.
 """
 
 import os
@@ -24,8 +24,8 @@ TABLES = {
     "jax._src.interpreters.batching": ("primitive_batchers", "fancy_primitive_batchers"),
     "jax._src.interpreters.mlir": ("_lowerings", "_platform_specific_lowerings"),
 }
-"""jax's tables of rules for primitives, by module. A plug-in may add its own primitives."""
-MAX_DEPTH = 8  # containers within containers
+"""jax's tables of rules for primitives, by module. Plug-ins may add rules for new primitives."""
+MAX_DEPTH = 8  # maximum nesting of containers
 ABSENT = object()
 
 # Attributes of a class that Python and pydantic may set when it is first used.
@@ -34,10 +34,10 @@ CHECKED_ATTRIBUTES = ("__pydantic_fields__", "__pydantic_validator__", "__pydant
 
 
 class Change(NamedTuple):
-    """A change of the value that `owner` holds under `key`; `ABSENT` stands for no value.
+    """A change to the value that `owner` holds under `key`. `before` or `after` is `ABSENT` if there is no value.
 
     Attributes:
-        cache: Whether the value may be a cache of the program itself: its name begins with an underscore.
+        cache: Whether the value may be one of taetpu's caches, because its name begins with an underscore.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _set(config: Any, name: str, value: Any) -> None:
 
 
 class _Held(NamedTuple):
-    """A container of values with a copy of its content: a dict, or a tuple of a list's or a set's items."""
+    """A container and a copy of its content: a tuple for the items of a list or set, a dict for anything else."""
 
     name: str
     owner: Any
@@ -96,7 +96,7 @@ class Snapshot:
         self._variables, self._settings = _variables(), _settings()
 
     def changes(self) -> list[Change]:
-        """Return the changes since construction, by name. Modules imported since then are ignored."""
+        """Return the changes since construction, sorted by name. Modules imported since then are ignored."""
         found = [change for held in self._held for change in _changed(held)]
         found += _differences("os.environ[{!r}]", os.environ, self._variables, _variables())
         found += _differences("jax.config.{}", _config(), self._settings, _settings())
@@ -192,7 +192,7 @@ def _may_be_cache(owner: Any, key: Any, value: Any) -> bool:
 
 
 def _counts(owner: Any, key: Any, before: Any, after: Any, ours: bool) -> bool:
-    """Return whether a change can affect other runs, unlike one by an import, a first use or a library's cache."""
+    """Return whether a change can affect other runs. Imports, first uses and caches of libraries cannot."""
     if isinstance(owner, ModuleType):
         if str(key).startswith("__") or (before is ABSENT and isinstance(after, ModuleType)):
             return False

@@ -1,7 +1,7 @@
 """The split of a config into a program's static structure and its traced numbers.
 
 A field marked `Traced` holds a number that enters the compiled program as an array, so that runs that differ only in
-such fields share one compiled program. `split` extracts these numbers from a config tree, `bind` inserts arrays or
+such fields share one compiled program. `split` extracts these numbers from a config tree. `bind` inserts arrays or
 tracers.
 """
 
@@ -18,7 +18,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
     Args:
         config: The config.
-        live: Fields, as paths with `*` for numbers, that are traced even if neutral here; see `Traced.promote`.
+        live: Wildcard paths of fields that are traced even if their value is neutral (see `Traced.promote`).
 
     Returns:
         The structure, with a `Hole` for each traced number, and the numbers by path.
@@ -52,7 +52,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
 
 def promoted_fields(config: Config) -> frozenset[str]:
-    """Return the promotable fields that are not neutral in a config, as wildcard paths, for `live`."""
+    """Return the wildcard paths of a config's promotable fields whose value is not neutral, for `split`'s `live`."""
     found: set[str] = set()
 
     def visit(node: Any, path: tuple[str, ...]) -> None:
@@ -74,7 +74,7 @@ def promoted_fields(config: Config) -> frozenset[str]:
 
 
 def bind(structure: C, numbers: Mapping[str, Any]) -> C:
-    """Insert numbers (arrays or tracers) into the holes of a structure, to build a model from."""
+    """Return the structure with its holes filled with `numbers` (arrays or tracers by path)."""
 
     def visit(node: Any, path: tuple[str, ...]) -> Any:
         if isinstance(node, Hole):
@@ -97,7 +97,7 @@ def bind(structure: C, numbers: Mapping[str, Any]) -> C:
 
 
 def wildcard_path(path: tuple[str, ...]) -> str:
-    """Return a path with every number replaced by `*`."""
+    """Return a dotted path in which every number is replaced by `*`."""
     return ".".join("*" if part.isdigit() else part for part in path)
 
 

@@ -1,4 +1,4 @@
-"""The temporary folder of this process. It is removed at exit; a later process removes those of killed processes."""
+"""The temporary folder of this process. It is removed at exit. Later processes remove the folders of killed ones."""
 
 import atexit
 import fcntl
@@ -15,15 +15,15 @@ from taetpu.core.runtime import cache_folder
 
 LOCK, SWEPT = "lock", "swept"
 LOCK_KEPT_SECONDS = 600
-"""Seconds for which the lock file of a dead process is kept: longer than a claim in a bucket is valid."""
+"""The time for which a dead process's lock file is kept, in seconds. It exceeds the validity of a claim in a bucket."""
 
 
 @cache
 def process_folder() -> Path:
-    """Return the folder, which the first call creates.
+    """Return the temporary folder of this process. The first call creates it.
 
     Raises:
-        UserError: It cannot be created.
+        UserError: if the folder cannot be created.
     """
     top = cache_folder() / "scratch"
     with disk.explain_os_error("create the folder", top):
@@ -38,12 +38,12 @@ def process_folder() -> Path:
 
 
 def process_lock() -> Path:
-    """Return a file that is locked while this process lives."""
+    """Return the path of a file that is locked while this process is running."""
     return process_folder() / LOCK
 
 
 def is_abandoned(lock: Path) -> bool:
-    """Return whether the process of a lock file is dead; False if the file does not exist."""
+    """Return whether a lock file exists and its process is dead."""
     try:
         with lock.open("r") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,13 +55,13 @@ def is_abandoned(lock: Path) -> bool:
 def remove_abandoned() -> None:
     """Remove the folders of dead processes.
 
-    The lock file stays for `LOCK_KEPT_SECONDS`: it shows that other claims of the same process are abandoned.
+    Each lock file is kept for `LOCK_KEPT_SECONDS`, because it shows that other claims by its process are abandoned.
     """
     for lock in process_folder().parent.glob(f"*/{LOCK}"):
         if not is_abandoned(lock):
             continue
         swept = lock.with_name(SWEPT)
-        with suppress(OSError):  # another process removes it at the same time
+        with suppress(OSError):  # another process removes the folder at the same time
             if swept.exists() and time.time() - swept.stat().st_mtime > LOCK_KEPT_SECONDS:
                 shutil.rmtree(lock.parent)
                 continue

@@ -13,5 +13,5 @@ def leaves_by_path(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> d
 
 
 def count_elements(tree: Any) -> int:
-    """Return the number of elements in a tree of arrays or of their shapes."""
+    """Return the number of elements in a tree of arrays or array shapes."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

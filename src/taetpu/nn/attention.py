@@ -27,7 +27,7 @@ class NoMixer(Component):
     """The block mixes nothing between positions: neither the branch nor its norm exists."""
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> None:
-        """Return None: there is no module."""
+        """Return None, because there is no module."""
         return
 
 
@@ -77,7 +77,7 @@ class AttentionConfig(Component):
         return {**data, "num_kv_heads": None} if same else data
 
     def check(self, dims: Dims) -> None:
-        """Raise `UserError` if it cannot be built at the given sizes."""
+        """Raise `UserError` if this component cannot be built at the given sizes."""
         try:
             self.scores.check(dims)
         except UserError as error:
@@ -104,7 +104,7 @@ class AttentionConfig(Component):
             )
 
     def cache_size(self, dims: Dims) -> int:
-        """Return the size of a token's keys and values, which text generation caches."""
+        """Return the number of elements in a token's keys and values, which text generation caches."""
         return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":

@@ -49,7 +49,7 @@ class LayerConfig(Config):
     """Branches to switch off, in training and evaluation: `mixer`, `ffn` or `layer`."""
 
     def check(self, dims: Dims) -> None:
-        """Raise `UserError` if a component cannot be built at these sizes, or a dropped part does not exist."""
+        """Raise `UserError` if a component cannot be built at these sizes, or if a dropped part does not exist."""
         for slot in SLOTS:
             try:
                 getattr(self, slot).check(dims)
@@ -103,7 +103,7 @@ def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Str
 
 
 def skip_branch(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
-    """Return x: the layer has no such branch."""
+    """Return `x` unchanged, for a layer without the branch."""
     return x
 
 

@@ -1,6 +1,7 @@
-"""Building blocks of components: the model's sizes, the context of a call, projections, fixed numbers.
+"""Building blocks for components: the model's sizes, the context of a call, projections and fixed numbers.
 
-Shape legend, here and in the slots: batch, seq, dim; head, head_dim; hidden = the inner size of a feed-forward.
+Shape annotations, here and in the slots, use the names batch, seq, dim, head, head_dim and hidden (the inner size of a
+feed-forward network).
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Dims:
     vocab_size: int
     bias: bool
     init: Init
-    dropout: Any = 0.0  # a rate, a tracer, or 0.0: then no dropout exists in the program
+    dropout: Any = 0.0  # a rate or a tracer; with the number 0.0, the program contains no dropout
 
     def weight(
         self,
@@ -47,13 +48,14 @@ class Dims:
     ) -> Float[Array, "..."]:
         """Draw a weight from the model's init.
 
-        A weight with more than two axes is drawn as matrices, so that an init handles only matrices.
+        If `in_axes` is given, the weight is drawn as one or more matrices and then reshaped, so that an init needs to
+        handle only matrices.
 
         Args:
             key: The key of the weight.
             shape: The shape of the weight.
-            role: `in`, `out` (it writes to the residual stream), `embedding` or `position`.
-            in_axes: The axes that its product contracts; by default the first axis of a matrix.
+            role: `in`, `out` (a projection to the residual stream), `embedding` or `position`.
+            in_axes: The axes that a product with the weight contracts. By default, this is the first axis of a matrix.
             batch_axes: The axes over independent matrices, such as heads or experts.
         """
         if in_axes is None:
@@ -70,13 +72,13 @@ class Dims:
         return turned.transpose([order.index(i) for i in range(len(shape))])
 
     def zeros(self, size: int, bias: bool | None) -> Float[Array, " size"] | None:
-        """Return a zero bias vector, or None without a bias; `bias=None` uses the model's setting."""
+        """Return a zero bias vector, or None if there is no bias. `bias=None` uses the model's setting."""
         return jnp.zeros(size) if (self.bias if bias is None else bias) else None
 
 
 @dataclass(frozen=True)
 class Context:
-    """The inputs of a component besides the activation."""
+    """The inputs to a component other than the activation."""
 
     tokens: Int[Array, "batch seq"]
     positions: Int[Array, " seq"]
@@ -122,8 +124,8 @@ def project(
 ) -> Float[Array, "*lead size_out"]:
     """Return `x @ w + b` as one rank-2 product in x's precision, accumulated in `out` (default: x's dtype).
 
-    Rank 2 because XLA's CPU backend fuses element-wise operations into rank-3 gradients and leaves its fast path
-    (measured: a train step took twice as long).
+    The product has rank 2, because XLA's CPU backend fuses element-wise operations into the gradients of rank-3
+    products and then does not use its fast path. With rank-3 products, a train step was measured to take twice as long.
     """
     y = matmul(flatten_rows(x), w.astype(x.dtype), out)
     y = y if b is None else y + b.astype(y.dtype)
@@ -131,7 +133,7 @@ def project(
 
 
 class Identity(eqx.Module):
-    """The identity of its first argument."""
+    """The identity function of the first argument, which ignores all others."""
 
     def __call__(self, x: Array, *rest: Any) -> Array:
         """Return the first argument."""
@@ -141,7 +143,7 @@ class Identity(eqx.Module):
 class Dropout(eqx.Module):
     """Inverted dropout with probability `rate` if there is a key. Srivastava et al. 2014.
 
-    The rate stays in float32 for every x: in bfloat16 a keep rate of 0.999 is 1, which drops nothing.
+    The rate is float32 for every dtype of `x`. In bfloat16, a keep rate of 0.999 would round to 1 and drop nothing.
     """
 
     rate: Fixed

@@ -1,4 +1,4 @@
-"""Options of how a model is computed: they change the last bits of its numbers, not their meaning."""
+"""Options for the computation of a model. They can change the last bits of its results, not what is computed."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +14,15 @@ from taetpu.nn.stack import Stack
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Options that replace nodes of a built model. The defaults leave a model as it is built.
+    """Options that replace nodes in a built model. The default options leave the model unchanged.
 
     Attributes:
-        unroll: Layers per iteration of a deep stack's loop.
-        remat: The activations that the backward pass keeps (`nn.stack.REMAT`).
-        attention: The path of built-in attention, where it is supported (`nn.kernels.PATHS`). A component with another
-            path keeps it.
-        loss_chunk: The number of tokens whose logits exist at once if only their loss is needed; None for all.
+        unroll: The number of layers per iteration in the loop of a deep stack.
+        remat: The activations that are kept for the backward pass, as a key of `nn.stack.REMAT`.
+        attention: The path for built-in attention, as a key of `nn.kernels.PATHS`. It computes the calls that it
+            supports. Components with another path are not changed.
+        loss_chunk: The number of tokens for which logits are computed at once if only the loss is needed. None means
+            all tokens.
     """
 
     unroll: int = 1
@@ -31,16 +32,16 @@ class ComputeOptions:
 
     @property
     def non_default(self) -> dict[str, Any]:
-        """The options that are not at their default, without `unroll`."""
+        """The options that differ from their default, by name, except `unroll`."""
         options = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
         return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:
-        """Return a model, or trees of its structure such as gradients and moments, with these options.
+        """Apply the options to a model, or to trees with its structure, such as gradients and moments.
 
         Args:
             tree: The model, or a tree that contains models.
-            counted: Replace kernels by stand-ins that only occupy memory, on a machine that may not have the kernel.
+            counted: Whether to replace kernels with placeholders, to estimate memory on a machine without the kernel.
         """
         path = PATHS[self.attention]
         path = MemoryStandIn(path) if counted and isinstance(path, Kernel) else path
@@ -63,7 +64,7 @@ class ComputeOptions:
 def uses_plain_attention(node: Any) -> bool:
     """Return whether a node is attention on the built-in plain path, which kernels can replace.
 
-    The exact type is compared: a subclass of `Plain` computes something else.
+    The exact type is compared, because a subclass of `Plain` may compute something else.
     """
     return isinstance(node, Attention) and type(node.path) is Plain
 

@@ -1,4 +1,4 @@
-"""Slot `embedding`: tokens to vectors, and vectors to logits, for each position independently."""
+"""Slot `embedding`: the maps from tokens to vectors and from vectors to logits, independently at each position."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,10 +14,10 @@ from taetpu.nn.common import Dims, project
 
 
 def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-    """Return the rows of `tokens`.
+    """Return the rows of a table for the given tokens.
 
     Raises:
-        UserError: A token is not in the vocabulary; indexing would return the last row. Tracers are not checked.
+        UserError: if a token is not in the vocabulary. Indexing would return the last row. Tracers are not checked.
     """
     if not isinstance(tokens, Tracer):
         check_tokens(np.asarray(tokens), len(table))
@@ -53,7 +53,7 @@ class Tied(eqx.Module):
         return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
-        """Return the logits, float32."""
+        """Return the logits in float32."""
         return project(x, self.weight.T, out=jnp.float32)
 
 
@@ -80,5 +80,5 @@ class Untied(eqx.Module):
         return gather_rows(self.weight, tokens)
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
-        """Return the logits, float32."""
+        """Return the logits in float32."""
         return project(x, self.unembed, out=jnp.float32)

@@ -22,7 +22,7 @@ class NoFFN(Component):
     """The block has no feed-forward branch: neither it nor its norm exists."""
 
     def init(self, dims: Dims, *, key: Key) -> None:
-        """Return None: there is no module."""
+        """Return None, because there is no module."""
         return
 
 
@@ -30,7 +30,7 @@ def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> 
     """Return `hidden`, or `mult * dim` rounded to a multiple.
 
     Raises:
-        UserError: The size is 0 or too large; the path is `mult`.
+        UserError: if the size is 0 or too large. The path of the error is `mult`.
     """
     if mult * dim > MAX_SIZE:
         problem = f"mult={mult:g} times dim={dim} is an inner size above {MAX_SIZE}"
@@ -57,7 +57,7 @@ class MLPConfig(Component):
     activation: ClassVar[str]
 
     def check(self, dims: Dims) -> None:
-        """Raise `UserError` if it cannot be built at the given sizes."""
+        """Raise `UserError` if this component cannot be built at the given sizes."""
         inner_size(self.mult, self.hidden, dims.dim)
 
     def init(self, dims: Dims, *, key: Key) -> "MLP":
@@ -135,7 +135,7 @@ class SwiGLUConfig(Component):
     """Whether projections have biases; `none`: as `model.bias`."""
 
     def check(self, dims: Dims) -> None:
-        """Raise `UserError` if it cannot be built at the given sizes."""
+        """Raise `UserError` if this component cannot be built at the given sizes."""
         inner_size(self.mult, self.hidden, dims.dim, multiple=8)
 
     def init(self, dims: Dims, *, key: Key) -> "SwiGLU":

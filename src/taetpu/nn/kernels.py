@@ -1,11 +1,11 @@
-"""Paths of attention: implementations that compute the output of each head from queries, keys and values.
+"""Attention paths: implementations that compute the output of each head from queries, keys and values.
 
 `PLAIN` computes every kind of attention with XLA. The others are kernels that never materialise the scores: cuDNN on
-NVIDIA GPUs, and splash attention (Pallas) on TPUs. A call that a kernel does not support (`refusal`) takes the plain
-path.
+NVIDIA GPUs, and splash attention (Pallas) on TPUs. The plain path computes the calls that a kernel does not
+support (see `Kernel.refusal`).
 
-All paths compute the same up to rounding. The scale is a traced number, and kernels need theirs at compile time, so it
-is multiplied into the queries.
+All paths return the same values up to rounding. Kernels need a scale at compile time, but the model's scale is traced,
+so the queries are multiplied by it.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ KVHeads = Float[Array, "batch kv_head seq head_dim"]
 Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # activations that only the plain path materialises
-LANES = 128  # of a TPU's vector unit: splash attention needs a multiple of it in keys
-MAX_HEAD_DIM = 128  # with blocks of 512 and heads of 1024 splash attention has too little vector memory on a v5e
-CHECKPOINT_NAME = "attention"  # the name by which `jax.checkpoint` policies keep a kernel's output
+LANES = 128  # lanes of a TPU's vector unit; splash attention requires a multiple of it as the number of keys
+MAX_HEAD_DIM = 128  # with blocks of 512 and a head_dim of 1024, splash attention exceeds a v5e's vector memory
+CHECKPOINT_NAME = "attention"  # the name by which `jax.checkpoint` policies recognise a kernel's output
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Call:
         seq: The length of the sequences.
         head_dim: The width of a head.
         dtype: The dtype of queries, keys and values.
-        scored: The scores are changed before the softmax (slot `scores`).
-        drawn: Dropout is applied to the pattern.
-        observed: The scores or the pattern are read or edited (`core.sites`).
+        scored: Whether the scores are changed before the softmax (slot `scores`).
+        drawn: Whether dropout is applied to the pattern.
+        observed: Whether the scores or the pattern are read or edited (`core.sites`).
     """
 
     seq: int
@@ -55,21 +55,21 @@ class Call:
 
 
 def describe_call(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
-    """Return the properties of a call of an `Attention` module; in `training` there is a random key."""
+    """Return the properties of a call to an `Attention` module. In `training`, the call has a random key."""
     scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
     head_dim = attention.wq.shape[-1] // attention.num_heads
     return Call(seq, head_dim, jnp.dtype(dtype), scored, drawn and training, observed)
 
 
 class Plain(eqx.Module):
-    """softmax(scale q k) v, with the scores in memory: every kind of scores, mask, dropout and site."""
+    """softmax(scale q k) v, with the scores in memory. This path supports all scores, masks, dropout and sites."""
 
     name: ClassVar = "plain"
     platform: ClassVar = ""  # any
     needs: ClassVar = "nothing"
 
     def refusal(self, call: Call) -> None:
-        """Return the reason why the path does not take a call, or None."""
+        """Return None, because this path supports every call."""
         return
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
@@ -87,7 +87,8 @@ class Plain(eqx.Module):
     def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
         """Return softmax(scores) v, normalised after the product unless the pattern is observed.
 
-        The product is smaller than the pattern, and no gradient is summed over the pattern.
+        Normalising after the product is cheaper: the product is smaller than the pattern, and no gradient has to be
+        summed over the pattern.
         """
         pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         total = pattern.sum(-1, keepdims=True)
@@ -101,9 +102,9 @@ PLAIN = Plain()
 
 
 class Kernel(eqx.Module):
-    """A path that computes supported calls with a kernel, and others with the plain path.
+    """A path that computes supported calls with a kernel, and other calls with the plain path.
 
-    Keys are masked by their index in the sequence, which is the order of `Context.positions`.
+    Kernels mask keys by their index in the sequence. The result is the same, because `Context.positions` is ascending.
     """
 
     name: ClassVar[str]
@@ -111,8 +112,8 @@ class Kernel(eqx.Module):
     needs: ClassVar[str]
 
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
-        """Return the output of each head, from the plain path where the kernel does not take the call."""
-        observed = True in [is_requested(name) for name in SITES]  # not `any`: the call registers both sites
+        """Return the output of each head, computed by the plain path if the kernel does not support the call."""
+        observed = True in [is_requested(name) for name in SITES]  # not `any`, which might register only one site
         call = describe_call(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
@@ -120,11 +121,11 @@ class Kernel(eqx.Module):
         return self.attend(q, k, v, causal=attention.causal)
 
     def refusal(self, call: Call) -> str | None:
-        """Return the reason why this path does not take a call, or None."""
+        """Return the reason why the kernel does not support a call, or None if it does."""
         return next(self.refusals(call), None)
 
     def refusals(self, call: Call) -> Iterator[str]:
-        """Yield the reasons why the kernel does not take a call."""
+        """Yield the reasons why the kernel does not support a call."""
         if call.scored:
             yield "its scores are changed before the softmax, by numbers that are no constants of the program"
         if call.drawn:
@@ -133,7 +134,7 @@ class Kernel(eqx.Module):
             yield f"{' or '.join(SITES)} is looked at"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
-        """softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
+        """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         raise NotImplementedError
 
 
@@ -145,7 +146,7 @@ class CuDNN(Kernel):
     needs: ClassVar = "an NVIDIA GPU, Ampere or later"
 
     def refusals(self, call: Call) -> Iterator[str]:
-        """Yield the reasons why the kernel does not take a call."""
+        """Yield the reasons why the kernel does not support a call."""
         yield from super().refusals(call)
         if call.dtype != jnp.bfloat16:
             yield f"cuDNN computes it in bfloat16, not {call.dtype}"
@@ -163,7 +164,7 @@ class Splash(Kernel):
     """Splash attention of `jax.experimental.pallas`: flash attention that skips fully masked blocks.
 
     Attributes:
-        block: The most queries, and the most keys, of a block.
+        block: The maximum number of queries, and of keys, in a block.
         interpret: Whether to interpret the kernel on any device, for tests.
     """
 
@@ -175,7 +176,7 @@ class Splash(Kernel):
     interpret: bool = eqx.field(static=True, default=False)
 
     def refusals(self, call: Call) -> Iterator[str]:
-        """Yield the reasons why the kernel does not take a call."""
+        """Yield the reasons why the kernel does not support a call."""
         yield from super().refusals(call)
         if call.seq % LANES:
             yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
@@ -183,8 +184,8 @@ class Splash(Kernel):
             yield f"splash attention is taken for a head_dim of at most {MAX_HEAD_DIM}, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
-        # Imported here: Pallas for TPUs takes as long to import as the rest of the model.
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
+        # Imported here, because importing Pallas for TPUs takes as long as importing the rest of the model.
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
@@ -202,16 +203,16 @@ class Splash(Kernel):
 
 
 class MemoryStandIn(Kernel):
-    """A placeholder for a kernel in memory estimates on any machine: it takes the same calls and returns zeros."""
+    """A placeholder for a kernel in memory estimates on any machine. It supports the same calls and returns zeros."""
 
     kernel: Kernel
 
     def refusals(self, call: Call) -> Iterator[str]:
-        """Yield the reasons why the kernel does not take a call."""
+        """Yield the reasons why the kernel does not support a call."""
         return self.kernel.refusals(call)
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
-        """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
+        """Return zeros in the shape of the output."""
         return checkpoint_name(jnp.zeros_like(q), CHECKPOINT_NAME)
 
 

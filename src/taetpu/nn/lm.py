@@ -1,4 +1,4 @@
-"""The language model: embedding, positions, layers, final norm, logits; and its config, written and resolved."""
+"""The language model (embedding, positions, layers, final norm and logits), and its written and resolved config."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -68,7 +68,7 @@ class ModelConfig(Config):
         """Return the config with every layer written out.
 
         Raises:
-            UserError: A layer does not exist or rejects a setting; the path starts at `layers`.
+            UserError: if a layer does not exist or rejects a setting. The path of the error starts with `layers`.
         """
         base = {slot: getattr(self, slot) for slot in SLOTS}
         own: dict[int, dict[str, Any]] = {}
@@ -88,7 +88,7 @@ class ModelConfig(Config):
 
 
 def select_layers(where: int | str, num_layers: int) -> list[int]:
-    """Return the layer numbers of a key of `layers`: an index, negative from the end, or a slice such as `0:2`."""
+    """Return the layers that a key of `layers` selects: an index (negative from the end) or a slice such as `0:2`."""
     text = str(where)
     try:
         if ":" in text:
@@ -109,9 +109,9 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer written out: the input of the build and of a run's identity.
+    """The model with every layer written out, from which models and the identities of runs are computed.
 
-    Its defaults are those of `ModelConfig`, which a run's identity omits.
+    Fields have the same defaults as in `ModelConfig`. A run's identity omits fields that equal their default.
     """
 
     dim: Annotated[int, Field(gt=0, le=MAX_DIM)]
@@ -128,7 +128,7 @@ class LMConfig(Config):
         return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
 
     def check(self, vocab_size: int, seq_len: int) -> None:
-        """Raise `UserError` if a part cannot be built at these sizes; the path starts in this config."""
+        """Raise `UserError` if a part cannot be built at these sizes. The error's path is relative to this config."""
         dims = self.dims(vocab_size, seq_len)
         for i, layer in enumerate(self.layers):
             try:
@@ -146,10 +146,10 @@ class LMConfig(Config):
         """Return a newly initialised model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
 
         Args:
-            vocab_size: The number of tokens.
-            seq_len: The longest sequence.
+            vocab_size: The number of different tokens.
+            seq_len: The maximum length of a sequence.
             key: The key of the parameters.
-            apart: Leave equal neighbouring layers unstacked (see `build_stacks`).
+            apart: Whether to build one stack per layer (see `build_stacks`).
         """
         dims = self.dims(vocab_size, seq_len)
         final = self.norm.placement == "pre"
@@ -163,17 +163,17 @@ class LMConfig(Config):
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-    """Return a newly initialised model from a loaded config, whose masks are not encoded yet.
+    """Return a newly initialised model from a config as loaded, in which masks are not encoded yet.
 
     Raises:
-        UserError: A part cannot be built at these sizes.
+        UserError: if a part cannot be built at these sizes.
     """
     config.check(vocab_size, seq_len)
     return bind(*split(config, promoted_fields(config))).build(vocab_size, seq_len, key=key)
 
 
 class LM(eqx.Module):
-    """A decoder over tokens. Post-norm models have no final norm: their last block ends with one."""
+    """A decoder over tokens. Post-norm models have no final norm, because their last block ends with a norm."""
 
     embedding: Any
     position: Any
@@ -207,7 +207,7 @@ def named_parameters(model: LM) -> dict[str, Array]:
 
 
 def named_constants(model: LM) -> dict[str, Array]:
-    """Return every untrained array, such as `Fixed` values, like `named_parameters`, but no random keys."""
+    """Return every untrained array, such as `Fixed` values, by its logical name, except random keys."""
     return _named(model, partition_trainable(model)[1])
 
 
@@ -233,10 +233,10 @@ def _is_plain_array(leaf: Any) -> bool:
 
 
 def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
-    """Return the model with every trained array replaced by the value of its logical name.
+    """Return the model with every trained array replaced by the value for its logical name.
 
     Raises:
-        UserError: A name is missing or unknown, or its value has another shape.
+        UserError: if a name is missing or unknown, or if a value has the wrong shape.
     """
     have = jax.eval_shape(named_parameters, model)  # otherwise jax would compile a slice for every shape
     for name in sorted(set(have) ^ set(values)):
@@ -249,10 +249,10 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
 
 
 def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
-    """Return the model with untrained arrays replaced by the values of their logical names, where given.
+    """Return the model with untrained arrays replaced by the given values for their logical names.
 
-    Values without an array in the model are ignored: a model that was packed with others may hold masks of ones that
-    this one does not have.
+    A value is ignored if the model has no array with its name and shape. For example, the values may come from a model
+    in a pack, which may have masks of ones that this model does not have.
     """
     have = jax.eval_shape(named_constants, model)
     fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
@@ -262,7 +262,7 @@ def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
 
 
 def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
-    """Return a part of a model with its arrays replaced by the values of their logical names."""
+    """Return a part of a model with its arrays replaced by the values for their logical names."""
 
     def replaced(path: Any, leaf: Any) -> Any:
         if not _is_plain_array(leaf):
@@ -281,7 +281,7 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
-    """Return a tree like a model or its parameters, with layer i multiplied by `factors[i]`; 0 and False give zeros."""
+    """Multiply layer i of a model, or a tree like its parameters, by `factors[i]`. Factors 0 and False give zeros."""
 
     def scaled(stack: Stack) -> Stack:
         own = jnp.asarray(factors)[stack.start : stack.start + stack.size]
@@ -296,12 +296,12 @@ def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
 
 
 def num_layers(tree: LM) -> int:
-    """Return the number of layers of a model, or of a tree like its parameters."""
+    """Return the number of layers in a model, or in a tree like its parameters."""
     return sum(stack.size for stack in tree.stacks)
 
 
 def mask_matrices(params: LM) -> LM:
-    """Return a tree with True for every trained array of at least two axes, not counting a stack's layer axis."""
+    """Return a tree with True for trained arrays with at least two axes, not counting the layer axis of a stack."""
 
     def is_matrix(path: Any, leaf: Array) -> bool:
         stacked = jax.tree_util.keystr(path, simple=True, separator=".").startswith("stacks.")

@@ -1,4 +1,4 @@
-"""The matrix product of models, with gradients that are also fast on a CPU."""
+"""The matrix product that models use, with gradients that are also fast on CPUs."""
 
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ def matmul(
 ) -> Float[Array, "*lead rows columns"]:
     """Return `a @ b` in a's precision, accumulated and returned as `out` (default: a's dtype).
 
-    The gradient of `b` is `a` transposed times the output's gradient, which contracts the rows of both. XLA's CPU
-    backend has no fast path for that (measured: up to three times as slow as contracting inner axes), so the smaller of
-    the two is transposed in memory first. Only reverse-mode differentiation is supported.
+    The gradient with respect to `b` is the transpose of `a` times the output's gradient, which contracts the rows of
+    both. XLA's CPU backend has no fast path for this product: it was measured to take up to three times as long as a
+    product that contracts inner axes. The smaller factor is therefore transposed in memory first. Only reverse-mode
+    differentiation is supported.
     """
     return jnp.asarray(_product(a, b, out or a.dtype))
 
@@ -40,6 +41,6 @@ _product.defvjp(_forward, _backward)
 
 
 def _transpose(x: Array) -> Array:
-    """Return `x.mT`, materialised on a CPU: without the barriers XLA would fold the transpose into the product."""
+    """Return `x.mT`, materialised on CPUs. Without the barriers, XLA would fold the transpose into the product."""
     barrier = jax.lax.optimization_barrier
     return jax.lax.platform_dependent(x, cpu=lambda x: barrier(barrier(x).mT), default=lambda x: x.mT)

@@ -1,7 +1,7 @@
-"""Slot `position`: the encoding of the order of tokens.
+"""Slot `position`: the encoding of token order.
 
-A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). The setting of a single
-layer replaces only the part that acts in that layer's attention, so it must differ there (`check_layer`).
+A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A position that is set
+for a single layer replaces only the part that acts in attention, so it must change that part (see `check_layer`).
 """
 
 from typing import Annotated
@@ -35,9 +35,9 @@ class PositionConfig(Component):
         return cls.in_attention is not PositionConfig.in_attention
 
     def check_layer(self, own: "PositionConfig", number: int) -> None:
-        """Raise `UserError` if layer `number` has positions, `own`, that cannot act in a single layer.
+        """Raise `UserError` if `own`, the position of layer `number`, cannot act in a single layer.
 
-        `self` is the model's position.
+        `self` is the position of the model.
         """
         if own == self:
             return
@@ -67,7 +67,7 @@ class PositionConfig(Component):
 
 
 class Untouched(eqx.Module):
-    """The identity of queries and keys."""
+    """The identity function for queries and keys."""
 
     def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
         """Return queries and keys unchanged."""
@@ -116,7 +116,7 @@ class SinusoidalConfig(PositionConfig):
     """Wavelengths reach from 2 pi to 2 pi times this."""
 
     def check(self, dims: Dims) -> None:
-        """Raise `UserError` if it cannot be built at the given sizes."""
+        """Raise `UserError` if this component cannot be built at the given sizes."""
         if dims.dim % 2:
             raise UserError(f"sinusoidal positions need an even dim, got {dims.dim}")
 

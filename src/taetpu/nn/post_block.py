@@ -1,4 +1,4 @@
-"""Slot `after`: a change of a block's output before the next block, for plug-ins; by default none."""
+"""Slot `after`: a change to a block's output before the next block. Only plug-ins define one."""
 
 from taetpu.core.config import Component
 from taetpu.core.keys import Key

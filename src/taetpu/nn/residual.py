@@ -21,7 +21,7 @@ class StandardConfig(Component):
 
 
 class Standard(eqx.Module):
-    """The sum of stream and branch."""
+    """The sum of the residual stream and the branch's output."""
 
     def __call__(self, x: Stream, y: Stream) -> Stream:
         """Return x + y."""
@@ -38,7 +38,7 @@ class NoResidualConfig(Component):
 
 
 class NoResidual(eqx.Module):
-    """The branch alone."""
+    """The branch's output without the residual stream."""
 
     def __call__(self, x: Stream, y: Stream) -> Stream:
         """Return y."""

@@ -1,4 +1,4 @@
-"""Slot `scores` of attention: a change of the scaled scores before the mask and the softmax."""
+"""Slot `scores` in attention: a change to the scaled scores before the mask and the softmax."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The calls of the components of each slot of the model: shapes of arguments and results."""
+"""The calls to each slot's components in the model, with the shapes of arguments and results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.common import Context, Dims, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
-OPTIONAL = ("mixer", "ffn")  # the kind `none` of these builds nothing
+OPTIONAL = ("mixer", "ffn")  # slots whose kind `none` builds no module
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Setup:
         dims: The sizes of the model.
         batch: The number of sequences.
         seq: The length of the sequences.
-        heads: Query heads of the surrounding attention, if any.
-        kv_heads: Key-value heads of the surrounding attention, if any.
-        head_dim: Width of a head of the surrounding attention, if any.
+        heads: The number of query heads in the surrounding attention, if any.
+        kv_heads: The number of key-value heads in the surrounding attention, if any.
+        head_dim: The width of a head in the surrounding attention, if any.
         dtype: The dtype of activations.
         position: The position config of a mixer.
     """
@@ -68,25 +68,25 @@ def token_shape(at: Setup) -> Shape:
 
 
 def embedded_shape(at: Setup) -> Shape:
-    """Return the shape of embeddings, float32."""
+    """Return the shape of embeddings, which are float32."""
     return Shape((at.batch, at.seq, at.dims.dim), jnp.float32)
 
 
 def logit_shape(at: Setup) -> Shape:
-    """Return the shape of logits, float32."""
+    """Return the shape of logits, which are float32."""
     return Shape((at.batch, at.seq, at.dims.vocab_size), jnp.float32)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A call of a component in the model.
+    """A call to a component in the model.
 
     Attributes:
-        given: Shapes of the arguments by name.
-        gives: The shape of the result, or of each result.
-        method: The method of the module that is called.
+        given: Functions that return the shapes of the arguments, by name.
+        gives: A function that returns the shape of the result, or one function for each result.
+        method: The name of the module's method to call.
         context: Whether the last argument is a `Context`.
-        build: `(component, setup, key) -> module`.
+        build: A function `(component, setup, key) -> module`.
         builder: The name of the component's method that builds the module.
     """
 
@@ -98,7 +98,7 @@ class Part:
     builder: str = "init"
 
     def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
-        """Call the module with arguments, and the context if the part takes one."""
+        """Call the module with the arguments and, if the part takes one, the context."""
         return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
 
     def arguments(self, at: Setup) -> tuple[Shape, ...]:
@@ -135,15 +135,15 @@ PARTS: dict[str, dict[str, Part]] = {
 
 
 def acts_at(component: Any, name: str) -> bool:
-    """Return whether the component has this part: positions may act at one of two, or at none."""
+    """Return whether the component acts in a part. A position may act in either of two parts, or in none."""
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
 def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
-    """Return the module that a component builds for a part, or None if the kind `none` builds none.
+    """Return the module that a component builds for a part, or None for the kind `none`.
 
     Raises:
-        UserError: The result is not a module with the method of the part, or a parameter is not float32.
+        UserError: if the result is not a module with the part's method, or if a parameter is not float32.
     """
     module, said = part.build(component, at, key), f"{part.builder} of {component.slot} {component.kind!r}"
     if module is None:
@@ -183,20 +183,20 @@ def describe_value(value: Any) -> str:
 
 
 def matches(found: Any, expected: Any) -> bool:
-    """Return whether a result, or each of several, has the expected shape and dtype."""
+    """Return whether a result, or each result in a sequence, has the expected shape and dtype."""
     if isinstance(expected, tuple):
         return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(matches, found, expected))
     return getattr(found, "shape", None) == expected.shape and getattr(found, "dtype", None) == expected.dtype
 
 
 def trace_result(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
-    """Return the traced result of a module, without computing it."""
+    """Trace a call to a module, and return the result as tracers."""
     found: list[Any] = []
     jax.eval_shape(lambda *arguments: found.append(part.call(module, arguments, ctx)), *part.arguments(at))
     return found[0]
 
 
 def suggest_cast(found: Any, expected: Any) -> str:
-    """Return a remedy if only the dtype is wrong, or an empty string."""
+    """Return a remedy if only the dtype is wrong, and an empty string otherwise."""
     same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
     return f"end with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

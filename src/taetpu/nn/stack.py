@@ -1,4 +1,4 @@
-"""Equal neighbouring layers as one stacked block under a scan."""
+"""Stacks: neighbouring layers with equal structure, stored as one block and computed by a scan."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,20 +20,20 @@ from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.kernels import CHECKPOINT_NAME
 
-# Stacks of up to this many layers are unrolled: a rolled scan makes a small CPU step at least 15 % slower. Deeper ones
-# take `Stack.unroll` layers per iteration, so that compile time does not grow with depth.
+# Stacks with at most this number of layers are unrolled, because a rolled scan makes small steps on a CPU at least 15 %
+# slower. Deeper stacks compute `Stack.unroll` layers per iteration, so that compile time does not grow with depth.
 UNROLL_UP_TO = 8
 
 _keep = jax.checkpoint_policies
 
 
 def keep_activations(layer: Callable[..., Any], prevent_cse: bool) -> Callable[..., Any]:
-    """Return the layer as it is: the backward pass keeps every activation."""
+    """Return the layer unchanged, so that every activation is kept for the backward pass."""
     return layer
 
 
-# The activations of a layer that the backward pass keeps; it recomputes the others. `dots` keeps the results of
-# projections and attention kernels; `full` keeps only the layer's input.
+# The activations of a layer that are kept for the backward pass, which recomputes the others. `dots` keeps the results
+# of projections and attention kernels. `full` keeps only the layer's input.
 REMAT: dict[str, Callable[..., Any]] = {
     "none": keep_activations,
     "dots": partial(
@@ -47,9 +47,9 @@ REMAT: dict[str, Callable[..., Any]] = {
 
 
 class Stack(eqx.Module):
-    """`size` equal layers, starting at layer `start`. Every array of `block` has a leading layer axis.
+    """`size` layers with equal structure, starting at layer `start`. Every array of `block` has a leading layer axis.
 
-    A layer's keys depend on its number in the whole model, so splitting a stack changes nothing.
+    A layer's keys depend on its number in the whole model, so splitting a stack does not change results.
     """
 
     block: Block
@@ -57,7 +57,7 @@ class Stack(eqx.Module):
     size: int = eqx.field(static=True)
     unroll: int = eqx.field(static=True, default=1)
     remat: str = eqx.field(static=True, default="none")  # see `REMAT`
-    sharding: Sharding | None = eqx.field(static=True, default=None)  # of the residual stream, `(batch, seq, dim)`
+    sharding: Sharding | None = eqx.field(static=True, default=None)  # for the residual stream, `(batch, seq, dim)`
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         """Return the residual stream after the stack's layers."""
@@ -83,14 +83,15 @@ class Stack(eqx.Module):
         return x
 
     def constrain(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
-        """Pin the residual stream to its sharding, if it has one."""
+        """Constrain the residual stream to the sharding of this stack, if it has one."""
         return x if self.sharding is None else jax.lax.with_sharding_constraint(x, self.sharding)
 
     @property
     def layers_per_pass(self) -> int:
         """The number of layers per iteration of the loop.
 
-        Layers with remat stay in a loop: unrolled, XLA's CPU backend needs as much memory as without remat.
+        Layers with remat are computed in a loop. If they were unrolled, XLA's CPU backend would need as much memory as
+        without remat.
         """
         return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
 
@@ -100,20 +101,20 @@ class Stack(eqx.Module):
 
 
 def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: bool = False) -> tuple[Stack, ...]:
-    """Build the layers, run-length encoded into stacks of equal structure; traced numbers are stacked.
+    """Build the layers as stacks. Neighbouring layers with equal structure share a stack.
 
     Args:
         layers: The configs of all layers.
         dims: The sizes of the model.
         key: The key of the layers.
-        apart: Build one stack per layer. The parameters are the same, and the computation of each layer's parameters
-            does not depend on its neighbours.
+        apart: Whether to build one stack per layer. The parameters are the same, but the program that computes a
+            layer's parameters does not depend on its neighbours.
     """
-    known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are one object
+    known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are the same object
     parts = [known[id(layer)] for layer in layers]
     groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
-    # Equal layers that are built apart are traced once, except with plug-ins, whose code may differ between calls.
+    # Equal layers that are built apart are traced once, unless plug-ins are used, which may not be deterministic.
     once = apart and not any(one.plugin for part in (dims.init, *layers) for one in iter_components(part))
     builders: list[tuple[LayerConfig, Any]] = []
     for group in groups:
