@@ -24,7 +24,7 @@ LONGEST_HOURS, SHORTEST_HOURS = 168.0, 0.1
 
 
 def read_settings(need_project: bool = True) -> "Settings":
-    """Return the settings of this folder, and set the project for gcloud.
+    """Return the settings of the current folder, and set the project for gcloud.
 
     Raises:
         UserError: if the settings are invalid or do not name a project.

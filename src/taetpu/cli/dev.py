@@ -21,7 +21,7 @@ app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py 
 
 NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
 POLL = 0.5
-"""Seconds between scans of this folder for `sync --watch`."""
+"""Seconds between scans of the current folder for `sync --watch`."""
 
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; default: the project.")]
 

@@ -1,4 +1,4 @@
-"""`taetpu run --on tpu`: create a Cloud TPU machine, train a study on it into a bucket, fetch the report, delete it."""
+"""`taetpu run --on tpu`: train a study on a new Cloud TPU machine, fetch its report, delete the machine."""
 
 import os
 import signal
@@ -148,7 +148,7 @@ class StudyJob:
     """A study as a job on a machine; implements `taetpu.cloud.supervise.Job`.
 
     Args:
-        settings: settings of this folder.
+        settings: settings of the current folder.
         study: the study as loaded from its file.
         store: the store in the bucket.
         file: the study file.
@@ -282,7 +282,7 @@ def bucket_address(settings: "Settings", root: str | None) -> str:
 
 
 def fetch_report(store: "Store", name: str) -> None:
-    """Copy the results and the report of a study into the subfolder `cloud/` of this folder."""
+    """Copy the results and the report of a study into the subfolder `cloud/` of the current folder."""
     from taetpu.store.backend import open_store
 
     local: Any = open_store("cloud")

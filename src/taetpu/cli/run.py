@@ -296,7 +296,10 @@ class Dumps:
 
 
 def _dumps_of(options: StudyOptions) -> Dumps | None:
-    """Return an unused dumps folder for the study, or None if the study file is invalid. Loading reports that error."""
+    """Return an unused dumps folder for the study, or None if the study file is invalid.
+
+    The error in the file is reported later, when the study is loaded.
+    """
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.documents import from_yaml
     from taetpu.store.study import StudyFolder

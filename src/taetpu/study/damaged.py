@@ -1,4 +1,4 @@
-"""Damaged runs of a study are either rejected or moved away, so that they are trained again."""
+"""Finding damaged runs of a study, which are rejected or moved away so that they are trained again."""
 
 from collections.abc import Sequence
 

@@ -270,7 +270,7 @@ def connected(address: str | None) -> Iterator[None]:
     """Connect to a Ray cluster for the duration of a `with` block.
 
     Args:
-        address: the address of the cluster. With None, a running local cluster is used, or else a new one is started.
+        address: the address of the cluster. With None, a running cluster is used, or a local one is started.
 
     Raises:
         UserError: if Ray is not installed or the cluster does not answer.

@@ -147,7 +147,7 @@ def sample_runs(runs: Sequence[Run], share: float) -> list[Run]:
 REPLICAS = "audit"
 """Name of the folder within a study's folder for runs that are trained again."""
 TOLERANCE = 1e-4
-"""Maximum difference in the primary metric due to rounding in other packs or on other machines; relative above 1."""
+"""Maximum difference in the primary metric, relative for values above 1. Other packs and machines round differently."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ WAITING_EXIT_CODE = 75
 
 
 class SharesLeft(Exception):
-    """This shard is trained, but packs of other shards are not. `exit_code` is not 0 if this process must run again."""
+    """Packs of other shards are left to train. `exit_code` is 0 unless the command must be repeated."""
 
     def __init__(self, message: str, exit_code: int = 0):
         super().__init__(message)

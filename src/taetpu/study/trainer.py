@@ -132,8 +132,8 @@ class StudyTrainer:
     def train(self, pack: Pack) -> Exception | None:
         """Train a pack to its end. Return its error, or None if it succeeded.
 
-        An error is returned so that the study can continue with other packs. Only `UserError` and `StudyFailed`, which
-        end the study, are raised.
+        An error is returned so that the study can continue with other packs. Only `UserError` and `StudyFailed` are
+        raised, since they end the study.
         """
         if pack.plan.width > 1 and killed_for_memory(self.folder, pack):
             return MemoryError("the process that began this pack was killed out of memory")
