@@ -1,4 +1,4 @@
-"""The arms of a study file, expanded to single arms with names."""
+"""Expansion of the arms in a study file to single arms with names."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice, product
@@ -21,15 +21,16 @@ from taetpu.spec.schema import BASELINE, StudySpec, check_name
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
-    """Return all arms but the baseline: written ones and those of designs, each on every rung of the ladder.
+    """Return all arms except the baseline: the arms under `arms` and the arms of designs, at every rung of the ladder.
 
     Args:
         spec: The study file.
         base: The baseline's data.
-        mistakes: Receives the errors of single arms under `arms`, which are left out.
+        mistakes: A list to which the errors in single arms under `arms` are added. These arms are left out.
 
     Raises:
-        UserError: If a name or a list of values is invalid, two arms have one name, or an override matches nothing.
+        UserError: If a name, an override or a list of values in a design is invalid, two arms have the same name, or
+            there are too many arms.
     """
     found: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
@@ -73,7 +74,7 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
 
 
 def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield an arm for each value of a list, or for each combination if several overrides have lists."""
+    """Yield an arm for each value in a list. If several overrides have lists, yield an arm for each combination."""
     place = ("arms", name)
     try:
         lists = {path: overrides[path] for path in _lists(overrides, base)}
@@ -94,11 +95,14 @@ def _fan_out(name: str, overrides: dict[str, Any], base: Mapping[str, Any]) -> I
 
 
 def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """Return the overrides whose value is a list of values. For a field that holds a list, a list is one value."""
+    """Return the paths of overrides whose value is a list of values to try.
+
+    If the field itself is a list, a list is a single value, and a list of lists is a list of values.
+    """
     given = [path for path, value in overrides.items() if isinstance(value, list)]
     if not given:
         return []
-    # Valid fields depend on kinds, and valid layers on their number: the arm's own, or the first of its list.
+    # Valid fields depend on kinds, and valid layers on the number of layers. The first value of a list is used.
     shaping = {
         path: value[0] if isinstance(value, list) and value else value
         for path, value in overrides.items()

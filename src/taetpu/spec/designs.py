@@ -1,7 +1,7 @@
-"""Designs: arms that a study generates, and the role of each.
+"""Designs: the arms that are generated for a study, and the role of each arm.
 
-`leave_one_out` and `add_one_in` change one part at a time, and all at once; `factorial` crosses factors in full or in a
-fraction; `ladder` repeats every arm at several scales, each with its own baseline.
+`leave_one_out` and `add_one_in` have one arm for each part and one arm for all parts together. `factorial` crosses
+factors in full or as a fraction. `ladder` repeats every arm at several scales. Each scale has a separate baseline.
 """
 
 import math
@@ -25,7 +25,7 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 
 
 def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
-    """Yield an arm for each part of `leave_one_out` and `add_one_in`, and one for all parts together."""
+    """Yield an arm for each part in `leave_one_out` and `add_one_in`, and for both, an arm for all parts together."""
     for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
@@ -65,9 +65,9 @@ class Factor:
     """A factor of a factorial design.
 
     Attributes:
-        name: The end of its path, or its given name.
-        written: The key under `factorial`.
-        levels: The name and the changes of each level. The baseline's level comes first and changes nothing.
+        name: The name of the factor: the end of its path, or the name in the study file.
+        written: The factor's key under `factorial` in the study file.
+        levels: The name and the changes of each level. The first level is the baseline's and has no changes.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Factor:
 
 
 def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield an arm for each cell but the baseline's. Its role holds the level of each factor."""
+    """Yield an arm for each cell except the baseline's. The role of an arm contains the level of each factor."""
     factors = factors_of(spec, base)
     for cell in crossing(spec, factors).cells if factors else ():
         chosen = [(factor, factor.levels[cell[factor.name]]) for factor in factors.values() if cell[factor.name]]
@@ -91,9 +91,13 @@ def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
 def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     """Return the factors of a study's `factorial` by name.
 
+    Args:
+        spec: The study file.
+        base: The baseline's data.
+
     Raises:
-        UserError: If a factor is neither a list of values that includes the baseline's nor a mapping of changes, two
-            factors have one name or change the same path, or there is only one.
+        UserError: If a factor is neither a mapping of changes nor a list of values that includes the baseline's value,
+            two factors have the same name or change the same path, or there are too few or too many factors.
     """
     written = {name: value for name, value in spec.factorial.items() if name != "fraction"}
     if not spec.factorial:
@@ -146,7 +150,11 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
 
 
 def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: Mapping[str, KeyPath]) -> bool:
-    """Return whether overrides leave the baseline unchanged. Raise `UserError` at the place of an invalid one."""
+    """Return whether overrides leave the baseline unchanged.
+
+    Raises:
+        UserError: If an override is invalid. The error's path is the place of that override.
+    """
     try:
         return (
             load_config(RunConfig, apply_overrides(base, overrides)).resolve() == load_config(RunConfig, base).resolve()
@@ -158,10 +166,11 @@ def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: 
 
 
 def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
-    """Return the cells of a factorial: all of them or the requested fraction.
+    """Return the cells of a factorial design: all cells or the requested fraction.
 
     Raises:
-        UserError: If there are too many cells, or a fraction of factors that do not have two levels or are too few.
+        UserError: If there are too many cells, the fraction is not supported, or a fraction is requested for too few
+            factors or for a factor that does not have two levels.
     """
     asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
@@ -192,7 +201,10 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
 
 
 def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield all arms at every rung, each compared with the rung's baseline. Without a ladder, yield them unchanged."""
+    """Yield every arm at every rung of the ladder. Without a ladder, yield the arms unchanged.
+
+    Arms are compared with the baseline of their rung.
+    """
     if not spec.ladder:
         yield from arms
     for rung in rungs(spec, base):
@@ -221,7 +233,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
 
 @dataclass(frozen=True)
 class Rung:
-    """A scale of the ladder, with its changes to the baseline: none at the baseline's own scale."""
+    """A scale of the ladder, with its changes to the baseline. The baseline's own scale has no changes."""
 
     name: str
     number: int
@@ -229,10 +241,11 @@ class Rung:
 
 
 def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
-    """Return the rungs of a study's `ladder`. Several settings change together.
+    """Return the rungs of a study's `ladder`. From one rung to the next, all settings of the ladder change together.
 
     Raises:
-        UserError: If lists have different lengths, two rungs are equal, or no rung is the baseline.
+        UserError: If the settings do not have lists of equal length, there are fewer than two rungs, two rungs are
+            equal, or no rung is the baseline's scale.
     """
     check_paths(spec.ladder, ("ladder",))
     for path, values in spec.ladder.items():
@@ -260,16 +273,17 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
     return found
 
 
-# --- for the analysis ------------------------------------------------------------------------------------------------
+# --- data for the analysis -------------------------------------------------------------------------------------------
 
 
 def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the designs of a study as plain data, for the analysis.
 
     Returns:
-        `factorial`: its `factors` (`{name: [what each level is called, the baseline's empty]}`), the `fraction`, the
-        `resolution` and the `words` whose product is constant; `ladder`: its `rungs`, the baseline's `own` among them.
-        What a study does not have is not there.
+        A dict with an entry for each design that the study has. `factorial` contains `factors`, `fraction`,
+        `resolution` and the defining `words`. In `factors`, each factor has a list of the names of its levels; the name
+        of the baseline's level is empty. `ladder` contains the names of the `rungs`, and in `own` the name of the
+        baseline's rung.
     """
     found: dict[str, Any] = {}
     if factors := factors_of(spec, base):

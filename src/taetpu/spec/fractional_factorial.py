@@ -9,7 +9,7 @@ from functools import reduce
 from itertools import combinations, product
 
 Word = frozenset[str]
-"""Factors whose product is constant over the cells of a fraction."""
+"""A set of factors whose product is constant over all cells of a fraction."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Fraction:
 
     Attributes:
         factors: The names of the factors.
-        cells: The level of each factor, cell by cell. The baseline's cell, all zeros, comes first.
-        words: The defining words: products of factors that are constant. Empty for a full design.
+        cells: The levels of all factors in each cell. The first cell is the baseline's, in which all levels are 0.
+        words: The defining words: the sets of factors whose product is constant. Empty for a full design.
     """
 
     factors: tuple[str, ...]
@@ -30,16 +30,25 @@ class Fraction:
     def resolution(self) -> int | None:
         """The length of the shortest defining word; None for a full design.
 
-        At 3, factors are aliased with pairs; at 4, pairs with pairs; from 5 on, neither.
+        At resolution 3, factors are aliased with pairs of factors. At 4, pairs are aliased with other pairs. From
+        resolution 5, neither is aliased.
         """
         return min(map(len, self.words), default=None)
 
 
 def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
-    """Return one cell in `2 ** halvings`, with the highest resolution and then the fewest shortest words.
+    """Return a fraction with one of every `2 ** halvings` cells of the full design.
 
-    The first factors are crossed in full. The level of each remaining factor makes its product with a subset of the
-    first ones constant. The baseline's cell, all zeros, is always included.
+    Among the possible fractions, the one with the highest resolution is selected, and among those with equal
+    resolution, the one with the minimum number of words of the shortest length.
+
+    The last `halvings` factors are derived, and all other factors are crossed in full. The level of a derived factor is
+    the sum modulo 2 of the levels of a subset of the crossed factors. The baseline's cell, in which all levels are 0,
+    is always included.
+
+    Args:
+        factors: The names of the factors.
+        halvings: The number of times that the full design is halved.
     """
     crossed, derived = tuple(factors[: len(factors) - halvings]), tuple(factors[len(factors) - halvings :])
     subsets = [Word(c) for size in range(len(crossed), 1, -1) for c in combinations(crossed, size)]
@@ -55,13 +64,13 @@ def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
 
 
 def _products(words: Sequence[Word]) -> frozenset[Word]:
-    """Return all products of words, in which a factor cancels itself."""
+    """Return the products of all non-empty subsets of words. A factor that occurs twice in a product cancels out."""
     return frozenset(
         reduce(lambda a, b: a ^ b, chosen) for size in range(1, len(words) + 1) for chosen in combinations(words, size)
     )
 
 
 def _badness(words: frozenset[Word]) -> list[int]:
-    """Return the number of words of each length from 1 on, to be compared lexicographically."""
+    """Return the number of words of each length, starting with length 1. The lists are compared lexicographically."""
     lengths = [len(word) for word in words]
     return [lengths.count(size) for size in range(1, max(lengths, default=0) + 1)]

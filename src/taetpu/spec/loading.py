@@ -1,4 +1,4 @@
-"""Load a study file: resolve and check every arm before anything is trained."""
+"""Loading of a study file: every arm is resolved and checked before anything is trained."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, l
 from taetpu.spec.trackers import load_trackers
 from taetpu.spec.tuning import Tuning, tuning
 
-MAX_LAYERS = 2**14  # of all arms together
+MAX_LAYERS = 2**14  # maximum number of layers in all arms together
 UNSPLIT = "Set val or test of the task above 0."
 
 
@@ -31,14 +31,14 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
 
     Args:
         file: The study file.
-        sets: Changes to the baseline as on the command line, `path=value` each.
+        sets: Changes to the baseline in the form of `--set` options, `path=value`.
 
     Returns:
-        The study.
+        The resolved study.
 
     Raises:
-        UserError: If the file is invalid, with file, line and path. Independent errors are raised together, in the
-            order of the file.
+        UserError: If the file is invalid. The error contains the file, line and path. Independent errors are raised
+            together, in the order of the file.
     """
     document = read_document(Path(file))
     folder = document.file.resolve().parent
@@ -75,12 +75,12 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
 
 
 def _raise_located(mistakes: ErrorList, document: Document) -> None:
-    """Raise the collected errors, in the order of the file."""
+    """Raise the collected errors together, in the order of the file. Do nothing if there are no errors."""
     ErrorList(document.locate(mistake) for mistake in mistakes).raise_all()
 
 
 def _spec(document: Document, sets: list[str], folder: Path) -> StudySpec:
-    """Load the top level of the file. Raise its error together with those of the baseline."""
+    """Load the top level of the file. If it has an error, raise this error together with the baseline's errors."""
     mistakes = ErrorList()
     with mistakes.collect():
         return load_spec(document.data)
@@ -124,7 +124,11 @@ def _num_layers(data: Mapping[str, Any]) -> Any:
 def _baseline(
     data: dict[str, Any], sets: list[str], document: Document, mistakes: ErrorList
 ) -> tuple[dict[str, Any], RunConfig, Arm]:
-    """Resolve the baseline with `--set`. Raise the errors of both together with earlier `mistakes`."""
+    """Resolve the baseline with `--set` options applied.
+
+    Raises:
+        UserError: If the baseline or an option is invalid, or `mistakes` is not empty. All errors are raised together.
+    """
     overrides = _parse_sets(sets, mistakes)
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
     found, config, resolved = ErrorList(), None, None
@@ -139,7 +143,10 @@ def _baseline(
 
 
 def _parse_sets(sets: list[str], mistakes: ErrorList) -> dict[str, tuple[str, Any]]:
-    """Return `{path: (as written, value)}` of valid `--set` options; `mistakes` receives the errors of the others."""
+    """Return the text and the value of each valid `--set` option, by path.
+
+    The errors of invalid options are added to `mistakes`.
+    """
     found: dict[str, tuple[str, Any]] = {}
     for text in sets:
         path, equals, value = text.partition("=")
@@ -164,7 +171,7 @@ def _parse_sets(sets: list[str], mistakes: ErrorList) -> dict[str, tuple[str, An
 def _arms(
     spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Document, mistakes: ErrorList
 ) -> dict[str, Arm]:
-    """Resolve all arms by name, the baseline first. Raise the errors of all of them together."""
+    """Return all resolved arms by name, the baseline first. Raise the errors in all arms together."""
     arms, layers = {first.name: first}, len(first.config.model.layers)
     found = candidates(spec, base, mistakes)
     _check_layers(layers * len(found), first)
@@ -182,7 +189,11 @@ def _arms(
 
 
 def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:
-    """Return the resolved arm; None for the cell of a grid that equals its baseline."""
+    """Return the resolved arm; None if the arm is the cell of a grid that equals its baseline.
+
+    Raises:
+        UserError: If the arm is invalid, or one of its overrides has no effect.
+    """
     arm = _built(candidate, base, arms[BASELINE], document)
     _refuse_observation(candidate)
     if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
@@ -225,18 +236,18 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
 def derive_arm(
     study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Mapping[str, Any]
 ) -> Arm:
-    """Return an arm with further values by path, which `match` or `tune` of the study file require.
+    """Return a new arm that sets additional values, as `match` or `tune` in the study file requires.
 
     Args:
         study: The study.
-        arm: The arm to derive from.
+        arm: The arm from which the new arm is derived.
         name: The name of the new arm.
-        values: The further values by path.
+        values: The additional values, by path.
         stage: The stage of the new arm.
-        role: Its role (see `spec.candidates.Candidate`).
+        role: The role of the new arm (see `spec.candidates.Candidate`).
 
     Raises:
-        UserError: If the arm cannot be built. The error's place is `match` or `tune`.
+        UserError: If the new arm is invalid. Errors in the additional values are located at `match` or `tune`.
     """
     key = "match" if stage == "matched" else "tune"
     overrides = merge_overrides(arm.overrides, values)
@@ -244,7 +255,7 @@ def derive_arm(
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role, stage=stage)
     built = _built(made, study.base, study.arms[0], study.document)
-    return replace(built, idle=tuple(path for path in arm.idle if path not in values))  # what a key asks for is shown
+    return replace(built, idle=tuple(path for path in arm.idle if path not in values))  # set by `values`: not idle
 
 
 def _refuse_observation(candidate: Candidate) -> None:
@@ -257,9 +268,9 @@ def _refuse_observation(candidate: Candidate) -> None:
 
 
 def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> str | None:
-    """Return an override without effect; None if there is none.
+    """Return the path of an override that has no effect; None if all overrides have an effect.
 
-    In a product of several lists, single values may be the baseline's unless all are.
+    In a product of several lists, single values may equal the baseline's values. The arm is only rejected if all do.
     """
     if candidate.crossed:
         same = load_config(RunConfig, base).resolve() == resolved
@@ -268,14 +279,14 @@ def _idle(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfi
 
 
 def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> Iterator[str]:
-    """Yield the overrides without effect on the resolved config."""
+    """Yield the paths of the overrides that have no effect on the resolved config."""
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
             if load_config(RunConfig, apply_overrides(base, others)).resolve() == resolved:
                 yield path
         except UserError:
-            continue  # the others are invalid without it, so it has an effect
+            continue  # the other overrides are invalid without this one, so it has an effect
 
 
 def _check_primary(metric: str, arms: list[Arm]) -> None:
@@ -296,7 +307,7 @@ def _check_primary(metric: str, arms: list[Arm]) -> None:
 
 
 def _check_selection(tune: Tuning | None, arms: Iterable[Arm]) -> None:
-    """Raise `UserError` unless every run measures the metric that tuning selects by."""
+    """Raise `UserError` unless every run measures the metric by which tuning selects."""
     for arm in arms if tune else ():
         if tune and tune.metric not in arm.config.metrics():
             problem = f"tuning selects by {tune.metric}, which no run of arm {arm.name!r} measures"

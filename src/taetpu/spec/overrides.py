@@ -1,9 +1,11 @@
-"""Overrides: `{dotted path: value}` on a baseline's plain data, checked against the config classes.
+"""Overrides of a baseline's plain data, `{dotted path: value}`, checked against the config classes.
 
-A path names a field (`model.dim`), a slot (`model.position: none`), the kind of a slot (`model.norm.kind: layer`, which
-keeps the fields that both kinds have), a field of a component, or any of these in some layers (`model.layers.-1.ffn`,
-`model.layers.0:2.mixer.num_heads`). The order of overrides does not matter: two that overlap are refused, kinds are set
-before fields, and single layers last.
+A path names a field (`model.dim`), a slot (`model.position`), the kind of a slot (`model.norm.kind`), or a field of a
+component (`model.norm.eps`). It may also name any of these in a selection of layers (`model.layers.-1.ffn`,
+`model.layers.0:2.mixer.num_heads`). An override of a slot's kind keeps the fields that both kinds have.
+
+The order of overrides has no effect. Overlapping overrides are rejected, kinds are set before fields, and single layers
+are set last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,11 @@ Parts = tuple[str | int, ...]
 
 
 class Spot(NamedTuple):
-    """A place to write to: `data[name]`, where `data` holds the fields of `cls`; None if `name` is a layer's number."""
+    """A place to write to: `data[name]`.
+
+    `cls` is the config class whose fields `data` contains. It is None if `name` is the number of a layer or the name of
+    an entry.
+    """
 
     cls: type[Config] | None
     data: dict[Any, Any]
@@ -33,8 +39,9 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
     """Return a copy of a baseline's data with overrides applied.
 
     Raises:
-        UserError: If overrides match nothing or overlap, or a new kind lacks a field that the baseline sets. All errors
-            are raised together. Their paths start with the override; errors of the baseline have a config path.
+        UserError: If an override matches nothing, overrides overlap, or a new kind lacks a field that the baseline
+            sets. All errors are raised together. The path of an error in an override starts with the override. The
+            path of an error in the baseline is a path in the config.
     """
     mistakes = ErrorList()
     new = apply_valid(data, overrides, mistakes)
@@ -48,7 +55,7 @@ def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes:
     Args:
         data: The baseline's data.
         overrides: The overrides by path.
-        mistakes: Receives the errors of the invalid ones.
+        mistakes: A list to which the errors in invalid overrides are added.
     """
     new = deepcopy(dict(data))
     twice = _overlapping(((tuple(path.split(".")), path) for path in overrides), mistakes)
@@ -64,7 +71,7 @@ def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes:
 
 
 def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> None:
-    """Write overrides of single layers. Raise `UserError` if the number of layers is unknown."""
+    """Write overrides of single layers to `data`. Raise `UserError` if the number of layers is invalid."""
     num_layers = _num_layers(data)
     targets: dict[str, list[Parts]] = {}
     for path in overrides:
@@ -78,7 +85,11 @@ def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: 
 
 
 def merge_overrides(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides with further values, which replace equal paths and fields of overridden slots."""
+    """Return overrides with additional values by path.
+
+    An additional value replaces an override of the same path. If an override sets a whole slot that contains the path,
+    the value is set in the override of the slot.
+    """
     found = dict(overrides)
     for path, value in values.items():
         around = next((other for other in found if path.startswith(f"{other}.")), None)
@@ -97,7 +108,7 @@ def _inside(filled: Any, parts: list[str], value: Any) -> Any:
 
 
 def takes_list(data: Mapping[str, Any], path: str) -> bool:
-    """Return whether the field at `path` holds a list. Raise `UserError` if the path matches nothing."""
+    """Return whether the value of the field at `path` is a list. Raise `UserError` if the path matches nothing."""
     copy, num_layers = deepcopy(dict(data)), 0
     if _layered(path):
         num_layers = _num_layers(copy)
@@ -121,7 +132,11 @@ def _write(data: dict[str, Any], path: str, value: Any, num_layers: int = 0) -> 
 
 
 def _change_kind(old: type[Component], data: dict[str, Any], kind: Any, path: str) -> None:
-    """Fill the slot with another kind, and keep the fields that are set."""
+    """Change the kind of a slot's component, and keep the fields that are set.
+
+    Raises:
+        UserError: If the kind is unknown, or lacks a field that is set.
+    """
     known = kinds(old.slot)
     if not isinstance(kind, str) or kind not in known:
         raise UserError(f"unknown {old.slot} kind {kind!r}", path=(path,), remedy=suggest(str(kind), known))
@@ -151,10 +166,10 @@ def _kinds_first(path: str) -> tuple[bool, str]:
 
 
 def _spots(data: dict[str, Any], path: str, num_layers: int) -> list[Spot]:
-    """Return the places that an override writes to, one per layer that it names, and create missing mappings.
+    """Return the places to which an override writes, one for each selected layer. Missing mappings are created.
 
     Args:
-        data: The data, with layers spread (see `_spread_layers`) if the path leads into layers.
+        data: The data. If the path is in a layer, `_spread_layers` must have been applied to the data.
         path: The path of the override.
         num_layers: The number of layers.
     """
@@ -181,7 +196,7 @@ def _num_layers(data: Mapping[str, Any]) -> int:
 
 
 def _concrete(path: str, num_layers: int) -> list[Parts]:
-    """Return a path into layers once for each layer that it names, with the layer as a number from 0."""
+    """Return the path in each layer that `path` selects. The number of the layer is an integer from 0."""
     _, _, where, *rest = path.split(".")
     try:
         return [("model", "layers", number, *rest) for number in select_layers(where, num_layers)]
@@ -190,7 +205,7 @@ def _concrete(path: str, num_layers: int) -> list[Parts]:
 
 
 def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
-    """Rewrite the settings of single layers as one mapping per layer number."""
+    """Replace the settings of selections of layers in `model` by one mapping of settings for each layer number."""
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):
@@ -205,7 +220,7 @@ def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
 
 
 def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: str) -> Spot:
-    """Walk down to the mapping that holds the last of `parts`."""
+    """Return the place of the last of `parts`. Mappings on the way to it are created if they are missing."""
     done = tuple(path.split("."))[: -len(parts)]
     while True:
         name, *parts = parts
@@ -243,7 +258,7 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
 
 
 def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: KeyPath) -> dict[str, Any]:
-    """Return the component of a slot as a mapping with its kind and the fields that are set."""
+    """Return the component in a slot as a mapping that contains its kind and the fields that are set."""
     mark, value = slot_of(cls, name), data.get(name, ...)
     slot = mark.name if mark else ""
     if value is ...:
@@ -255,7 +270,7 @@ def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: KeyPath) 
 
 
 def _with_fields(slot: str, value: Any, at: KeyPath) -> dict[str, Any]:
-    """Return a component's kind or settings as a mapping that fields can be written to."""
+    """Return a component, given by its kind or settings, as a mapping to which fields can be written."""
     filled = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = filled.get("kind")
     if not isinstance(kind, str) or kind not in kinds(slot):
@@ -284,10 +299,10 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
 
 
 def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> set[str]:
-    """Return the paths that overlap an earlier one; `mistakes` receives an error for each."""
+    """Return the paths that overlap an earlier path, and add an error for each of them to `mistakes`."""
     twice = set[str]()
     whole: dict[Parts, str] = {}
-    below: dict[Parts, tuple[Parts, str]] = {}  # by each place on the way to a target
+    below: dict[Parts, tuple[Parts, str]] = {}  # the last target below each prefix of a target
     for parts, path in targets:
         above = (parts[:n] for n in range(1, len(parts) + 1))
         found = next(((other, whole[other]) for other in above if other in whole), below.get(parts))
@@ -304,12 +319,12 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> s
 
 
 def format_brief(value: Any) -> str:
-    """Return a value on one line, with a component as its kind alone."""
+    """Format a value on one line. A component is formatted as its kind, without its fields."""
     return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else format_value(value)
 
 
 def format_value(value: Any) -> str:
-    """Return a value as a study file would have it, on one line."""
+    """Format a value on one line, in the notation of a study file."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
-    """The config of a baseline with defaults filled in. Settings of single layers are still overrides."""
+    """A baseline with defaults filled in and single layers still as overrides."""
 
     task: Annotated[Any, SlotMark("task"), Field(description="what is learned, e.g. {kind: text, ...}")]
     model: Annotated[ModelConfig, Field(description="at least dim and num_layers")]

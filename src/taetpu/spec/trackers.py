@@ -1,4 +1,4 @@
-"""The `trackers` of a study file. They are neither stored with the study nor part of a run's identity."""
+"""The key `trackers` of a study file. Trackers are not stored with the study and are not part of a run's identity."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,15 @@ from taetpu.spec.schema import check_name
 
 
 def load_trackers(given: Any) -> dict[str, Component]:
-    """Return a study's trackers by name, from a list of kinds or from settings by name.
+    """Return a study's trackers by name.
+
+    Args:
+        given: The value of `trackers` in the study file: a list of kinds, or a mapping of names to settings.
 
     Raises:
         UserError: If a kind or field is unknown, or a name is not a valid folder name.
     """
-    if isinstance(given, Mapping):  # `name:` without settings means the defaults
+    if isinstance(given, Mapping):  # a name without settings selects the default settings
         given = {name: {} if settings is None else settings for name, settings in given.items()}
     found = build_components("tracker", given, ("trackers",))
     for name in found:

@@ -1,4 +1,4 @@
-"""`tune`: values to try for every arm, on separate seeds, so that each arm is compared at its own best setting."""
+"""`tune`: values to try for every arm with separate seeds, so that arms are compared at their best settings."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from taetpu.spec.candidates import cell_name, check_paths, check_values
 from taetpu.spec.overrides import apply_overrides, format_value
 from taetpu.spec.schema import MAX_SEED, MAX_SEEDS, RunConfig, StudySpec, repeated
 
-FIRST_SEED = 1_000_000  # of the default tuning seeds, far above a study's own
+FIRST_SEED = 1_000_000  # the first default tuning seed, far above the usual seeds of a study
 SEEDS = 2  # the default number of tuning seeds
 MAX_CELLS = 64
 
@@ -23,10 +23,10 @@ class Tuning:
     """The tuning of a study.
 
     Attributes:
-        values: Values to try by path, in the order of the file. All combinations are tried.
-        seeds: The seeds of the tuning runs, which differ from the study's own.
-        metric: The metric to select by: the study's primary metric on the validation split. Selecting on the test
-            split would bias the results reported on it.
+        values: The values to try, by path, in the order of the file. All combinations are tried.
+        seeds: The seeds of the tuning runs. The study's own seeds are excluded.
+        metric: The metric by which a combination is selected: the study's primary metric on the validation split.
+            Selection on the test split would bias the results reported on it.
     """
 
     values: Mapping[str, tuple[Any, ...]]
@@ -35,28 +35,32 @@ class Tuning:
 
     @property
     def cells(self) -> dict[str, dict[str, Any]]:
-        """The combinations by name, e.g. `lr=0.003`."""
+        """The combinations of values by name, such as `lr=0.003`."""
         chosen = [dict(zip(self.values, cell, strict=True)) for cell in product(*self.values.values())]
         return {cell_name(cell): cell for cell in chosen if cell}
 
     def left_by(self, overrides: Iterable[str]) -> "Tuning":
-        """Return the tuning without the paths that an arm overrides itself."""
+        """Return the tuning without the paths that an arm overrides in whole or in part."""
         given = [f"{path}." for path in overrides]
         left = {path: v for path, v in self.values.items() if not any(g.startswith(f"{path}.") for g in given)}
         return replace(self, values=left)
 
     def edges(self, cell: Mapping[str, Any]) -> list[str]:
-        """Return the paths at which a cell has the smallest or largest number tried."""
+        """Return the paths at which the value of a cell is the minimum or maximum of the numbers that are tried."""
         numbers = {p: v for p, v in self.values.items() if p in cell and all(type(x) in (int, float) for x in v)}
         return [path for path, values in numbers.items() if cell[path] in (min(values), max(values))]
 
 
 def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
-    """Return the tuning of a study; None without `tune`.
+    """Return the tuning of a study; None if the study file has no key `tune`.
+
+    Args:
+        spec: The study file.
+        base: The baseline's data.
 
     Raises:
-        UserError: If a value is not a list, a path matches nothing or is set by the ladder, there are too many
-            combinations, or a seed is also one of the study's.
+        UserError: If a value is not a list of at least two values, a path matches nothing or is set by the ladder,
+            there are too many combinations, or a tuning seed is also a seed of the study.
     """
     values = {path: value for path, value in spec.tune.items() if path != "seeds"}
     if not spec.tune:
