@@ -1,4 +1,4 @@
-"""The best loss and accuracy without attention: those of a function of the current token and its position.
+"""The best loss and accuracy without attention, which a function of the current token and its position reaches.
 
 A model without a mixer sees one token and its position. Its best score follows from the joint distribution of
 (position, token, target) over the scored positions, which this module computes exactly as a sum over the length n of
@@ -26,7 +26,7 @@ class Successive(NamedTuple):
 def score_best_policy(joint: Joint) -> tuple[float, float]:
     """Return the loss in nats per target and the accuracy of the best policy.
 
-    The loss is the conditional entropy of the target, the accuracy the probability of its mode.
+    The loss is the conditional entropy of the target. The accuracy is the probability of the target's mode.
     """
     given = joint.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -40,9 +40,9 @@ def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answer
     `<sep>` is at position n + 1 and y_j at n + 1 + j. The last token index is `<sep>`, the last target index `<eos>`.
 
     Args:
-        lengths: each length n with the distribution of its answers.
-        seq_len: length of the sequence.
-        answers: number of different answers.
+        lengths: Pairs of a length n and the distribution of the answers for this length.
+        seq_len: The length of the sequence.
+        answers: The number of different answers.
     """
     joint = np.zeros((seq_len, answers + 1, answers + 1))
     for n, answer in lengths:
@@ -56,10 +56,10 @@ def encoder_joint(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbo
     """Return the joint distribution of `<bos> x`, where the target at x_i (position i) is y_i.
 
     Args:
-        lengths: each length n with P(x_i, y_i), `(n, symbols, answers)`.
-        seq_len: length of the sequence.
-        symbols: number of different symbols.
-        answers: number of different answers.
+        lengths: Pairs of a length n and P(x_i, y_i), `(n, symbols, answers)`.
+        seq_len: The length of the sequence.
+        symbols: The number of different symbols.
+        answers: The number of different answers.
     """
     joint = np.zeros((seq_len, symbols, answers))
     for n, answer in lengths:
@@ -74,7 +74,10 @@ def independent_answers(n: int, symbols: int) -> Successive:
 
 
 def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
-    """Return P(a given one of n uniform symbols occurs c times), `(most,)`, from c = 1: 1 + Bin(n - 1, 1/V)."""
+    """Return P(a given one of n uniform symbols occurs c times) for c = 1 .. `most`: `(most,)`.
+
+    The count is 1 + Bin(n - 1, 1/V).
+    """
     chance = np.zeros(most)
     chance[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
     return chance

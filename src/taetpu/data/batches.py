@@ -1,7 +1,7 @@
-"""Tasks and prepared data sources: batches, evaluation splits, and the window order of training.
+"""Tasks and prepared data sources: batches, evaluation splits, and the order of training windows.
 
-A batch is `(tokens, targets, weights)`. A loss is a weighted sum over positions; no special target such as -100 marks a
-position.
+A batch is `(tokens, targets, weights)`. A loss is a weighted sum over positions. Positions that are not scored have
+weight 0, not a special target such as -100.
 """
 
 import math
@@ -34,13 +34,13 @@ class Split:
     """An evaluation set on the host.
 
     Args:
-        tokens: int32 `(windows, seq)`.
-        targets: int32 `(windows, seq)`.
-        weights: float32 `(windows, seq)`, 0 for positions that are not scored, such as padding.
-        num_bytes: UTF-8 bytes of the split's text, including text that no token represents: the denominator of bits
-            per byte. None if the tokens are not text or do not determine it.
-        unpredicted_bits: bits of the text that no target contains, added to the loss in bits per byte: those of the
-            first token, and those that the tokens do not represent (`Tokenizer.escape_bits`).
+        tokens: Input tokens, int32 `(windows, seq)`.
+        targets: Target tokens, int32 `(windows, seq)`.
+        weights: Weights, float32 `(windows, seq)`; 0 for positions that are not scored, such as padding.
+        num_bytes: The number of UTF-8 bytes in the split's text, including text that no token represents. It is the
+            denominator of bits per byte. None if the tokens are not text or do not determine the text.
+        unpredicted_bits: The number of bits in the text that no target contains: the bits of the first token, and the
+            bits that the tokens do not represent (`Tokenizer.escape_bits`). Bits per byte include them.
     """
 
     tokens: np.ndarray
@@ -55,12 +55,12 @@ class Source(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of different tokens."""
+        """The number of different tokens."""
         ...
 
     @property
     def seq_len(self) -> int:
-        """Number of tokens in a sequence."""
+        """The number of tokens in a sequence."""
         ...
 
     @property
@@ -75,17 +75,17 @@ class Source(Protocol):
 
     @property
     def unit(self) -> str:
-        """Identifies the tokenization. Losses and accuracies per token are comparable only within one unit."""
+        """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
         ...
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays that are put on the device once and shared by all runs of a pack."""
+        """Arrays that are put on the device once and shared by all runs in a pack."""
         ...
 
     @property
     def num_windows(self) -> int | None:
-        """Number of training windows in an epoch; None if sequences are generated endlessly."""
+        """The number of training windows in an epoch, or None if sequences are generated without end."""
         ...
 
     @property
@@ -98,29 +98,30 @@ class Source(Protocol):
         """Facts for reports: sizes, the corpus' SHA-256 digest, and reference losses (nats per weighted target).
 
         `chance_loss` is the loss of a uniform guess over the vocabulary, `bayes_loss` the lowest possible loss (None if
-        unknown), and `decoy_loss` a loss that is reached without attention, computed as `decoy` describes. Synthetic
-        tasks have the same references as `_accuracy`. A text has, by split, its `bytes`, its `escape_bits` (see
-        `Tokenizer.escape_bits`) and its `overlap` with the training split (see `data.overlap`).
+        unknown), and `decoy_loss` a loss that is reached without attention, computed as `decoy` describes. For
+        synthetic tasks, the facts also contain these references as accuracies, such as `chance_accuracy`. For texts,
+        they contain by split the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`) and the `overlap`
+        with the training split (see `data.overlap`).
         """
         ...
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """Return the window indices of `count` steps from `start`: int32 `(count, batch_size)`, on the host."""
+        """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`, on the host."""
         ...
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
-        """Return the batch of one step, gathered by `rows` (text) or generated from `key` (synthetic).
+        """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
-        Called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
+        It is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
         """
         ...
 
     def evaluation(self, split: str) -> Split | None:
-        """Return the split `val` or `test`; None if it is empty."""
+        """Return the split `val` or `test`, or None if it is empty."""
         ...
 
     def prompt(self) -> np.ndarray:
-        """Return the prompt of generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
+        """Return the prompt for generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
         ...
 
     def show(self, ids: Any) -> str:
@@ -144,10 +145,10 @@ class Task(Component):
         """Read or generate the data.
 
         Args:
-            folder: the study file's folder, to which paths are relative.
+            folder: The study file's folder, to which paths are relative.
 
         Raises:
-            UserError: the data cannot be used. The error's path is relative to the task.
+            UserError: if the data cannot be used. The error's path is relative to the task.
         """
 
 
@@ -155,7 +156,8 @@ class Task(Component):
 def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     """Return the order of an epoch's windows: int32 `(num_windows,)`, read-only.
 
-    The order sorts raw Philox words, because numpy guarantees equal words in every version, but not equal shuffles.
+    The order is that of sorted raw Philox words, because numpy guarantees the same words, but not the same shuffles, in
+    every version.
     """
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
     order = np.argsort(words, kind="stable").astype(np.int32)
@@ -164,10 +166,10 @@ def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
 
 
 def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: int) -> np.ndarray:
-    """Return the window indices of `count` steps from step `start`: int32 `(count, batch_size)`.
+    """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`.
 
-    Every epoch is a new permutation, and a batch may span two epochs, so every window is read once per epoch for any
-    batch size.
+    Every epoch has a different permutation, and a batch may span two epochs. Every window is therefore read once per
+    epoch for any batch size.
     """
     position = np.arange(start * batch_size, (start + count) * batch_size)
     epoch, place = np.divmod(position, num_windows)
@@ -182,9 +184,9 @@ def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: 
 def evaluation_order(num_windows: int) -> np.ndarray:
     """Return the order in which a split's windows are sampled: int32 `(num_windows,)`, read-only.
 
-    A sample is a prefix of the order. The first 2^k windows contain one random window of each of 2^k equal parts of the
-    split. A sample therefore covers all documents in proportion to their length, contains every smaller sample, and has
-    no fixed spacing that could coincide with a period of the text.
+    A sample is a prefix of the order. The first 2^k windows contain one random window from each of 2^k equal parts of
+    the split. A sample therefore covers all documents in proportion to their length, contains every smaller sample, and
+    has no fixed spacing that could coincide with a period of the text.
 
     Source: a base-2 van der Corput sequence with nested scrambling, Owen 1995.
     """
@@ -203,8 +205,8 @@ def evaluation_order(num_windows: int) -> np.ndarray:
 def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """Return training windows, `(windows, seq_len + 1)`; window i has tokens i * seq_len to (i + 1) * seq_len.
 
-    Adjacent windows share one token, the last target of one and the first input of the next, so that no target between
-    them is lost. An incomplete window at the end is dropped.
+    Adjacent windows share one token, which is the last target of one window and the first input of the next, so that no
+    target is lost. An incomplete window at the end is dropped.
     """
     starts = np.arange((len(stream) - 1) // seq_len) * seq_len
     return stream[starts[:, None] + np.arange(seq_len + 1)]
@@ -214,7 +216,7 @@ def find_split(splits: Mapping[str, Split | None], name: str) -> Split | None:
     """Return a split by name.
 
     Raises:
-        UserError: there is no split of this name; the error suggests the nearest.
+        UserError: if there is no split with this name. The error suggests the closest name.
     """
     if name not in splits:
         raise UserError(f"no evaluation split {name!r}", remedy=suggest(name, splits))
@@ -224,16 +226,16 @@ def find_split(splits: Mapping[str, Split | None], name: str) -> Split | None:
 def evaluation_split(
     stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None
 ) -> Split:
-    """Return a split with all targets of a stream, in windows as in training. The last one is padded with weight 0.
+    """Return a split with all targets in a stream, in windows as in training. The last window is padded with weight 0.
 
-    The first token is not a target. It costs `log2(vocab_size)` bits, as a uniform draw from the vocabulary.
+    The first token is not a target. It costs `log2(vocab_size)` bits, like a uniform draw from the vocabulary.
 
     Args:
-        stream: token numbers, `(n,)`.
-        seq_len: tokens of a window.
-        vocab_size: number of different tokens.
-        num_bytes: UTF-8 bytes of the text.
-        escape_bits: see `Tokenizer.escape_bits`.
+        stream: Token numbers, `(n,)`.
+        seq_len: The number of tokens in a window.
+        vocab_size: The number of different tokens.
+        num_bytes: The number of UTF-8 bytes in the text.
+        escape_bits: The result of `Tokenizer.escape_bits` for the text.
     """
     count = len(stream) - 1
     shape = (-(-count // seq_len), seq_len)

@@ -29,10 +29,11 @@ def read_documents(source: str, folder: Path) -> list[Document]:
 
     Args:
         source: `python-docs`, a text file (one document), or a folder (one document per file, named by relative path).
-        folder: the folder to which `source` is relative.
+        folder: The folder to which `source` is relative.
 
     Raises:
-        UserError: the source does not exist, is unreadable, is not UTF-8, or contains no text; path `("source",)`.
+        UserError: if the source does not exist, is unreadable, is not UTF-8, or contains no text. The error's path is
+            `("source",)`.
     """
     documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
     documents = [document for document in documents if document.text.strip()]
@@ -47,15 +48,18 @@ def join_documents(documents: Sequence[Document]) -> str:
 
 
 def hash_documents(documents: Sequence[Document]) -> str:
-    """Return the SHA-256 digest of the joined text in UTF-8; for a single file, the output of `sha256sum`."""
+    """Return the SHA-256 digest of the joined text in UTF-8.
+
+    For a single file without a byte order mark, it is the output of `sha256sum`.
+    """
     return hashlib.sha256(join_documents(documents).encode()).hexdigest()
 
 
 def python_docs() -> list[Document]:
     """Return the topics of Python's `help()`, sorted by name, without repeated paragraphs.
 
-    A fifth of the paragraphs repeat others (the topic `if` is part of that on compound statements) and would leak from
-    training into validation. Paragraphs are compared with whitespace collapsed.
+    A fifth of the paragraphs repeat other paragraphs and would leak from training into validation. For example, the
+    topic on compound statements contains the topic `if`. Paragraphs are compared with whitespace collapsed.
     """
     try:
         from pydoc_data.topics import topics
@@ -113,7 +117,7 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
 def _suggestion(path: Path) -> str:
     """Return "Did you mean ...?" with the name most similar to a missing file's, or "".
 
-    Other names of the folder are not listed, because it may be the user's home.
+    Other files in the folder are not listed, because it may be the user's home folder.
     """
     try:
         names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
@@ -184,10 +188,10 @@ Group = list[Document]  # documents with the same text
 
 
 def group_duplicates(documents: Sequence[Document]) -> list[Group]:
-    """Group documents with the same text, in order of the first document of each group.
+    """Group documents with the same text. Groups are in the order of their first documents.
 
-    A group belongs to one split, because a repeated document would leak from training into evaluation. Documents are
-    compared with whitespace collapsed.
+    All documents in a group belong to one split, because a repeated document would leak from training into evaluation.
+    Documents are compared with whitespace collapsed.
     """
     groups: dict[str, Group] = {}
     for document in documents:
@@ -196,9 +200,9 @@ def group_duplicates(documents: Sequence[Document]) -> list[Group]:
 
 
 def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Split the text in its order into training, validation and test text, at characters by share.
+    """Split the text in order into training, validation and test text, with the given shares of the characters.
 
-    Repeated documents follow their first occurrence, and a cut within such a group moves to its nearer end.
+    Repeated documents are moved to their first occurrence. A cut within such a group moves to the group's nearer end.
     """
     groups = group_duplicates(documents)
     text = join_documents([*chain.from_iterable(groups)])
@@ -221,9 +225,10 @@ def _outside(cut: int, start: int, end: int) -> int:
 def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
     """Split into whole documents, so that no document continues in another split.
 
-    Groups of repeated documents (see `group_duplicates`) are assigned in order of the hash of their first name: to
-    validation if they fit into its remaining share of the characters, else to test if they fit there, else to training.
-    If no group fits a nonzero share, the smallest group is used. The documents of a split keep their order.
+    Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
+    group is assigned to validation if it fits into the remaining share of the characters, else to test if it fits into
+    that share, else to training. If no group fits into a nonzero share, that split gets the smallest group. The
+    documents in a split keep their order.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}

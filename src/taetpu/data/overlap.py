@@ -3,10 +3,10 @@
 import numpy as np
 
 WINDOW = 64
-"""Tokens of a window."""
+"""The number of tokens in a window."""
 MAX_WINDOWS = 2**17
-"""Maximum number of windows that are looked up; of a longer split, every n-th window."""
-BLOCK = 2**20  # training windows hashed at a time, which bounds memory
+"""The maximum number of windows to look up. In a longer split, only every n-th window is looked up."""
+BLOCK = 2**20  # number of training windows hashed at a time, to limit memory
 
 
 def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
@@ -16,11 +16,11 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
     64-bit hashes.
 
     Args:
-        train: token numbers, `(n,)`.
-        held_out: token numbers, `(m,)`.
+        train: Token numbers, `(n,)`.
+        held_out: Token numbers, `(m,)`.
 
     Returns:
-        The share; None if `held_out` is shorter than a window.
+        The share, or None if `held_out` is shorter than a window.
     """
     if len(held_out) < WINDOW:
         return None
@@ -40,7 +40,7 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
 
 
 def _hashes(tokens: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return a polynomial hash, modulo 2^64, of each window's random words."""
+    """Return a polynomial hash of each window, modulo 2^64, in which `table` gives a random word for each token."""
     hashes, factor, width = table[tokens], 0x9E3779B97F4A7C15, 1
     while width < WINDOW:
         hashes = hashes[:-width] * np.uint64(factor) + hashes[width:]

@@ -48,7 +48,7 @@ class TextTask(Task):
 
     @property
     def causal(self) -> bool:
-        """True: a position predicts the next token."""
+        """True, because each position predicts the next token."""
         return True
 
     def prepare(self, folder: Path) -> "TextSource":
@@ -181,15 +181,15 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Return the loss of bigrams of `train` on `held_out` in nats per token; None if `held_out` is empty.
+    """Return the loss on `held_out`, in nats per token, of the bigrams in `train`, or None if it has no bigrams.
 
     P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, it depends only on the
     current token. Other estimates of P may have a lower loss.
 
     Args:
-        train: token numbers, `(n,)`.
-        held_out: token numbers, `(m,)`.
-        vocab_size: number of different tokens.
+        train: Token numbers, `(n,)`.
+        held_out: Token numbers, `(m,)`.
+        vocab_size: The number of different tokens.
     """
     if len(held_out) < 2:
         return None

@@ -1,6 +1,6 @@
-"""Slot `tokenizer`. Every kind is stored as a `tokenizer.json` of the `tokenizers` library.
+"""Slot `tokenizer`. Every kind is stored as a `tokenizer.json` file for the `tokenizers` library.
 
-Characters and bytes are looked up with numpy, which gives the same result about a hundred times faster.
+Characters and bytes are looked up with numpy, which gives the same result as the library about a hundred times faster.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
 UNK = "\ufffd"  # the text of the unknown token
-REJECT = "<unseen character>"  # an unknown token outside the vocabulary makes the library raise an error, too
+REJECT = "<unseen character>"  # not in the vocabulary, so that the library also rejects unseen characters
 
 
 class Tokenizer(ABC):
@@ -27,7 +27,7 @@ class Tokenizer(ABC):
 
     @property
     def vocab_size(self) -> int:
-        """Number of different tokens."""
+        """The number of different tokens."""
         return self._inner.get_vocab_size()
 
     @abstractmethod
@@ -39,11 +39,11 @@ class Tokenizer(ABC):
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def escape_bits(self, text: str) -> float | None:
-        """Return the number of bits that restore `text` given its tokens: 0 if decoding restores it.
+        """Return the number of bits needed to restore `text` from its tokens, which is 0 if decoding restores it.
 
-        Bits per byte include them, so that text without tokens of its own is not free. They must be code lengths: over
-        all texts of the same number of characters with the same tokens, 2^-bits sums to at most 1. None means that
-        there is no such code; bits per byte are then not measured.
+        Bits per byte include these bits, so that characters without a token have a cost. The bits must be code lengths:
+        the sum of 2^-bits over all texts with the same tokens and the same number of characters is at most 1. If there
+        is no such code, None is returned and bits per byte are not measured.
         """
         return 0.0 if self.decode(self.encode(text)) == text else None
 
@@ -78,9 +78,10 @@ class CharTokenizer(Tokenizer):
         return ids[known] if self._unk is None else np.where(known, ids, np.int32(self._unk))
 
     def escape_bits(self, text: str) -> float | None:
-        """Return 8 bits for each UTF-8 byte of the characters that share the unknown token.
+        """Return 8 bits for each UTF-8 byte of the characters that are encoded as the unknown token.
 
-        The unknown token marks their positions. Dropped characters leave no mark, so there is no code for them.
+        Unknown tokens mark the positions of these characters. Dropped characters leave no mark, so there is no code for
+        them.
         """
         if self._unk is None:
             return super().escape_bits(text)
@@ -90,7 +91,7 @@ class CharTokenizer(Tokenizer):
         return 8.0 * len(_text_of(codes[escaped]).encode("utf-8", "surrogatepass")) if restored else None
 
     def _look_up(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the characters' code points, their token numbers, and a mask of those in the vocabulary."""
+        """Return the characters' code points, their token numbers, and a mask of the known characters."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<i4")
         place = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
         return codes, self._ids[place], self._codes[place] == codes
@@ -160,7 +161,7 @@ class ByteConfig(TokenizerConfig):
     """The 256 byte values. Nothing is trained, and no character is unknown."""
 
     def train(self, text: str) -> Tokenizer:
-        """Return the tokenizer of bytes; `text` is not used."""
+        """Return the byte tokenizer. `text` is not used."""
         return ByteTokenizer(_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Checks that the results of hooks, optimizers and schedules have the form of their inputs, array by array."""
+"""Checks that the results of hooks, optimizers and schedules have the expected structure, shapes and dtypes."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from taetpu.nn.lm import LM, mask_matrices
 
 
 def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
-    """Raise if a tree differs from the given one in structure, shape or dtype.
+    """Check that a tree has the same structure, shapes and dtypes as the given tree.
 
     Args:
         what: The start of the message, e.g. "optimizer 'mine' returns updates".
-        given: The tree with the expected form.
+        given: The tree with the expected structure, shapes and dtypes.
         found: The tree to check.
         remedy: The remedy of the error.
-        where: `file`, `line` and `path` of the error.
+        where: The `file`, `line` and `path` of the error.
 
     Raises:
-        UserError: The trees differ.
+        UserError: if the trees differ in structure, shape or dtype.
     """
     if jax.tree.structure(given) != jax.tree.structure(found):
         made = "None" if found is None else f"an object of type {type(found).__name__}"
@@ -49,7 +49,7 @@ def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTran
     """Return the optimizer's update rule for the parameters at learning rate `lr`.
 
     Raises:
-        UserError: `transform` does not return an optax transformation.
+        UserError: if `transform` does not return an optax transformation.
     """
     rule = optimizer.transform(lr, mask_matrices(params))
     if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
@@ -63,7 +63,8 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
     """Return the updates that an optimizer adds to the parameters, and its new state.
 
     Raises:
-        UserError: The updates do not have the form of the parameters, or the state changes its form.
+        UserError: if the updates differ from the parameters, or the new state from the old state, in structure, shape
+            or dtype.
     """
     rule: Any = build_update_rule(optimizer, lr, params)
     found = rule.update(gradients, state, params)
@@ -78,10 +79,10 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
 
 
 def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
-    """Return the schedule's learning rate of a step.
+    """Return the schedule's learning rate at a step.
 
     Raises:
-        UserError: The rate is not one float32 number.
+        UserError: if the rate is not a float32 scalar.
     """
     rate = schedule.lr(step, steps, peak)
     if _form(rate) != "() float32":
@@ -91,7 +92,7 @@ def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> An
 
 
 def method_location(component: Any, method: str) -> dict[str, Any]:
-    """Return file and line of a component's method, and the slot's path in a study, as arguments of `UserError`."""
+    """Return the file and line of a component's method, and the slot's path in a study, for use in a `UserError`."""
     path = {"path": ("train", component.slot)}
     code = getattr(getattr(type(component), method), "__code__", None)
     return path if code is None else {**path, "file": code.co_filename, "line": code.co_firstlineno}

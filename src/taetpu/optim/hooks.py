@@ -1,6 +1,6 @@
-"""Slot `hook`: changes of a training step by plug-ins. A study lists its hooks under `train.hooks`.
+"""Slot `hook`: changes to a training step by plug-ins. A study lists its hooks under `train.hooks`.
 
-A hook overrides the methods it needs. Hooks act in the order of their names, and only in training, not in evaluation.
+A hook overrides the methods it needs. Hooks act in alphabetical order of their names, in training only.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ class Moment:
 
     Attributes:
         step: The number of the update, from 0.
-        steps: The number of updates of the run.
-        key: The random key of this hook in this step; keys of other hooks and runs are independent of it.
+        steps: The number of updates in the run.
+        key: The random key for this hook in this step. It is independent of the keys for other hooks and runs.
     """
 
     step: Int[Array, ""]
@@ -36,24 +36,24 @@ class Moment:
 
 
 class Hook(Component):
-    """Base of hooks, which changes nothing. Every method must be pure: it is traced once, then compiled."""
+    """Base of hooks, which changes nothing. Every method must be pure, because it is traced once, then compiled."""
 
     def batch(self, batch: Batch, now: Moment) -> Batch:
-        """Return the batch to train on, of the same shapes. Targets and weights may stay unchanged."""
+        """Return the batch to train on, with the same shapes. Targets and weights may be returned unchanged."""
         return batch
 
     def loss(
         self, loss: Scalar, logits: Float[Array, "batch seq vocab"], batch: Batch, model: LM, now: Moment
     ) -> Scalar:
-        """Return the loss to differentiate, given a microbatch's mean cross entropy, which `train/loss` records."""
+        """Return the loss to differentiate. `loss` is a microbatch's mean cross entropy, which `train/loss` records."""
         return loss
 
     def gradients(self, gradients: LM, params: LM, now: Moment) -> LM:
-        """Return the gradients to clip and pass to the optimizer, a tree like the parameters."""
+        """Return the gradients to clip and pass to the optimizer, as a tree like the parameters."""
         return gradients
 
     def updates(self, updates: LM, params: LM, now: Moment) -> LM:
-        """Return the updates, weight decay included. A zero leaves a parameter exactly unchanged."""
+        """Return the updates, which include weight decay. An update of zero leaves a parameter exactly unchanged."""
         return updates
 
     @model_validator(mode="after")
@@ -77,17 +77,18 @@ def hooks_reading_logits(hooks: Mapping[str, Hook]) -> list[str]:
 
 
 def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any, now: Moment) -> Any:
-    """Return `value` after one method of every hook, in the order of names, each with its own key.
+    """Apply one method of every hook to `value`, in alphabetical order of the hooks' names, and return the result.
 
     Args:
         hooks: The hooks by name.
         method: The name of the method.
         value: The first argument of the method.
         context: The further arguments of the method.
-        now: The step; each hook gets its own key.
+        now: The step. Each hook receives a different key.
 
     Raises:
-        UserError: A hook returns a value of another form than its input; the error has the hook's file and line.
+        UserError: if a hook's result differs from its input in structure, shape or dtype. The error contains the hook's
+            file and line.
     """
     for name, hook in sorted(hooks.items()):
         if overrides_method(hook, method):

@@ -25,13 +25,13 @@ def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, 
 def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
     """Return the weighted values of each position that `sum_losses` sums.
 
-    A prediction is correct if no logit exceeds the target's; n tied logits score 1 / n, so that equal logits score
-    1 / vocab. The loss needs the maximum as well, whereas an argmax is expensive on a CPU.
+    A prediction is correct if no logit exceeds the target's. If n logits are tied for the maximum, each scores 1 / n,
+    so that equal logits score 1 / vocab. The loss needs the maximum anyway, whereas an argmax is expensive on a CPU.
     """
     top = jax.lax.stop_gradient(logits.max(-1))
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = jnp.log(jnp.exp(logits - top[..., None]).sum(-1)) + (top - picked)
-    # At least 1: no logit equals a maximum of nan.
+    # At least 1, because no logit is equal to a maximum of NaN.
     sharing = jnp.maximum((logits >= top[..., None]).sum(-1), 1)
     hit = (picked >= top) / sharing
     return {"nll": nll * weights, "correct": hit * weights, "weight": weights}
@@ -42,8 +42,8 @@ def predict(
 ) -> tuple[Logits | None, dict[str, Weights]]:
     """Return a model's logits and their `position_losses`.
 
-    With chunked losses (`LM.loss_chunk`) the logits of the whole batch never exist, and None is returned for them,
-    unless `whole` is set or the site `logits` is read or edited.
+    If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and None is returned
+    instead of them. `whole`, and captures that read or edit the site `logits`, disable chunking.
     """
     observed = is_requested("logits")
     if model.loss_chunk is None or whole or observed or model.loss_chunk >= batch.tokens.size:
@@ -58,8 +58,8 @@ def chunked_losses(
 ) -> dict[str, Weights]:
     """Return `position_losses` of `decode(x)`, computed for at most `tokens` tokens at once.
 
-    A chunk has at least one token of each sequence. Every chunk takes the same positions of all sequences, so that a
-    batch can be sharded over devices. The backward pass recomputes a chunk's logits.
+    A chunk contains the same positions, at least one, of all sequences, so that a batch can be sharded over devices.
+    The backward pass recomputes the logits of each chunk.
     """
     batch, seq = targets.shape
     count = -(-seq // max(1, tokens // batch))

@@ -1,7 +1,7 @@
-"""Slot `metric`: measurements of a training step every n steps. A study lists its metrics under `train.metrics`.
+"""Slot `metric`: measurements in every n-th training step. A study lists its metrics under `train.metrics`.
 
-A separate program computes them from the state before a step: training is bitwise identical with and without metrics,
-and steps without a measurement cost nothing.
+A separate program computes metrics from the state before a step. Training is therefore bitwise identical with and
+without metrics, and steps without a measurement cost nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,12 +32,12 @@ class Seen:
         lr: The learning rate.
         loss: The training loss.
         batch: The batch.
-        params: The trained arrays before the step; gradients and updates are trees like it.
+        params: The trained arrays before the step. Gradients and updates are trees with the same structure.
         gradients: The gradients before clipping.
         clipped: The gradients after clipping.
         updates: The updates that the step adds to the parameters.
-        sites: Activations of the step's first microbatch by site, `(layers, ...)` in a stack, or `Ragged` if their
-            shape differs between layers; `over_layers` accepts both.
+        sites: Activations of the step's first microbatch, by site. In a stack, they are an array `(layers, ...)`, or
+            `Ragged` if their shape differs between layers. `over_layers` accepts both.
         layers: The layer numbers of each site; empty for a site outside the layers.
     """
 
@@ -53,12 +53,12 @@ class Seen:
     layers: Mapping[str, tuple[int, ...]]
 
     def over_layers(self, site: str, fn: Callable[[Array], Array]) -> dict[str, Array]:
-        """Return `by_layer` of `fn(activations)`, `(layers, ...) -> (layers,)`, also for layers of different shapes."""
+        """Apply `fn`, `(layers, ...) -> (layers,)`, to the activations at a site, and return its values `by_layer`."""
         read = self.sites[site]
         return self.by_layer(site, read.over_layers(fn) if isinstance(read, Ragged) else fn(read))
 
     def by_layer(self, site: str, values: Array) -> dict[str, Array]:
-        """Return `{"layers.0": ...}` from one value for each layer of a site, or `{"": value}` outside the layers."""
+        """Return `{"layers.0": ...}` with one value for each layer of a site, or `{"": value}` outside the layers."""
         layers = self.layers[site]
         return {f"layers.{n}": values[i] for i, n in enumerate(layers)} if layers else {"": values}
 
@@ -74,7 +74,7 @@ class Metric(Component):
         return ()
 
     def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
-        """Return one value, or several by name. It must be pure: it is traced once, then compiled."""
+        """Return one value, or several values by name. This must be pure, because it is traced once, then compiled."""
         return {}
 
     @model_validator(mode="after")
@@ -97,7 +97,7 @@ def group_arrays(tree: LM) -> dict[str, list[Array]]:
 
 
 def group_norms(tree: LM) -> dict[str, Scalar]:
-    """Return the Euclidean norm of each group, and of `all`."""
+    """Return the Euclidean norm of each group, and the norm of all groups together as `all`."""
     squares = {name: sum(jnp.sum(jnp.square(a)) for a in arrays) for name, arrays in group_arrays(tree).items()}
     return {name: jnp.sqrt(jnp.asarray(value)) for name, value in {**squares, "all": sum(squares.values())}.items()}
 

@@ -1,6 +1,7 @@
-"""Slot `optimizer`: from gradients to updates.
+"""Slot `optimizer`: the computation of updates from gradients.
 
-The optax chain is built inside the step, from numbers that may be traced; its state never depends on them.
+The optax chain is built inside the training step, from numbers that may be traced. Its initial state does not depend on
+these numbers.
 """
 
 from typing import Annotated, Any

@@ -1,8 +1,8 @@
 """Slot `schedule`: the learning rate as a function of the step.
 
-Warm-up is linear and reaches the peak in its last step.
+Warm-up is linear and reaches the peak in the last step of warm-up.
 
-Schedules of optax cannot be used: they branch in Python on the peak, which is traced here.
+Schedules from optax cannot be used, because they branch in Python on the peak, which is traced here.
 """
 
 from typing import Annotated, Any
@@ -24,14 +24,14 @@ class ScheduleConfig(Component):
     """Steps of linear warm-up from 0 to the peak."""
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
-        """Return the learning rate of update number `step`, from 0, of `steps`."""
+        """Return the learning rate for update number `step`, from 0, out of `steps` updates."""
         now, warmup = step.astype(jnp.float32), jnp.asarray(self.warmup, jnp.float32)
         rising = jnp.minimum(1.0, (now + 1) / jnp.maximum(warmup, 1.0))
         progress = jnp.clip((now - warmup) / jnp.maximum(steps - 1 - warmup, 1.0), 0.0, 1.0)
         return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Return the learning rate after warm-up; `progress` runs from 0 to 1, reached in the last step."""
+        """Return the learning rate after warm-up; `progress` rises from 0 to 1, its value in the last step."""
         return jnp.asarray(peak, jnp.float32)
 
 
