@@ -125,7 +125,7 @@ class Outline:
         return named_parameters(model), first_state(config, stacked)
 
     def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
-        """Return all values that one training step and one evaluation compute, except the check for divergence."""
+        """Return all values that one training step and one evaluation compute, except the step of divergence."""
         config = bind(self.structure, numbers)
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype

@@ -1,4 +1,4 @@
-"""The reason why a config change has no effect, for error messages."""
+"""The reasons why changes to a config have no effect, for error messages."""
 
 from collections.abc import Callable
 

@@ -1,1 +1,1 @@
-"""Loading of study files: they are resolved to runs, and errors name the place in the file and the remedy."""
+"""Loading of study files. Study files are resolved to runs, and errors name the place in the file and the remedy."""

@@ -65,9 +65,12 @@ class Sample:
 
     @property
     def frozen(self) -> dict[str, Any]:
-        """The sample as plain data, as a study's folder stores it."""
+        """The plain data that a study's folder stores for the sample."""
         return asdict(self)
 
     def size_within(self, total: int) -> int:
-        """Return the sample size for an arm whose split has `total` windows. Its share is the baseline's share."""
+        """Return the sample size for an arm whose split has `total` windows.
+
+        The sample is the same share of the arm's split as the baseline's sample is of the baseline's split.
+        """
         return total if self.windows >= self.total else max(1, round(self.windows * total / self.total))

@@ -75,7 +75,8 @@ def _below(override: str, path: KeyPath, num_layers: int) -> KeyPath | None:
     """Return the rest of a config path after an override's path.
 
     Returns:
-        () if the config path equals the override's path or is a prefix of it; None if neither path contains the other.
+        The rest of the config path. It is empty if the config path is the override's path or a prefix of that path, and
+        None if neither path is a prefix of the other.
     """
     parts: list[Any] = override.split(".")
     layered = parts[:2] == ["model", "layers"] and len(parts) > 2

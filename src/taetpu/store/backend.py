@@ -59,7 +59,7 @@ class Store(Protocol):
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Hold `key` exclusively until the block ends or this process dies.
 
-        Also deletes unfinished files of killed writers from the key's folder.
+        The local store also deletes unfinished files from the key's folder, which killed processes have left there.
 
         Raises:
             ClaimHeld: if another process holds the key. The message describes that process.
@@ -78,10 +78,10 @@ class Store(Protocol):
         ...
 
     def fetch_folder(self, key: str) -> bool:
-        """Copy what `save_folder` stored to `folder(key)`, and return whether anything was stored.
+        """Copy the files that `save_folder` stored to `folder(key)`, and return whether any files were stored.
 
         Raises:
-            Damaged: if the stored files are no longer intact.
+            Damaged: if a stored file is missing or damaged.
         """
         ...
 
@@ -90,7 +90,7 @@ class Store(Protocol):
         ...
 
     def modified(self, key: str) -> float:
-        """Return when the key was last written, in seconds since 1970.
+        """Return the time at which the key was last written, in seconds since 1970.
 
         Raises:
             NotStored: if nothing is stored under the key.

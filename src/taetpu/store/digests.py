@@ -1,7 +1,7 @@
 """SHA-256 digests that show whether stored documents and folders are intact.
 
 A sealed document contains the digest of its content. A sealed folder contains a document with the digests of its files.
-Documents of earlier versions have no digest and are read unverified.
+Documents that earlier versions wrote have no digest and are read without verification.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ def digest(data: bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the `digest` of a file without loading it into memory."""
+    """Return the digest of a file, in the format of `digest`, without loading the whole file into memory."""
     with open(path, "rb") as file:
         return _KIND + hashlib.file_digest(file, "sha256").hexdigest()
 

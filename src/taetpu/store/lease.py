@@ -39,7 +39,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
-    """One claim.
+    """A claim on an object in a bucket.
 
     Args:
         new_blob: a function that creates the object's blob for one request.

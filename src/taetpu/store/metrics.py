@@ -111,7 +111,7 @@ def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, S
 
 
 def content_digest(series: Mapping[str, Series]) -> str:
-    """Return a digest of metrics that does not depend on how they are divided into segments."""
+    """Return the digest of a run's metrics. Their division into segments does not affect the digest."""
     parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
     return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 

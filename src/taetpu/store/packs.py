@@ -11,7 +11,7 @@ from taetpu.store.names import NotStored
 
 COMPLETE = "complete"
 KEPT = 2
-"""Number of checkpoints that are kept. If the last one is damaged, training resumes from the one before it."""
+"""Number of checkpoints that are kept. If the last checkpoint is damaged, training resumes from the previous one."""
 
 
 @dataclass(frozen=True)

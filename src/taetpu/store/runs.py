@@ -188,7 +188,7 @@ class RunFolder:
         Args:
             other: the run to copy.
             config: the config of the copy.
-            source: the study in which `other` was trained. By default, the origin of `other` is copied.
+            source: the study in which `other` was trained. By default, the copy keeps the origin of `other`, if any.
         """
         self.store.delete(self.key)
         self.known.clear()
