@@ -1,1 +1,1 @@
-"""The foundation of the package: errors, configs, kinds, keys, sites. Importing it does not import jax."""
+"""The foundation of the package: errors, configs, kinds, keys and sites. Importing it does not import jax."""

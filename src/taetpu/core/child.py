@@ -1,4 +1,4 @@
-"""Child processes that answer requests, for the parent and for the child. A request or answer is a line of JSON."""
+"""Child processes that answer requests: the parent's and the child's code. Messages are lines of JSON."""
 
 import json
 import os

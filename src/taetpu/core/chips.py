@@ -1,6 +1,6 @@
-"""Published facts about accelerators: the chips of each TPU generation, the slices they come in, and their prices.
+"""Published facts about accelerators: the chips, slices and prices of each TPU generation.
 
-The figures are in `chips.yaml`, each with its source and the date it was read. A figure that is not published is None,
+The figures are in `chips.yaml`, each with its source and the date on which it was read. Unpublished figures are None,
 never 0. This module does not import jax and does not query the machine.
 """
 
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Chip:
-    """A TPU generation: its chip, and the slices it comes in. Figures are per chip; None means unknown.
+    """A TPU generation, with its chip and its slices. Figures are per chip. None means that a figure is unknown.
 
     Attributes:
         name: `v2` ... `v6e`, `tpu7x`.
@@ -93,7 +93,7 @@ class Chip:
 
     @property
     def per_chip(self) -> int:
-        """The amount that one more chip adds to the number in a slice's name."""
+        """The amount by which each chip increases the number in a slice's name."""
         return self.cores_per_chip if self.counts == "cores" else 1
 
     def slices(self) -> "list[Slice]":
@@ -218,7 +218,7 @@ def generations() -> list[Chip]:
 
 
 def _chip(name: str, entry: dict[str, Any]) -> Chip:
-    """Build a generation from its entry in the file, whose values are `[value, source]`, plain, or null."""
+    """Build a generation from its entry in `chips.yaml`. A value is `[value, source]`, a plain value, or null."""
     plain = {"names", "device_kinds", "counts", "topology_config"}
     values: dict[str, Any] = {k: v if k in plain or v is None else v[0] for k, v in entry.items()}
     cited = {key: _sources()[value[1]] for key, value in entry.items() if key not in plain and value is not None}

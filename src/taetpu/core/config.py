@@ -18,10 +18,10 @@ class Traced:
     """A mark on a config field whose value is an input to the compiled program, not a constant in it.
 
     Args:
-        neutral: A value that needs a different program (dropout 0 draws no random numbers) and therefore stays part of
-            the structure. By default every value is traced.
-        promote: Trace a neutral value too if another run of the study uses the field, so that both share a program (a
-            mask of ones beside a mask with a zero).
+        neutral: A value that needs a different program and therefore stays part of the structure. For example, a
+            program with dropout 0 draws no random numbers. By default, every value is traced.
+        promote: Whether a neutral value is traced too if another run in the study has a different value, so that both
+            runs share a program. For example, a mask of ones is then traced like a mask with a zero.
         encode: A function `(config, value) -> number or numpy array` for values that are not numbers.
     """
 
@@ -39,7 +39,7 @@ class SlotMark:
 
 
 class Config(BaseModel):
-    """Base of every config: frozen, without unknown fields or implicit conversion (a string is not a number)."""
+    """Base class of all configs: frozen, without unknown fields or implicit conversion (a string is not a number)."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -52,7 +52,7 @@ class Config(BaseModel):
 
 
 class Component(Config):
-    """Base of the configs that fill a slot. `@register(slot, kind)` names one; `check` validates it at given sizes.
+    """Base class of the configs that fill a slot. `@register(slot, kind)` names a component.
 
     Attributes:
         own_init: Whether this component initializes a parameter differently from the parameter of the same name and

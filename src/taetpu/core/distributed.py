@@ -107,7 +107,7 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    """End this process immediately. An orderly shutdown would wait for processes that may have ended, and abort."""
+    """End this process immediately. An orderly shutdown would wait for ended processes and then abort."""
     with suppress(OSError):  # stderr may be closed
         sys.stderr.write(f"{message}\n")
         sys.stderr.flush()

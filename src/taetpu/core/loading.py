@@ -219,7 +219,7 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
 
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
-    """Return a remedy for a value out of bounds: the limit, and the default if there is one."""
+    """Return a remedy for a value that is out of bounds, with the limit and, if there is one, the default."""
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = ", ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:

@@ -33,7 +33,7 @@ class Plugin:
     Attributes:
         file: The absolute path of the file.
         source: The content of the file.
-        sha256: The digest of the content; it enters the identity of every run that uses one of its kinds.
+        sha256: The SHA-256 digest of the content. It is part of the identity of every run that uses one of the kinds.
         kinds: The registered kinds, as `slot/kind`.
     """
 
@@ -161,11 +161,11 @@ def _run(name: str, file: Path, tree: ast.Module) -> None:
 
 
 def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
-    """Return a `UserError` with the file and line of an exception, or None if no plug-in raised the exception.
+    """Return a `UserError` with the file and line of a plug-in's exception, or None if no plug-in raised it.
 
     Args:
         error: The exception.
-        file: The plug-in that is being loaded; by default all loaded plug-ins are searched.
+        file: The plug-in that is being loaded. By default, all loaded plug-ins are searched.
     """
     files = {str(file)} if file else {str(getattr(m, "__file__", "")) for m in _modules()}
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
@@ -196,7 +196,7 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
     Args:
         problem: The problem to report if the exception comes from an object that a plug-in returned, not from one of
             its lines.
-        used: The components in use; the message names those of plug-ins.
+        used: The components in use. The message names the components that plug-ins define.
 
     Raises:
         UserError: if a plug-in raised an exception.

@@ -1,4 +1,4 @@
-"""The registry of kinds: the named components of each slot. Components register themselves where they are defined."""
+"""The registry of kinds: the named components of each slot. Importing a component's module registers it."""
 
 import re
 import sys
@@ -77,7 +77,7 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
 
 def kinds(slot: str) -> Mapping[str, type[Component]]:
-    """Return the config classes of a slot's kinds, by kind."""
+    """Return the config classes for a slot, by kind."""
     if slot not in BUILTIN_MODULES:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN_MODULES))
     import_module(BUILTIN_MODULES[slot])

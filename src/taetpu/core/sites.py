@@ -40,7 +40,7 @@ class Edit:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ragged:
-    """The activations of a site whose shape differs between layers, e.g. patterns with different numbers of heads.
+    """The activations at a site whose shape differs between layers, e.g. patterns with different numbers of heads.
 
     Attributes:
         parts: Arrays `(layers, ...)`, in order, each for neighbouring layers with the same activation shape.
@@ -92,7 +92,7 @@ class _Tape:
     reads: dict[str, Read]
     layer: Any = None  # the number of the layer inside a stack (a tracer in a scan), else None
     layers: Sequence[int | None] = (None,)  # the values that `layer` takes
-    places: dict[str, Sequence[str]] = field(default_factory=dict)  # the call stack of each site that was passed
+    places: dict[str, Sequence[str]] = field(default_factory=dict)  # the call stack of each site that was marked
     read_in: dict[str, set[int]] = field(default_factory=dict)  # the layers whose reads were recorded, by site
 
     def requests(self, name: str) -> bool:

@@ -37,7 +37,7 @@ class Change(NamedTuple):
     """A change to the value that `owner` holds under `key`. `before` or `after` is `ABSENT` if there is no value.
 
     Attributes:
-        cache: Whether the value may be one of taetpu's caches, because its name begins with an underscore.
+        cache: Whether the value may be a cache, because its name begins with an underscore.
     """
 
     name: str

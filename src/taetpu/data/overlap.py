@@ -12,8 +12,8 @@ BLOCK = 2**20  # number of training windows hashed at a time, to limit memory
 def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
     """Return the share of windows of `held_out` that occur in `train`, at any offset.
 
-    A window starts at every token, or at every n-th token if there are more than `MAX_WINDOWS`. Windows are compared by
-    64-bit hashes.
+    A window starts at every token, or at every n-th token if there are more than `MAX_WINDOWS` windows. Windows are
+    compared by 64-bit hashes.
 
     Args:
         train: Token numbers, `(n,)`.

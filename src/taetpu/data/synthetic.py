@@ -66,7 +66,7 @@ class SyntheticTask(Task):
     @property
     @abstractmethod
     def room(self) -> int:
-        """The largest length that fits into `seq_len`."""
+        """The maximum length that fits into `seq_len`."""
 
     @property
     def names(self) -> list[str]:
@@ -80,7 +80,7 @@ class SyntheticTask(Task):
 
     @abstractmethod
     def draw(self, words: Words) -> Sequence:
-        """Generate a sequence from random words; the first word determines its length."""
+        """Generate a sequence from random words. The first word determines the length."""
 
     @abstractmethod
     def joint_distribution(self) -> attention_free_bound.Joint:
@@ -88,7 +88,7 @@ class SyntheticTask(Task):
 
     @property
     def longest(self) -> int:
-        """The largest length of a question."""
+        """The maximum length of a question."""
         return self.max_length or self.room
 
     def prepare(self, folder: Path) -> "SyntheticSource":
@@ -245,7 +245,7 @@ class AnswerTask(SyntheticTask):
 
     @property
     def room(self) -> int:
-        """The largest length that fits into `seq_len`."""
+        """The maximum length that fits into `seq_len`."""
         return (self.seq_len - 2) // 2 if self.causal else self.seq_len - 1
 
     @property
@@ -381,7 +381,7 @@ class Induction(SyntheticTask):
 
     @property
     def room(self) -> int:
-        """The largest length that fits into `seq_len`."""
+        """The maximum length that fits into `seq_len`."""
         return min(self.seq_len // 2, self.symbols)
 
     def prepare(self, folder: Path) -> SyntheticSource:

@@ -1,4 +1,4 @@
-"""Registers every built-in kind of slot `task`."""
+"""Imports the modules that register the built-in kinds of slot `task`."""
 
 from taetpu.data.synthetic import Copy, Histogram, Induction, Reverse, Sort
 from taetpu.data.text import TextTask

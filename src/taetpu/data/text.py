@@ -181,7 +181,7 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Return the loss on `held_out`, in nats per token, of the bigrams in `train`, or None if it has no bigrams.
+    """Return the loss of the bigrams in `train` on `held_out`, in nats per token, or None if `held_out` has none.
 
     P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, it depends only on the
     current token. Other estimates of P may have a lower loss.

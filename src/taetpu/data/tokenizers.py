@@ -106,7 +106,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class LibraryTokenizer(Tokenizer):
-    """Any other tokenizer of the library, such as a trained byte-level BPE."""
+    """Any other tokenizer from the library, such as a trained byte-level BPE."""
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
@@ -191,7 +191,7 @@ class BPEConfig(TokenizerConfig):
 
 
 def _bytes() -> hf.Tokenizer:
-    """Return byte-level BPE without merges, whose token numbers are the bytes."""
+    """Return a byte-level BPE tokenizer without merges, whose token numbers are the bytes."""
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner = hf.Tokenizer(models.BPE(vocab=_byte_letters(), merges=[]))
     inner.pre_tokenizer, inner.decoder = spell, decoders.ByteLevel()

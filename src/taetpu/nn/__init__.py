@@ -1,1 +1,1 @@
-"""The model: one slot a file, each kind's config and module side by side; block, stack and LM put them together."""
+"""The model. Each slot has a file with the configs and modules of its kinds. `block`, `stack` and `lm` combine them."""

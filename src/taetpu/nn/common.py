@@ -87,7 +87,7 @@ class Context:
 
 
 class Fixed(eqx.Module):
-    """An untrained number of the model, such as a mask, a scale or a rate, stored with the model's arrays."""
+    """An untrained number in the model, such as a mask, a scale or a rate, stored with the model's arrays."""
 
     value: Array
 

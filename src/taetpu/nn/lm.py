@@ -124,7 +124,7 @@ class LMConfig(Config):
     layers: tuple[LayerConfig, ...]
 
     def dims(self, vocab_size: int, seq_len: int) -> Dims:
-        """Return the sizes that components are built with."""
+        """Return the sizes with which components are built."""
         return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
 
     def check(self, vocab_size: int, seq_len: int) -> None:
@@ -185,7 +185,7 @@ class LM(eqx.Module):
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq vocab"]:
-        """Return the logits, float32. `key` enables dropout; `dtype` is the precision of activations and products."""
+        """Return the logits in float32. `key` enables dropout. `dtype` is the precision of activations and products."""
         return site("logits", self.embedding.decode(self.final(tokens, key=key, dtype=dtype)))
 
     def final(

@@ -172,7 +172,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
 
 
 def describe_value(value: Any) -> str:
-    """Return `(2, 8, 16) float32` for an array, a list of these for several arrays, or the type of any other value."""
+    """Return `(2, 8, 16) float32` for an array, a list of these for several arrays, or another value or its type."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {', '.join(map(describe_value, value)) or 'nothing'}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
