@@ -47,7 +47,7 @@ class Chip:
         topology_config: The `chip_config_name` with which libtpu reports the same number of devices as the machines.
         single_host_chips: Sizes, in chips, of the slices that fit on one machine.
         multi_host_chips: Chips per machine in a larger slice.
-        machine_types: Compute Engine machine types by chips per machine. Empty if it does not offer the chip.
+        machine_types: Compute Engine machine types by chips per machine. Empty if there are none.
         runtime: The runtime version with which the Cloud TPU API starts the machines.
         apis: Google's APIs that create machines with the chip, the default first: `gce`, `tpu-api`.
         zones: The zones that offer the chip, as published.

@@ -1,4 +1,4 @@
-"""Errors that a user can act on: the problem, its place and a remedy."""
+"""Errors that a user can act on: the problem, its location and a remedy."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ class UserError(Exception):
 
     Args:
         problem: What is wrong, with the offending value.
-        path: Keys from the document's root to the offending place, e.g. `("base", "model", "ffn")`.
+        path: Keys from the document's root to the location of the problem, e.g. `("base", "model", "ffn")`.
         file: The document.
         line: 1-based line in `file`.
         remedy: An instruction that solves the problem.
@@ -45,7 +45,7 @@ class UserError(Exception):
         self.path, self.file, self.line = path, file, line
 
     def within(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
-        """Return the error with `prefix` prepended to its path, and with `file` and `line` if it has none."""
+        """Return the error with `prefix` prepended to its path. Set `file` and `line` if the error has none."""
         return self.map(
             lambda error: UserError(
                 error.problem,

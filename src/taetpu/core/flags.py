@@ -133,7 +133,7 @@ def _error(name: str, problem: str, remedy: str) -> UserError:
 def enable_dumps(folder: Path, environ: MutableMapping[str, str] = os.environ) -> None:
     """Make XLA dump every program that it compiles in this process. Call this before importing jax.
 
-    The compilation cache is disabled, since cached programs would not be dumped.
+    This disables the compilation cache, because cached programs would not be dumped.
     """
     environ[XLA] = f"{environ.get(XLA, '')} --xla_dump_to={shlex.quote(str(folder))}".strip()
     environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"

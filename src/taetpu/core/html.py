@@ -1,4 +1,4 @@
-"""HTML snippets for notebooks: text is escaped, and no colours are set, so that light and dark themes work."""
+"""HTML snippets for notebooks: text is escaped, and no colours are set, so that the snippets suit all themes."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

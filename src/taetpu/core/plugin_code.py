@@ -44,7 +44,7 @@ def _is_plugin(frame: FrameType) -> bool:
 
 
 def plugin_location(error: BaseException) -> str | None:
-    """Return `FILE:LINE` of the innermost plug-in code that an exception passed through, or None."""
+    """Return `FILE:LINE` of the innermost plug-in code that an exception passed through, or None if there is none."""
     passed = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _is_plugin(frame)]
     return f"{passed[-1][0].f_code.co_filename}:{passed[-1][1]}" if passed else None
 

@@ -1,4 +1,4 @@
-"""The best loss and accuracy without attention, which a function of the current token and its position reaches.
+"""The best loss and accuracy without attention, that is, for functions of the current token and its position.
 
 A model without a mixer sees one token and its position. Its best score follows from the joint distribution of
 (position, token, target) over the scored positions, which this module computes exactly as a sum over the length n of

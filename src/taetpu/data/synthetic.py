@@ -47,7 +47,7 @@ class Sequence(NamedTuple):
 
 
 def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
-    """Map random words to 0 .. bound - 1, uniformly up to a relative error of bound / 2^32."""
+    """Map random words to integers from 0 to bound - 1, uniformly up to a relative error of bound / 2^32."""
     return (words % jnp.uint32(bound)).astype(jnp.int32)
 
 

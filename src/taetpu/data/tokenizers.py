@@ -35,7 +35,7 @@ class Tokenizer(ABC):
         """Return the token numbers of a text: int32 `(n,)`."""
 
     def decode(self, ids: Any) -> str:
-        """Return the text of token numbers; invalid UTF-8 becomes U+FFFD."""
+        """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def escape_bits(self, text: str) -> float | None:
@@ -199,9 +199,11 @@ def _bytes() -> hf.Tokenizer:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the letter for each byte in byte-level tokenizers: printable Latin-1 itself, the rest from U+0100 on.
+    """Return the vocabulary of byte-level tokenizers: for each byte, the character that represents it.
 
-    Source: `bytes_to_unicode` of GPT-2.
+    Printable Latin-1 bytes represent themselves. The other bytes are represented by characters from U+0100 on.
+
+    Source: `bytes_to_unicode` in GPT-2.
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in plain]
@@ -210,5 +212,5 @@ def _byte_letters() -> dict[str, int]:
 
 
 def _text_of(codes: np.ndarray) -> str:
-    """Return the text of code points."""
+    """Return the text that consists of the given code points."""
     return codes.astype("<i4").tobytes().decode("utf-32-le", "surrogatepass")

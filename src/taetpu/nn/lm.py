@@ -109,7 +109,7 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer written out, from which models and the identities of runs are computed.
+    """The model with every layer written out, from which models are built and run identities are computed.
 
     Fields have the same defaults as in `ModelConfig`. A run's identity omits fields that equal their default.
     """

@@ -1,4 +1,4 @@
-"""Slot `after`: a change to a block's output before the next block. Only plug-ins define one."""
+"""Slot `after`: a change to a block's output before the next block. The only built-in kind makes no change."""
 
 from taetpu.core.config import Component
 from taetpu.core.keys import Key

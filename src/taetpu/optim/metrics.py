@@ -88,7 +88,7 @@ class Metric(Component):
 
 
 def group_arrays(tree: LM) -> dict[str, list[Array]]:
-    """Return the arrays of a tree like the parameters by group: `embedding`, `layers.0.mixer` and so on."""
+    """Return the arrays in a tree like the parameters, by group: `embedding`, `layers.0.mixer` and so on."""
     found: dict[str, list[Array]] = {}
     for name, array in named_parameters(tree).items():
         parts = name.split(".")

@@ -35,7 +35,7 @@ class AdamW(Component):
     """Share of each matrix removed a step, times the learning rate."""
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
-        """Return the update rule at learning rate `lr`; `decayed` is True for each parameter with weight decay."""
+        """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
         return optax.chain(
             optax.scale_by_adam(self.b1, self.b2, self.eps),
             optax.add_decayed_weights(self.weight_decay, decayed),

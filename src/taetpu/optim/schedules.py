@@ -31,7 +31,7 @@ class ScheduleConfig(Component):
         return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Return the learning rate after warm-up; `progress` rises from 0 to 1, its value in the last step."""
+        """Return the learning rate after warm-up. `progress` rises from 0 to 1, its value in the last step."""
         return jnp.asarray(peak, jnp.float32)
 
 
@@ -48,7 +48,7 @@ class Cosine(ScheduleConfig):
     """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Return the learning rate after warm-up; `progress` runs from 0 to 1."""
+        """Return the learning rate after warm-up. `progress` rises from 0 to 1."""
         return self.min_lr + (peak - self.min_lr) * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
 
@@ -60,5 +60,5 @@ class Linear(ScheduleConfig):
     """Learning rate of the last step."""
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Return the learning rate after warm-up; `progress` runs from 0 to 1."""
+        """Return the learning rate after warm-up. `progress` rises from 0 to 1."""
         return peak + (self.min_lr - peak) * progress
