@@ -197,7 +197,7 @@ def test_gc_deletes_own_expired_machines_alone(taetpu, machines):
 
 @pytest.mark.slow
 def test_down_deletes_own_machines_alone(taetpu, machines):
-    for name, owner in (("theirs", "you"), ("foreign", "nobody")):
+    for name, owner in (("theirs", "you"), ("foreign", "unknown owner")):
         code, _, err = taetpu("tpu", "down", name, "--yes")
         assert code != 0
         assert owner in err

@@ -155,11 +155,8 @@ def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> Bu
     if isinstance(error, google.Unauthorized | auth.RefreshError | auth.DefaultCredentialsError):
         return BucketError(f"{failed}: Google rejects the credentials ({message})", remedy=f"Run `{SIGN_IN}`.")
     if isinstance(error, google.Forbidden):
-        command = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role}"
-        remedy = (
-            f"Ask the bucket's owner to run `{command} --member=user:ACCOUNT` "
-            "(for a machine `--member=serviceAccount:ADDRESS`)."
-        )
+        owner = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role} --member=user:ACCOUNT"
+        remedy = f"Ask the bucket's owner to run `{owner}` (for a machine with `serviceAccount:ADDRESS`)."
         return BucketError(f"{failed}: {message}", remedy=remedy)
     if isinstance(error, google.Conflict | google.PreconditionFailed):
         return BucketError(f"{failed}: {message}", remedy="Another process changed it at the same moment. Try again.")
