@@ -49,7 +49,8 @@ def test_without_googles_library_only_buckets_are_missing(here):
     assert {line: told[line][0] for line in HERE} == dict.fromkeys(HERE, 0), told
     for line in BUCKET:
         code, said = told[line]
-        assert (code, said.splitlines()[-1]) == (2, "  remedy: pip install 'taetpu[gcp]'"), (line, said)
+        assert code == 2, (line, said)
+        assert "pip install 'taetpu[gcp]'" in said.splitlines()[-1], (line, said)
 
 
 @pytest.mark.slow
@@ -68,4 +69,4 @@ def test_without_gcloud_every_command_says_where_to_get_it(here, monkeypatch, tm
     for line, (code, said) in each(*GCLOUD).items():
         assert code == 2, (line, said)
         assert "gcloud is not installed" in said, (line, said)
-        assert said.splitlines()[-1] == "  remedy: https://cloud.google.com/sdk/docs/install", (line, said)
+        assert "https://cloud.google.com/sdk/docs/install" in said.splitlines()[-1], (line, said)

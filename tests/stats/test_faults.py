@@ -100,7 +100,7 @@ def test_the_baseline_alone(store_study) -> None:
     assert results["noise_floor"]["sd"] == pytest.approx(0.1 / np.sqrt(2))
 
 
-@pytest.mark.slow  # 2,505 runs are written
+@pytest.mark.alone  # timed; 2,505 runs are written
 def test_five_hundred_arms(draw, table, store_study) -> None:
     y = 3 + 0.1 * draw(np.random.default_rng(0), 501, 5)
     y[7] += 2
