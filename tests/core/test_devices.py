@@ -81,7 +81,8 @@ def test_a_device_that_is_not_there_is_refused_and_nothing_is_set(dev, device, f
 @pytest.mark.slow
 def test_jax_sees_what_was_chosen():
     """`cpu` holds although the environment asks for an accelerator: what is set comes before jax is imported."""
-    code = "from taetpu.core.devices import select_device; select_device('cpu')\nimport jax; print(jax.devices()[0].platform)"
+    choose = "from taetpu.core.devices import select_device; select_device('cpu')"
+    code = f"{choose}\nimport jax; print(jax.devices()[0].platform)"
     environ = {"JAX_PLATFORMS": "tpu", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "cpu", done.stderr
