@@ -99,7 +99,7 @@ def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_t
     assert "pack 3 of 3: " in heard()
     assert outcome.failed == []
     assert outcome.results["packs"][0]["halved_from"] == 4
-    told = "Out of memory: 4 runs had to be trained in packs of 2 instead of 4."
+    told = "Out of memory: 4 runs were trained in packs of 2 instead of 4."
     assert told in (Path(folder.where) / "report/report.md").read_text()
     assert not list(tmp_path.rglob("begun.json"))
 
