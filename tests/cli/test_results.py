@@ -226,7 +226,7 @@ def test_claims_are_judged_by_the_runs_not_by_what_is_stored_of_them(taetpu, her
     edited(study / "results.json", lambda data: data["arms"][1].update(verdict="worse", ci95=[5.0, 6.0]))
     done = taetpu("check", claims(here, "low-lr is worse by at least 4"))
     assert (done.code, done.out) == (3, "")
-    assert "no claim is checked: what is stored of small is not what its runs come to: results.json: arms[low-lr]" in (
+    assert "no claim was checked: the stored results of small do not match its runs: results.json: arms[low-lr]" in (
         done.err.replace("\n", " ")
     )
     assert all(len(line) <= 80 or " " not in line.strip() for line in done.err.splitlines())

@@ -123,7 +123,7 @@ def test_charts_are_drawn_of_folders_roots_and_outcomes(outcome) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((None, "val/loss"), "None is no study"),
+        ((None, "val/loss"), "None is not a study"),
         (([], "val/loss"), "there are no studies to draw"),
         (("here", "val/loss", 3), "3 is no x to draw"),
         (("here", None), "None is no metric to draw"),

@@ -54,8 +54,8 @@ class Ragged:
 
     def __jax_array__(self) -> Array:
         shapes = " and ".join(dict.fromkeys(str(part.shape[1:]) for part in self.parts))
-        problem = f"layers have a site in different shapes, {shapes}, which are no single array"
-        raise UserError(problem, remedy="a metric takes one value a layer by seen.over_layers(site, fn)")
+        problem = f"layers have a site in different shapes, {shapes}, which cannot form one array"
+        raise UserError(problem, remedy="Reduce it to one value per layer with seen.over_layers(site, fn).")
 
     def __getitem__(self, index: Any) -> Array:
         return self.__jax_array__()
@@ -157,7 +157,7 @@ def _check_single(tape: _Tape, name: str) -> None:
         one, other = next(((a, b) for a, b in zip(before, here, strict=False) if a != b), (before[0], here[0]))
         where = "" if tape.layer is None else f" in layer{'s' * (len(tape.layers) > 1)} {_listed(tape.layers)}"
         problem = f"site {name!r} is marked twice{where}: at {one} and at {other}"
-        raise UserError(problem, remedy="give each of them a name of its own, or capture one call of the model")
+        raise UserError(problem, remedy="Give each site a different name, or capture one call of the model.")
 
 
 def _listed(layers: Iterable[Any]) -> str:

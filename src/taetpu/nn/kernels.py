@@ -127,7 +127,7 @@ class Kernel(eqx.Module):
     def refusals(self, call: Call) -> Iterator[str]:
         """Yield the reasons why the kernel does not support a call."""
         if call.scored:
-            yield "its scores are changed before the softmax, by numbers that are no constants of the program"
+            yield "its scores are changed before the softmax, by numbers that are not constants of the program"
         if call.drawn:
             yield "dropout on its pattern is drawn in training"
         if call.observed:

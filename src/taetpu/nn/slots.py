@@ -163,7 +163,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
             problem = (
                 f"{said} returns a module that holds {describe_value(leaf)}{' in ' if name else ''}{name}, not an array"
             )
-            raise UserError(problem, remedy="Fixed(...) for a number, eqx.field(static=True) for what is no number")
+            raise UserError(problem, remedy="Use Fixed(...) for a number, eqx.field(static=True) for other values.")
     for where, array in jax.tree.leaves_with_path(partition_trainable(module)[0]):
         if jnp.result_type(array) != jnp.float32:
             name = jax.tree_util.keystr(where, simple=True, separator=".")

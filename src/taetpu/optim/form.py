@@ -71,10 +71,16 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:
         made = "None" if found is None else f"an object of type {type(found).__name__}"
-        raise UserError(f"{who} {made} from update", remedy="return (updates, state)", **where)
+        raise UserError(f"{who} {made} from update", remedy="Return (updates, state).", **where)
     updates, after = found
-    check_form(f"{who} updates", params, updates, "updates are a tree like the parameters", **where)
-    check_form(f"{who} a state", state, after, "a step leaves the form of the state as it is", **where)
+    check_form(f"{who} updates", params, updates, "Return updates as a tree like the parameters.", **where)
+    check_form(
+        f"{who} a state",
+        state,
+        after,
+        "Return a state of unchanged structure, shapes and types.",
+        **where,
+    )
     return updates, after
 
 

@@ -153,7 +153,7 @@ class StudySpec(Config):
     """Factors to cross, each a list of values or a named change; `fraction` runs a part of the combinations."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
     """Scales at which every arm is repeated: a list of values for each dotted path, one value per scale."""
-    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on `seeds` of their own")] = Field(
+    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on separate `seeds`")] = Field(
         default_factory=dict
     )
     match: Annotated[tuple[Matching, ...], Field(description="what every arm is given as much of as the baseline")] = ()

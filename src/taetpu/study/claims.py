@@ -57,7 +57,7 @@ def _results(folder: StudyFolder) -> dict[str, Any]:
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise Failed(
-            f"no claim is checked: what is stored of {folder.name} is not what its runs come to: {problems[0]}{more}\n"
-            f"`taetpu report {folder.where} --verify` tells all; without --verify it computes results.json anew"
+            f"no claim was checked: the stored results of {folder.name} do not match its runs: {problems[0]}{more}\n"
+            f"`taetpu report {folder.where} --verify` lists them all; without --verify it recomputes results.json"
         )
     return results

@@ -45,8 +45,8 @@ def plot(
 def _folders(place: Place) -> list[StudyFolder]:
     where = str(place) if isinstance(place, str | PathLike) else getattr(place, "folder", None)
     if where is None:
-        remedy = "a study's folder, a root of many, or what taetpu.run returned"
-        raise UserError(f"{place!r} is no study", remedy=remedy)
+        remedy = "Pass a study's folder, a root of studies, or the result of taetpu.run."
+        raise UserError(f"{place!r} is not a study", remedy=remedy)
     found = find_studies(where)
     if not found:
         raise UserError("no study is stored here", file=where, remedy="`taetpu list --root DIR` shows what is there")
