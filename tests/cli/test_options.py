@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from taetpu.cli.options import StudyOptions, takes_options, to_argv
-from taetpu.cli.run import OnTpuOptions, RunOptions, TrainOptions
+from taetpu.cli.options import OnTpuOptions, RunOptions, StudyOptions, TrainOptions, takes_options, to_argv
 
 
 def parse(words: list[str]) -> RunOptions:

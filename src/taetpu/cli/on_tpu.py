@@ -18,9 +18,8 @@ from taetpu.cli.cloud import (
     warn_of_costs,
     with_idle_minutes,
 )
-from taetpu.cli.options import to_argv
+from taetpu.cli.options import AUDIT, RunOptions, TrainOptions, to_argv
 from taetpu.cli.output import log
-from taetpu.cli.run import AUDIT, RunOptions, TrainOptions
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -134,6 +134,102 @@ class MachineOptions:
     yes: Yes = False
 
 
+# --- options of `run` -------------------------------------------------------------------------------------------------
+
+AUDIT = 0.05
+"""Default of `--audit` with `--reuse`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(StudyOptions):
+    """Options of `taetpu run` that `--on tpu` passes on to the command on the machine."""
+
+    pack: Pack = "auto"
+    until_resolved: Annotated[
+        bool, typer.Option("--until-resolved", help="Add seeds as measure.looks plans while an arm is inconclusive.")
+    ] = False
+    reuse: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROOT", help="Reuse identical runs that are stored there. May be repeated."),
+    ] = None
+    audit: Annotated[
+        float | None,
+        typer.Option(help=f"Train this share of the reused runs again to check them. Default with --reuse: {AUDIT}."),
+    ] = None
+    profile: Annotated[
+        int,
+        integer(
+            metavar="N", help="Trace N steps of each pack after its first dispatch: STUDY's profile/<pack>/<time>/."
+        ),
+    ] = 0
+    xla_flags: XlaFlags = ""
+    libtpu_args: LibtpuArgs = ""
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Keep XLA's dumps of each program that it compiles: STUDY's dumps/<time>/.")
+    ] = False
+    retrain_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--retrain-damaged",
+            help="Train finished runs again whose files have changed or are missing, and move what is left of them to "
+            "the study's damaged/. Without this option such runs are an error.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTpuOptions(MachineOptions):
+    """Options that require `--on tpu`."""
+
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None
+    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the TPU at the end.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(OnTpuOptions, TrainOptions):
+    """Options of `taetpu run`."""
+
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            envvar="JAX_COORDINATOR_ADDRESS",
+            help="Train in several processes that connect to this address; auto: as Cloud TPU, Slurm or Open MPI "
+            "define it.",
+        ),
+    ] = None
+    processes: Annotated[
+        int | None, integer(envvar="JAX_NUM_PROCESSES", help="The number of processes, with --coordinator.")
+    ] = None
+    process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="This process's number, from 0.")] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Train the I-th (from 0) of N shares of the packs; other processes with the same --root train the "
+            "others.",
+        ),
+    ] = None
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="With --shard, exit with 75 instead of waiting for other shards.")
+    ] = False
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tpu|ray",
+            help="tpu: create a Cloud TPU, train on it into a bucket, delete it. ray: train on a Ray cluster's nodes.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The cluster, with --on ray. Default: RAY_ADDRESS, else one on this host, else a new one.",
+        ),
+    ] = None
+    as_json: AsJson = False
+
+
 # --- dataclass to command, dataclass to command line -----------------------------------------------------------------
 
 

@@ -66,6 +66,7 @@ def status(
 
     Example: taetpu status runs/quickstart --watch
     """
+    from taetpu.stats.deviations import study_departures
     from taetpu.store.backend import default_root
     from taetpu.store.index import find_studies
 
@@ -90,7 +91,7 @@ def status(
         typer.echo(study.name)
         _print_arms(found[study.name])
         if "problem" not in found[study.name][0]:
-            print_departures(departures_of(study))
+            print_departures(study_departures(study))
 
 
 def warn_of_damaged_plan(study: "StudyFolder") -> None:
@@ -141,16 +142,6 @@ def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def departures_of(study: "StudyFolder") -> list[str]:
-    """Return descriptions of how a study departs from its analysis plan."""
-    from taetpu.stats.deviations import find_departures
-    from taetpu.stats.load import read_study
-    from taetpu.stats.plan import read_plan
-
-    frozen = read_study(study)
-    return find_departures(frozen, read_plan(frozen, study.where))
 
 
 def print_departures(departures: list[str]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.cli.status import departures_of
 from taetpu.core.errors import UserError
+from taetpu.stats.deviations import study_departures
 from taetpu.store import metrics
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
@@ -155,7 +155,7 @@ def _view(feed: Feed) -> StudyView:
         places=feed.effects.get("places", StudyView.places),
         interim=any(row["verdict"] == "interim" for row in rows.values()),
         tried=len(feed.runs) - len(own),
-        departures=departures_of(feed.folder),
+        departures=study_departures(feed.folder),
         ended=all_done and _is_tuned(feed.folder),
     )
 

@@ -3,12 +3,20 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.stats.plan import Plan
+from taetpu.stats.load import read_study
+from taetpu.stats.plan import Plan, read_plan
 from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
 
 JUDGED_BY = ("primary", "direction", "equivalence", "alpha")
 TUNED_SUFFIX = "@tuned"  # suffix in the name of an arm that tuning adds
 TRIAL_MARK = "~"  # part of the name of every tuning trial's arm
+
+
+def study_departures(folder: StudyFolder) -> list[str]:
+    """Return the departures of a stored study from its plan (see `find_departures`)."""
+    study = read_study(folder)
+    return find_departures(study, read_plan(study, folder.where))
 
 
 def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
