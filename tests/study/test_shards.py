@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.resolved_study import Study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study import shards
-from taetpu.study.pack_store import stored_plans
+from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.run import run
 from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
 from taetpu.study.trainer import Failure, is_free
@@ -164,10 +163,10 @@ def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatc
     folder, claim = StudyFolder(open_store(str(tmp_path / "root")), "many"), ExitStack()
     train = shards.train_packs
 
-    def hold_others(study: Study, folder: StudyFolder, *rest: Any) -> list[Failure]:
-        for plan in Shard(1, 2).select(stored_plans(folder)):
-            claim.enter_context(folder.claim_pack(plan.id))
-        return train(study, folder, *rest)
+    def hold_others(packs: PackStore, *rest: Any) -> list[Failure]:
+        for plan in Shard(1, 2).select(stored_plans(packs.folder)):
+            claim.enter_context(packs.folder.claim_pack(plan.id))
+        return train(packs, *rest)
 
     monkeypatch.setattr(shards, "train_packs", hold_others)
     with pytest.raises(SharesLeft, match="left to other processes") as left, claim:
