@@ -26,7 +26,8 @@ from unittest import mock
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from taetpu.core.errors import UserError
-from taetpu.report.build import build_report, gather_background
+from taetpu.report.background import gather_background
+from taetpu.report.build import build_report
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study
 from taetpu.stats.analyse import analyse, compute_results

@@ -1,9 +1,9 @@
-"""Made-up studies with everything that a report shows: values, learning curves, samples, an environment."""
+"""Studies with made-up runs that have all inputs of a report: values, curves, samples and an environment."""
 
 import zlib
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ ARMS: dict[str, tuple[dict[str, Any], float | None]] = {
     "untied": ({"model.embedding": {"kind": "untied"}}, -0.022),
     "no-norm": ({"model.norm": None}, None),
 }
-"""Each arm's change and its true effect; None diverges on every seed but one."""
+"""Change and true effect of each arm. An arm whose effect is None diverges on all seeds except one."""
 
 BASE = {
     "task": {"kind": "text", "source": "python-docs", "tokenizer": {"kind": "char"}, "seq_len": 64},
@@ -39,13 +39,13 @@ BASE = {
         "ffn": {"kind": "swiglu"},
         "embedding": {"kind": "tied"},
     },
-    "train": {"steps": 400, "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 3e-3}},
+    "train": {"steps": 40, "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 3e-3}},
 }
 ENVIRONMENT = {"device": "cpu", "platform": "cpu", "python": "3.11.2", "versions": {"taetpu": "0.1.0", "jax": "0.10.2"}}
 
 
-def changed(diff: Mapping[str, Any]) -> dict[str, Any]:
-    """The baseline with an arm's change."""
+def config_with(diff: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the baseline's config with an arm's change."""
     config = deepcopy(BASE)
     for path, value in diff.items():
         *inside, name = path.split(".")
@@ -53,38 +53,51 @@ def changed(diff: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+def stored_study(
+    root: Path,
+    arms: Mapping[str, tuple[dict[str, Any], float | None]] = ARMS,
+    seeds: int = 3,
+    steps: int = 40,
+    equivalence: float | None = None,
+    sample: str = "    The loop is then run again, with the value that was\n    returned by the call.\n",
+) -> StudyFolder:
+    """Store and analyse a study with made-up runs."""
+    rng = np.random.default_rng(0)
+    folder = StudyFolder(open_store(root), "what-matters")
+    study = {"study": "what-matters", "base": BASE, "arms": {name: diff for name, (diff, _) in arms.items()}}
+    plan = Plan("val/loss", "min", tuple(arms), tuple(range(seeds)), (seeds,), equivalence)
+    folder.write_study({**study, "seeds": list(range(seeds)), "roles": {}, "design": {}, "plan": plan.frozen()})
+    shared = rng.normal(0, 0.012, seeds)
+    for i, (arm, (diff, effect)) in enumerate(arms.items()):
+        for seed in range(seeds):
+            diverged = effect is None and seed != 1
+            offset = (0.3 if effect is None else effect) + shared[seed] + rng.normal(0, 0.006)
+            _write_run(folder, arm, diff, seed, offset, diverged, steps, rng, 106_432 + 997 * i, sample)
+    analyse(folder)
+    return folder
+
+
 @pytest.fixture
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
-    """A function that stores and analyses a study."""
+    """Return `stored_study` for a folder of this test."""
+    return partial(stored_study, tmp_path)
 
-    def stored(
-        arms: Mapping[str, tuple[dict[str, Any], float | None]] = ARMS,
-        seeds: int = 3,
-        steps: int = 400,
-        root: Path = tmp_path,
-        equivalence: float | None = None,
-        sample: str = "    The loop is then run again, with the value that was\n    returned by the call.\n",
-    ) -> StudyFolder:
-        rng = np.random.default_rng(0)
-        folder = StudyFolder(open_store(root), "what-matters")
-        study = {"study": "what-matters", "base": BASE, "arms": {name: diff for name, (diff, _) in arms.items()}}
-        plan = Plan("val/loss", "min", tuple(arms), tuple(range(seeds)), (seeds,), equivalence)
-        folder.write_study({**study, "seeds": list(range(seeds)), "roles": {}, "design": {}, "plan": plan.frozen()})
-        shared = rng.normal(0, 0.012, seeds)
-        for i, (arm, (diff, effect)) in enumerate(arms.items()):
-            for seed in range(seeds):
-                diverged = effect is None and seed != 1
-                offset = (0.3 if effect is None else effect) + shared[seed] + rng.normal(0, 0.006)
-                _write_run(folder, arm, diff, seed, offset, diverged, steps, rng, 106_432 + 997 * i, sample)
-        analyse(folder)
-        return folder
 
-    return stored
+@pytest.fixture(scope="session")
+def study(tmp_path_factory) -> StudyFolder:
+    """Return the study with `ARMS` and an equivalence margin. Tests must not change it."""
+    return stored_study(tmp_path_factory.mktemp("study"), equivalence=0.01)
+
+
+@pytest.fixture
+def results(study) -> dict[str, Any]:
+    """Return the results of `study`. Tests may change them."""
+    return study.read_results()
 
 
 def _write_run(folder, arm, diff, seed, offset, diverged, steps, rng, params, sample) -> None:
     run = folder.run(arm, seed, f"{zlib.crc32(arm.encode()) // 16 + seed:08x}")
-    run.start({"arm": arm, "seed": seed, "config": changed(diff)})
+    run.start({"arm": arm, "seed": seed, "config": config_with(diff)})
     step = np.arange(1, steps + 1)
     train = 1.9 + offset + 2.3 * np.exp(-step / (0.12 * steps)) + rng.normal(0, 0.02, steps)
     evals = np.unique(np.linspace(0, steps, 21).round().astype(int))[1:]

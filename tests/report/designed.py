@@ -1,4 +1,4 @@
-"""Made-up runs of real studies: their arms, roles and plans are those of the study file, and nothing is trained."""
+"""Studies loaded from study files, with made-up runs instead of training."""
 
 import zlib
 from collections.abc import Callable
@@ -43,7 +43,7 @@ arms: {no-ffn: {model.ffn: none}, swiglu: {model.ffn: swiglu}}
 
 
 def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> StudyFolder:
-    """A study with one of the `DESIGNS`, its runs ending with `loss` and a little noise, analysed."""
+    """Store and analyse a study with one of the `DESIGNS`, whose runs end with `loss` and a little noise."""
     root.mkdir(exist_ok=True)
     (root / "study.yaml").write_text(HEAD + DESIGNS[design])
     study = load_study(root / "study.yaml")

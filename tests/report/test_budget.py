@@ -1,4 +1,4 @@
-"""A large study, 100 runs of 10,000 points: its report keeps the budgets of its building, size and opening."""
+"""The report of 100 runs with 10,000 points each is built, stored and opened within fixed budgets."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ BUILD, BYTES, FIRST_VIEW = 10.0, 5_000_000, 2.0
 
 
 @pytest.mark.alone
-def test_a_large_report_keeps_its_budgets(store_study, opened) -> None:
+def test_large_report_stays_within_its_budgets(store_study, opened) -> None:
     folder = store_study(ARMS, seeds=5, steps=10_000)
     assert sum(run.metrics()["train/loss"].step.size for run in folder.runs()) == 1_000_000
     began = time.monotonic()

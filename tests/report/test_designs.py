@@ -1,4 +1,4 @@
-"""What reports of real designs say, on runs that are made up so that the truth is known."""
+"""Reports of studies with designs, on made-up runs with known effects."""
 
 from functools import cache
 from pathlib import Path
@@ -7,17 +7,17 @@ import pytest
 import vl_convert
 from tests.report.designed import DESIGNS, designed
 
-from taetpu.report import charts, designs, panels, summary
+from taetpu.report import charts, panels, summary
 from taetpu.report.build import build_report
-from taetpu.report.contents import build_sections
 from taetpu.report.exports import COLUMNS, table_text
+from taetpu.report.sections import build_sections
 from taetpu.stats.verify import verify
 
 RATE = 0.003  # the learning rate at which every arm is best
 
 
 def loss(run) -> float:
-    """Positions matter less in larger models; without both parts it is worse by 0.1 than the parts alone say."""
+    """Return a loss for which positions matter less in larger models, and both parts together add an excess of 0.1."""
     model, rate = run.config.model, float(run.config.train.optimizer.lr)
     position, ffn = (getattr(model.layers[0], slot).kind == "none" for slot in ("position", "ffn"))
     return 2 + 1.2 * position / model.dim + 0.3 * ffn + 0.1 * (position and ffn) + 5 * abs(rate - RATE)
@@ -25,7 +25,7 @@ def loss(run) -> float:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder of a design's study, made once."""
+    """Return a function that stores the study of a design once."""
     return cache(lambda design: designed(tmp_path_factory.mktemp(design), design, loss))
 
 
@@ -49,14 +49,14 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
         assert f"\n## {part.title}\n" in text
         assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
     assert max(map(len, table_text(results).splitlines())) <= COLUMNS
-    for spec in panels.draw_panels(results, {}).values():
+    drawn = panels.draw_panels(results, {})
+    for spec in drawn.values():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
         assert "NaN" not in svg
-    asked = [name for part in build_sections(results, {}) for _, name in part.charts]
-    assert asked == list(panels.draw_panels(results, {}))
+    assert [name for part in build_sections(results, {}) for _, name in part.charts] == list(drawn)
 
 
-def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
+def test_excess_of_all_parts_is_shown_at_every_scale(study) -> None:
     results = study("parts")
     table = section(results, "Parts taken out one by one").tables[0]
     assert sorted(row[0] for row in table.rows) == ["without-all", "without-all@dim=32", "without-all@dim=8"]
@@ -66,10 +66,9 @@ def test_parts_together_are_more_than_their_sum_at_every_scale(study) -> None:
         assert abs(float(together) - float(single) - float(excess)) < 0.002
         assert abs(float(excess) - 0.1) < 0.03
         assert p == "<0.001"
-    assert [line for line in designs.describe_designs(results) if "which excludes 0" in line]
 
 
-def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
+def test_ladder_shows_scales_in_order_with_verdicts_and_fates(study) -> None:
     results = study("parts")
     part = section(results, "Effects by scale")
     sizes, fates, trends = part.tables
@@ -84,21 +83,16 @@ def test_a_ladder_shows_scales_in_order_and_each_verdict(study) -> None:
     assert {row[5] for row in trends.rows} == {"128k params"}
     assert any(note.startswith("Holds:") and "Unclear:" in note for note in part.notes)
     assert any("not corrected" in note and "same seeds" in note for note in part.notes)
-    assert "without-position shrinks" in designs.describe_designs(results)[-1]
-    assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 changes")
+    assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 arms are worse")
 
 
-def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
+def test_effects_are_named_with_their_aliases(study) -> None:
     results = study("fraction")
     part = section(results, "Factors and interactions")
     assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
     assert "the product of ffn x norm x position is constant over cells" in part.notes[0]
-    assert designs.describe_designs(results) == [
-        "Factorial: norm or position x ffn, position or norm x ffn, and ffn or norm x position had a significant "
-        "effect."
-    ]
     assert summary.headline(results) == (
         "3 of 3 factors had a significant effect on val/loss (norm or position x ffn, position or norm x ffn, ffn or "
         "norm x position)."
@@ -106,7 +100,7 @@ def test_an_effect_that_has_aliases_is_never_named_alone(study) -> None:
     assert any("aliases" in limit for limit in section(results, "Limitations").notes)
 
 
-def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
+def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study) -> None:
     results = study("fair")
     arms = {arm["name"]: arm for arm in results["arms"]}
 
@@ -114,7 +108,9 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
         return [summary.format_effect(arms[name], results), arms[name]["verdict"]]
 
     best, tried = section(results, "Tuning").tables
-    assert {row[0]: row[2:6] for row in best.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@tuned")]
+    assert {row[0]: row[2:4] for row in best.rows}["no-ffn"] == [
+        " ".join(shown(name)) for name in ("no-ffn", "no-ffn@tuned")
+    ]
     assert list(tried.columns) == ["val/loss (nats per token)", "lr=0.001", "lr=0.003", "lr=0.01"]
     assert all(row[2].endswith(" (best)") for row in tried.rows)
     (matched,) = section(results, "Matched arms").tables
@@ -124,11 +120,11 @@ def test_tuned_and_matched_effects_stand_beside_the_plain_ones(study) -> None:
     assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
     assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, both tuned: val/loss is ")
     assert summary.headline(results) == (
-        "Each arm tuned: 1 of 2 changes made val/loss worse and 1 is equivalent to the baseline."
+        "Each arm tuned: 1 of 2 arms is worse than the baseline in val/loss and 1 is equivalent."
     )
 
 
-def test_what_tuning_found_is_verified_too(folder) -> None:
+def test_changed_tuning_record_fails_verification(folder) -> None:
     study = folder("fair").read_study()
     trials = study["tuning"]["arms"]["no-ffn"]["trials"]
     honest = trials["lr=0.01"]["by_seed"][0]
@@ -143,7 +139,7 @@ def test_what_tuning_found_is_verified_too(folder) -> None:
     assert verify(folder("fair")) == []
 
 
-def test_the_best_at_the_edge_is_warned_of(study) -> None:
+def test_best_value_at_the_edge_gives_a_warning(study) -> None:
     results = study("fair")
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}
     changed = {**results, "tuning": {**results["tuning"], "arms": edge}}

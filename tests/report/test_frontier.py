@@ -1,4 +1,4 @@
-"""Quality against cost: nobody on the front is beaten, and everybody else is."""
+"""Pareto fronts of quality against cost contain exactly the arms that no other arm beats."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 9), st.integers(-9, 9)), min_size=1)
 
 
 @given(POINTS, st.booleans())
-def test_the_front_is_what_no_point_beats(points, lower: bool) -> None:
+def test_front_contains_exactly_the_points_that_no_point_beats(points, lower: bool) -> None:
     sign = 1 if lower else -1
 
     def beaten(i: int) -> bool:
@@ -21,7 +21,7 @@ def test_the_front_is_what_no_point_beats(points, lower: bool) -> None:
     assert [points[i][0] for i in kept] == sorted({points[i][0] for i in kept})
 
 
-def test_what_is_better_within_the_noise_displaces_nothing() -> None:
+def test_differences_within_the_margin_displace_no_point() -> None:
     baseline, hair, clear = (10, 2.0), (10, 1.99), (10, 1.5)
     assert pareto_front([baseline, hair], lower=True, margin=0.1) == [0]
     assert pareto_front([baseline, hair, clear], lower=True, margin=0.1) == [2]
@@ -29,8 +29,7 @@ def test_what_is_better_within_the_noise_displaces_nothing() -> None:
     assert pareto_front([baseline, (12, 2.05)], lower=False, margin=0.1) == [0]
 
 
-def test_costs_that_all_arms_share_are_left_out(store_study) -> None:
-    results = store_study().read_results()
+def test_costs_that_all_arms_share_are_omitted(results) -> None:
     for arm, flops in zip(results["arms"], (100.0, 100.05, 100.0), strict=False):
         arm["flops"] = flops
     for arm in results["arms"]:
@@ -44,9 +43,9 @@ def test_costs_that_all_arms_share_are_left_out(store_study) -> None:
     assert list(frontiers(results, timed)) == ["parameters", "seconds of training"]
 
 
-def test_the_front_in_words(store_study) -> None:
+def test_front_is_described(store_study) -> None:
     results = store_study({"baseline": ({}, 0.0), "cheap": ({}, 0.3), "dear": ({}, 0.1)}).read_results()
     for arm, flops in zip(results["arms"], (100.0, 50.0, 200.0), strict=True):
         arm["flops"], arm["params"] = flops, 10.0
-    said = "No arm with the same or fewer training FLOPs is clearly better than any of these: cheap and baseline."
-    assert describe_frontiers(frontiers(results, {})) == [said]
+    sentence = "No arm with the same or fewer training FLOPs is clearly better than cheap or baseline."
+    assert describe_frontiers(frontiers(results, {})) == [sentence]

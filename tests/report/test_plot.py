@@ -1,4 +1,4 @@
-"""Any metric of any runs: the right points on the right axis, and mistakes told."""
+"""Plots show the points of the runs on the chosen axis, and mistakes are refused."""
 
 import json
 import re
@@ -20,7 +20,7 @@ Made = Callable[..., StudyFolder]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """A function that stores a study whose runs end at `losses[arm][seed]`; each arm has its own learning rate."""
+    """Return a function that stores a study whose runs end at `losses[arm][seed]`, with a learning rate per arm."""
 
     def stored(losses: dict[str, list[float]], name: str = "one", lr: float = 0.1) -> StudyFolder:
         folder = StudyFolder(open_store(tmp_path), name)
@@ -39,7 +39,7 @@ def made(tmp_path: Path) -> Made:
 
 
 def rows(chart) -> list[dict]:
-    """All points of a chart, and of all its parts."""
+    """Return all rows of data in a chart."""
     spec = chart.to_dict()
     return (
         [row for name in sorted(spec["datasets"]) for row in spec["datasets"][name]]
@@ -60,7 +60,7 @@ def line(chart, name: str) -> dict[float, tuple[float, float, float]]:
     return {row["x"]: (row["low"], row["mean"], row["high"]) for row in rows(chart) if row.get("line") == name}
 
 
-def test_a_line_is_the_mean_over_runs_with_its_range(made: Made) -> None:
+def test_line_is_the_mean_over_runs_with_its_range(made: Made) -> None:
     study = made({"baseline": [1.0, 2.0], "other": [4.0, 4.0]})
     assert line(plot([study], "val/loss"), "baseline") == {5: (2.0, 3.0, 4.0), 10: (1.0, 1.5, 2.0), 20: (1.0, 1.5, 2.0)}
     assert set(line(plot([study], "val/loss", arms=["other"]), "baseline")) == set()
@@ -69,13 +69,13 @@ def test_a_line_is_the_mean_over_runs_with_its_range(made: Made) -> None:
 @pytest.mark.parametrize(
     ("x", "places"),
     [("samples", [20, 40, 80]), ("tokens", [500, 1000]), ("time", [3.0, 4.0, 6.0])],
-    ids=["samples", "tokens: nothing beyond what was noted", "time: begun anew after a stop"],
+    ids=["samples", "tokens end at the last record", "time continues after a restart"],
 )
-def test_other_axes(made: Made, x: str, places: list[float]) -> None:
+def test_axis_other_than_steps(made: Made, x: str, places: list[float]) -> None:
     assert list(line(plot([made({"baseline": [1.0, 2.0]})], "val/loss", x), "baseline")) == places
 
 
-def test_lines_by_study_by_run_and_by_a_setting(made: Made) -> None:
+def test_lines_are_grouped_by_study_run_or_setting(made: Made) -> None:
     studies = [made({"baseline": [1.0, 3.0], "b": [5.0, 5.0]}, name) for name in ("one", "two")]
     names = {by: {row["line"] for row in rows(plot(studies, "val/loss", by=by))} for by in ("arm", "study", "run")}
     assert names["arm"] == {"one: baseline", "one: b", "two: baseline", "two: b"}
@@ -86,7 +86,7 @@ def test_lines_by_study_by_run_and_by_a_setting(made: Made) -> None:
     assert line(by_lr, "lr 1.0")[20] == (5.0, 5.0, 5.0)
 
 
-def test_the_last_value_over_a_setting_whatever_else_differs(made: Made) -> None:
+def test_last_values_are_drawn_over_a_setting(made: Made) -> None:
     studies = [made({"a": [1.0, 3.0], "b": [5.0, np.nan]}), made({"a": [2.0, 2.0]}, "two", lr=1.0)]
     found = rows(plot(studies, "val/loss", x="train.optimizer.lr"))
     assert {row["setting"]: row["mean"] for row in found if "mean" in row} == {0.1: 2.0, 1.0: 3.0}
@@ -115,14 +115,14 @@ def test_every_format_is_written(made: Made, tmp_path: Path, suffix: str) -> Non
         ({"x": "varied", "arms": ["baseline"]}, "the runs differ in no setting"),
     ],
 )
-def test_mistakes(made: Made, settings: dict, says: str) -> None:
+def test_mistakes_are_refused(made: Made, settings: dict, says: str) -> None:
     study = made({"baseline": [1.0, 2.0], "b": [1.0, 2.0]})
     with pytest.raises(UserError, match=says) as error:
         plot([study], **{"metric": "val/loss", **settings})
     assert error.value.remedy
 
 
-def test_too_many_lines_and_a_name_without_a_format(made: Made, tmp_path: Path) -> None:
+def test_too_many_lines_and_unknown_formats_are_refused(made: Made, tmp_path: Path) -> None:
     study = made({f"arm{i}": [1.0] for i in range(21)})
     with pytest.raises(UserError, match=r"at most 20 lines .* got 21"):
         plot([study], "val/loss")
@@ -130,7 +130,7 @@ def test_too_many_lines_and_a_name_without_a_format(made: Made, tmp_path: Path) 
         save_chart(plot([study], "val/loss", by="study"), tmp_path / "loss.doc")
 
 
-def test_long_names_of_lines_differ_in_the_legend(made: Made) -> None:
+def test_long_names_stay_distinct_in_the_legend(made: Made) -> None:
     names = [f"mixer.kind=attention,num_heads=8,position=rope,optimizer.lr={lr}" for lr in ("1e-3", "3e-3")]
     drawn = plot([made({name: [1.0, 2.0] for name in names})], "val/loss")
     texts = re.findall(r"<text[^>]*>(mixer[^<]*)</text>", vl_convert.vegalite_to_svg(drawn.to_dict()))

@@ -1,6 +1,6 @@
-"""Names of arms in little room: none is too long, and no two of them look alike."""
+"""Shortened names fit the width and stay distinct."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.report.short_names import shorten_names
@@ -8,8 +8,9 @@ from taetpu.report.short_names import shorten_names
 NAMES = st.lists(st.text("ab-=.", min_size=1, max_size=60), min_size=1, max_size=12, unique=True)
 
 
+@settings(max_examples=50)
 @given(NAMES, st.integers(10, 40))
-def test_cut_names_fit_and_differ(names: list[str], width: int) -> None:
+def test_shortened_names_fit_and_stay_distinct(names: list[str], width: int) -> None:
     found = shorten_names(names, width)
     assert len(set(found)) == len(names)
     assert max(map(len, found)) <= width
@@ -18,7 +19,7 @@ def test_cut_names_fit_and_differ(names: list[str], width: int) -> None:
     ]
 
 
-def test_a_cut_keeps_what_tells_names_apart() -> None:
+def test_shortening_keeps_the_distinguishing_part() -> None:
     names = [f"position=rope,optimizer=adamw,lr={lr},warmup=100,decay=cosine" for lr in ("0.001", "0.003")]
     first, second = shorten_names(names, 32)
     assert (first[:2], first[-2:]) == (second[:2], second[-2:])

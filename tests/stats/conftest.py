@@ -1,4 +1,4 @@
-"""Made-up results: tables of values, and study folders with a result for every run."""
+"""Tables of made-up values, and studies with a result for every run."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ Table = dict[str, dict[int, float]]
 
 @pytest.fixture
 def table() -> Callable[..., Table]:
-    """A function from `(arms, seeds)` to values by arm and seed, the first arm being the baseline."""
+    """Return a function that maps an array `(arms, seeds)` to values by arm and seed. The first arm is the baseline."""
 
     def made(y: np.ndarray, names: list[str] | None = None) -> Table:
         names = names or ["baseline", *(f"arm{i}" for i in range(1, len(y)))]
@@ -28,7 +28,7 @@ def table() -> Callable[..., Table]:
 
 @pytest.fixture
 def draw() -> Callable[..., np.ndarray]:
-    """A function that draws `(arms, seeds)`: a shared effect of each seed, and noise with sd 1 but where `sd` says."""
+    """Return a function that draws `(arms, seeds)` with a shared effect of each seed, and noise with sd 1 or `sd`."""
 
     def drawn(rng: np.random.Generator, arms: int, seeds: int, sd: Mapping[int, float] | None = None) -> np.ndarray:
         scale = np.ones((arms, 1))
@@ -48,11 +48,11 @@ def made_study(
     result: Callable[[str, int], dict[str, Any]] = lambda arm, seed: {},
     **plan: Any,
 ) -> StudyFolder:
-    """Store a study whose runs end with the given values: None diverged, absent did not end.
+    """Store a study whose runs end with the given values. None means diverged, and an absent value means unfinished.
 
     Args:
-        result: what else a run's result says, by arm and seed.
-        plan: of the analysis plan, where it is not one look at all of these arms and seeds.
+        result: function from arm and seed to other fields of the run's result.
+        plan: fields of the analysis plan. The default is one analysis of all arms and seeds.
     """
     folder = StudyFolder(open_store(root), name)
     seeds = sorted({seed for row in values.values() for seed in row})
@@ -92,5 +92,5 @@ def _result(arm: str, seed: int, value: float | None) -> dict[str, Any]:
 
 @pytest.fixture
 def store_study(tmp_path: Path) -> Callable[..., StudyFolder]:
-    """`made_study` in a folder of this test's own."""
+    """Return `made_study` for a folder of this test."""
     return lambda values, **more: made_study(tmp_path, values, **more)

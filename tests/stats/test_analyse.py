@@ -1,4 +1,4 @@
-"""From stored runs to results.json."""
+"""`analyse` computes `results.json` from stored runs."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def by_name(results: dict) -> dict:
     return {arm["name"]: arm for arm in results["arms"]}
 
 
-def test_results_are_those_of_the_runs(draw, table, store_study) -> None:
+def test_results_follow_from_the_runs(draw, table, store_study) -> None:
     y = 3 + 0.01 * draw(np.random.default_rng(0), 4, 5)
     y[2] += 0.5
     results = analyse(store_study(table(y)))
@@ -50,7 +50,7 @@ def test_same_runs_give_the_same_bytes(draw, table, store_study) -> None:
     assert json.loads(first) == one.read_results()
 
 
-def test_a_run_that_has_not_ended_makes_it_incomplete(draw, table, store_study) -> None:
+def test_unfinished_run_makes_the_results_incomplete(draw, table, store_study) -> None:
     values = table(draw(np.random.default_rng(2), 3, 3))
     del values["arm1"][1]
     results = analyse(store_study(values))
@@ -74,7 +74,7 @@ def test_divergence_is_counted(draw, table, store_study, value) -> None:
     assert "1 of 3 runs diverged" in arms["arm2"]["evidence"]
 
 
-def test_one_seed_has_no_p(store_study) -> None:
+def test_one_seed_gives_no_p_value_or_verdict(store_study) -> None:
     results = analyse(store_study({"baseline": {0: 1.0}, "a": {0: 2.0}}))
     arm = by_name(results)["a"]
     assert results["label"] == "single seed"
@@ -87,7 +87,7 @@ def test_one_seed_has_no_p(store_study) -> None:
     )
 
 
-def test_a_metric_that_was_not_measured(store_study) -> None:
+def test_unmeasured_metric_is_refused(store_study) -> None:
     folder = store_study({"baseline": {0: 1.0}}, primary="val/los")
     with pytest.raises(UserError) as error:
         analyse(folder)
@@ -96,7 +96,7 @@ def test_a_metric_that_was_not_measured(store_study) -> None:
     assert "at measure.primary" in str(error.value)
 
 
-def test_two_runs_of_one_cell(store_study) -> None:
+def test_two_runs_of_one_arm_and_seed_are_refused(store_study) -> None:
     folder = store_study({"baseline": {0: 1.0}})
     other = folder.run("baseline", 0, "feedfacecafe")
     other.start({})
@@ -116,6 +116,6 @@ def test_two_runs_of_one_cell(store_study) -> None:
         ("model.dims", [1, 2], "model.dims: [1, 2]"),
     ],
 )
-def test_changes_in_words(path: str, value, text: str) -> None:
+def test_changes_are_formatted(path: str, value, text: str) -> None:
     base = {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}}
     assert format_changes({path: value}, base) == text

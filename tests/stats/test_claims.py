@@ -1,4 +1,4 @@
-"""Claims: what can be said, and whether results bear it out."""
+"""Claims are parsed and checked against results."""
 
 from typing import Any
 
@@ -51,20 +51,20 @@ RESULTS = {
         ("early is not better", False),
     ],
 )
-def test_findings(text: str, holds: bool) -> None:
+def test_claims_hold_if_the_results_support_them(text: str, holds: bool) -> None:
     found = check_claim(parse_claim(text, ("claims", 0)), RESULTS, ("claims", 0))
     assert found.holds is holds
     assert "So it is." in found.evidence
 
 
-def test_a_single_seed_bears_out_no_claim() -> None:
+def test_single_seed_supports_no_claim() -> None:
     results = {"study": "toy", "label": "single seed", "arms": [arm("nope", None, None)]}
     for text in ("nope is not worse", "nope is inconclusive", "nope is worse"):
         found = check_claim(parse_claim(text, ("claims", 0)), results, ("claims", 0))
         assert (found.holds, found.evidence) == (False, "a single seed gives no verdict. So it is.")
 
 
-def test_why_a_claim_fails() -> None:
+def test_failed_claims_give_the_reason() -> None:
     def why(text: str) -> str:
         return check_claim(parse_claim(text, ()), RESULTS, ()).evidence
 
@@ -78,24 +78,24 @@ def test_why_a_claim_fails() -> None:
     "text",
     ["nope is bad", "nope worse", "is worse", "nope is worse by 0.02", "nope is worse by at least", "", 3, None, ["a"]],
 )
-def test_what_is_no_claim(text) -> None:
+def test_invalid_claims_are_refused(text) -> None:
     with pytest.raises(UserError, match="is not a valid claim"):
         parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("size", ["x", "nan", "inf", "-0.1"])
-def test_what_is_no_size(size: str) -> None:
+def test_invalid_sizes_are_refused(size: str) -> None:
     with pytest.raises(UserError, match="size of an effect"):
         parse_claim(f"nope is worse by at least {size}", ("claims", 0))
 
 
 @pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
-def test_a_size_of_nothing(text: str) -> None:
+def test_sizes_of_negated_or_inconclusive_claims_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="gives a size to a verdict"):
         parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("name", ["nop", "baseline"])
-def test_no_such_arm(name: str) -> None:
+def test_unknown_arms_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"study 'toy' has no arm '{name}'"):
         check_claim(parse_claim(f"{name} is worse", ()), RESULTS, ())

@@ -1,4 +1,4 @@
-"""Designs from stored runs: sums of single effects, factorials and ladders with their scales, limits in words."""
+"""Designs are analysed from stored runs: excess of all parts, factorials, ladders, limitations."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def parted(excess: float) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("excess", [0.0, 0.25])
-def test_all_parts_beside_the_sum_of_single_ones(table, store_study, excess: float) -> None:
+def test_excess_is_the_joint_effect_minus_the_sum_of_single_effects(table, store_study, excess: float) -> None:
     y = parted(excess)
     results = analyse(store_study(table(np.array(list(y.values())), list(y)), roles=PARTS))
     found = results["designs"]["leave_one_out"]["scales"][""]
@@ -38,14 +38,14 @@ def test_all_parts_beside_the_sum_of_single_ones(table, store_study, excess: flo
     assert results["designs"]["limits"] == [LIMITS["leave_one_out"]]
 
 
-def test_a_single_part_has_no_sum(table, store_study) -> None:
+def test_parts_without_an_arm_for_all_have_no_excess(table, store_study) -> None:
     role = {"with-x": {"design": "add_one_in", "part": "x"}}
     values = table(np.random.default_rng(0).normal(size=(2, 3)), ["baseline", "with-x"])
     assert analyse(store_study(values, roles=role))["designs"]["add_one_in"] == {"scales": {"": None}}
 
 
-def test_a_ladder_over_stored_runs(store_study) -> None:
-    """The effect halves from rung to rung; every rung has a baseline of its own."""
+def test_ladder_is_analysed_over_all_rungs(store_study) -> None:
+    """The effect halves from rung to rung, and every rung has its own baseline."""
     rng, values, roles, sizes = np.random.default_rng(0), {}, {}, {"dim=8": 10**3, "dim=16": 10**4, "dim=32": 10**5}
     for rung, effect in zip(sizes, (0.4, 0.2, 0.1), strict=True):
         own = "" if rung == "dim=8" else f"@{rung}"
@@ -78,7 +78,7 @@ def test_a_ladder_over_stored_runs(store_study) -> None:
     assert results["designs"]["limits"] == [LIMITS["ladder"]]
 
 
-def test_a_factorial_over_stored_runs(store_study) -> None:
+def test_factorial_is_analysed_over_all_cells(store_study) -> None:
     rng = np.random.default_rng(1)
     cells = {"baseline": (0, 0), "x": (1, 0), "y": (0, 1), "x,y": (1, 1)}
     values = {
@@ -98,7 +98,7 @@ def test_a_factorial_over_stored_runs(store_study) -> None:
         ("y",): pytest.approx(0.05, abs=0.02),
         ("x", "y"): pytest.approx(0.3, abs=0.03),
     }
-    assert found["limits"] == []  # two factors have no interaction of three
+    assert found["limits"] == []  # two factors have no three-factor interaction
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ def test_a_factorial_over_stored_runs(store_study) -> None:
         ({"xy": {"x": 1, "y": 1}, "yz": {"y": 1, "z": 1}}, [LIMITS["together"].format(arms="xy, yz")]),
     ],
 )
-def test_what_arms_cannot_tell_follows_from_how_they_differ(arms, limits) -> None:
-    """Also where a list of values repeats the baseline's: an idle override is no change."""
+def test_limitations_follow_from_the_changes_of_arms(arms, limits) -> None:
+    """Idle overrides, which repeat the baseline's value, do not count."""
     study = {"base": {}, "arms": {"baseline": {}, **arms}, "idle": {}}
     assert designs.design_limits(study) == limits
     crossed = {name: {"idle": 0, **changes} for name, changes in study["arms"].items()}
     assert designs.design_limits({**study, "arms": crossed, "idle": {name: ["idle"] for name in crossed}}) == limits
-    earlier = {"base": {"idle": 0}, "arms": crossed}  # of a version that did not record what is idle
+    earlier = {"base": {"idle": 0}, "arms": crossed}  # a version that did not record idle overrides
     assert designs.design_limits({**earlier, "arms": {**crossed, "baseline": {}}}) == limits
 
 
-def test_a_single_part_has_nothing_to_add_up_to() -> None:
+def test_limitation_of_leave_one_out_requires_an_arm_for_all_parts() -> None:
     one = {"without-a": {"design": "leave_one_out", "part": "a"}}
     study = {"base": {}, "arms": {"baseline": {}, "without-a": {"x": 1}}, "idle": {}, "roles": one}
     assert designs.design_limits(study) == []
@@ -129,6 +129,6 @@ def test_a_single_part_has_nothing_to_add_up_to() -> None:
     assert designs.design_limits({**study, "roles": {**one, **both}}) == [LIMITS["leave_one_out"]]
 
 
-def test_single_changes_say_nothing_of_each_other(table, store_study) -> None:
+def test_single_changes_have_a_limitation(table, store_study) -> None:
     values = table(np.random.default_rng(0).normal(size=(3, 3)))
     assert analyse(store_study(values))["designs"] == {"limits": [LIMITS["arms"]]}

@@ -1,4 +1,4 @@
-"""Factorial designs: statsmodels' analysis of variance, and alias tables that are known."""
+"""Factorial designs match statsmodels' analysis of variance and published alias tables."""
 
 from itertools import product
 
@@ -17,7 +17,7 @@ def full(**levels: int) -> Factorial:
 
 
 def drawn(design: Factorial, seeds: int, rng: np.random.Generator, drop: float = 0.0) -> dict[str, dict[int, float]]:
-    """Values with a main effect of every factor, a shared effect of each seed, and some cells lost."""
+    """Draw values with a main effect of every factor, a shared effect of each seed, and some missing cells."""
     shared = rng.normal(size=seeds)
     return {
         arm: {s: sum(cell.values()) + shared[s] + 0.3 * rng.normal() for s in range(seeds) if rng.random() >= drop}
@@ -26,7 +26,7 @@ def drawn(design: Factorial, seeds: int, rng: np.random.Generator, drop: float =
 
 
 @pytest.mark.parametrize("levels", [{"a": 2, "b": 2}, {"a": 2, "b": 3}])
-def test_as_statsmodels_analysis_of_repeated_measures(levels: dict[str, int]) -> None:
+def test_terms_match_statsmodels_repeated_measures(levels: dict[str, int]) -> None:
     design = full(**levels)
     values = drawn(design, 4, np.random.default_rng(2))
     rows = [{**design.cells[arm], "seed": seed, "y": y} for arm, row in values.items() for seed, y in row.items()]
@@ -39,7 +39,7 @@ def test_as_statsmodels_analysis_of_repeated_measures(levels: dict[str, int]) ->
         assert (term["df"], term["p"]) == (row["Num DF"], pytest.approx(row["Pr > F"]))
 
 
-def test_seeds_that_are_not_whole_are_left_out() -> None:
+def test_seeds_with_missing_cells_are_excluded() -> None:
     design = full(a=2, b=3)
     values = drawn(design, 5, np.random.default_rng(2))
     whole = {arm: {seed: y for seed, y in row.items() if seed not in (1, 3)} for arm, row in values.items()}
@@ -47,10 +47,13 @@ def test_seeds_that_are_not_whole_are_left_out() -> None:
     assert analyse_factorial(design, values) == analyse_factorial(design, whole)
 
 
-@pytest.mark.parametrize("seeds", [3, 5, 8])
-def test_cells_that_share_a_level_and_copy_its_noise_give_no_false_effects(seeds: int) -> None:
-    """As trained runs do: the same initial weights and data, so nearly the same noise."""
-    design, rng, studies, wrong = full(a=2, b=2, c=2), np.random.default_rng(seeds), 600, 0
+@pytest.mark.parametrize(
+    ("seeds", "studies"),
+    [(5, 150), pytest.param(3, 600, marks=pytest.mark.nightly), pytest.param(8, 600, marks=pytest.mark.nightly)],
+)
+def test_noise_shared_by_cells_of_a_level_gives_no_false_effects(seeds: int, studies: int) -> None:
+    """Trained runs with a level in common share initial weights and data, so their noise is correlated."""
+    design, rng, wrong = full(a=2, b=2, c=2), np.random.default_rng(seeds), 0
     for _ in range(studies):
         common = rng.normal(size=(3, 2, seeds))
         values = {
@@ -64,7 +67,7 @@ def test_cells_that_share_a_level_and_copy_its_noise_give_no_false_effects(seeds
     assert wrong / studies < 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / studies)
 
 
-def test_effects_of_a_two_by_two_are_differences_of_means() -> None:
+def test_effects_of_two_factors_are_differences_of_means() -> None:
     design = full(a=2, b=2)
     values = drawn(design, 5, np.random.default_rng(0))
     mean = {tuple(cell.values()): np.mean(list(values[arm].values())) for arm, cell in design.cells.items()}
@@ -80,7 +83,7 @@ def test_effects_of_a_two_by_two_are_differences_of_means() -> None:
     assert [a["aliases"], b["aliases"], both["aliases"]] == [[], [], []]
 
 
-def test_shares_of_a_balanced_design_are_those_of_its_means() -> None:
+def test_shares_add_up_to_the_variance_of_the_means() -> None:
     design = full(a=2, b=3)
     values = drawn(design, 3, np.random.default_rng(1))
     found = analyse_factorial(design, values)
@@ -93,28 +96,28 @@ def test_shares_of_a_balanced_design_are_those_of_its_means() -> None:
     ("factors", "halvings", "resolution"),
     [(5, 2, 3), (7, 3, 4), (7, 4, 3), (5, 1, 5), (8, 4, 4), (3, 1, 3), (4, 1, 4), (6, 2, 4), (6, 1, 6)],
 )
-def test_resolutions_are_those_of_box_hunter_and_hunter(factors: int, halvings: int, resolution: int) -> None:
-    """Table 6.22 of Statistics for Experimenters (2005)."""
+def test_resolutions_match_box_hunter_and_hunter(factors: int, halvings: int, resolution: int) -> None:
+    """Source: Box, Hunter and Hunter (2005), Statistics for Experimenters, table 6.22."""
     found = build_fraction([f"f{i}" for i in range(factors)], halvings)
     assert found.resolution == resolution
     assert len(found.cells) == 2 ** (factors - halvings)
     assert not any(found.cells[0].values())
     assert len({tuple(cell.values()) for cell in found.cells}) == len(found.cells)
-    for word in found.words:  # its product is the same in every cell, that of the baseline
+    for word in found.words:  # its product is constant over cells
         assert {sum(cell[name] for name in word) % 2 for cell in found.cells} == {0}
     for name in found.factors:
         assert sum(cell[name] for cell in found.cells) == len(found.cells) / 2
 
 
-def test_the_alias_table_of_a_half_fraction_of_four_factors() -> None:
-    """I = abcd: every pair is mixed with the pair of the other two, and no factor with any pair."""
+def test_aliases_of_a_half_fraction_of_four_factors() -> None:
+    """With I = abcd, every pair is an alias of the pair of the other two factors, and no factor has an alias."""
     part = build_fraction("abcd", 1)
     design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     pairs = {("a", "b"): [("c", "d")], ("a", "c"): [("b", "d")], ("a", "d"): [("b", "c")]}
     assert design.aliases() == {("a",): [], ("b",): [], ("c",): [], ("d",): [], **pairs}
 
 
-def test_a_quarter_of_five_factors_mixes_factors_with_pairs() -> None:
+def test_factors_of_a_quarter_fraction_are_aliases_of_pairs() -> None:
     part = build_fraction("abcde", 2)
     design = Factorial(dict.fromkeys("abcde", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     found = design.aliases()
@@ -124,7 +127,7 @@ def test_a_quarter_of_five_factors_mixes_factors_with_pairs() -> None:
     assert sum(1 + len(others) for others in found.values()) == 5 + 10
 
 
-def test_a_fraction_estimates_the_sum_of_its_aliases() -> None:
+def test_fraction_estimates_the_sum_of_aliased_effects() -> None:
     part = build_fraction("abcd", 1)
     design = Factorial(dict.fromkeys("abcd", 2), {str(i): cell for i, cell in enumerate(part.cells)})
     rng = np.random.default_rng(0)
@@ -141,7 +144,7 @@ def test_a_fraction_estimates_the_sum_of_its_aliases() -> None:
     assert terms["a",]["effect"] == pytest.approx(1 + 2 / 2, abs=0.01)
 
 
-def test_an_arm_without_values_is_named_and_no_wrong_number_is_given() -> None:
+def test_arm_without_values_is_named_and_nothing_is_estimated() -> None:
     design = full(a=2, b=2)
     values = drawn(design, 3, np.random.default_rng(3))
     values["(1, 1)"] = {}
@@ -150,7 +153,7 @@ def test_an_arm_without_values_is_named_and_no_wrong_number_is_given() -> None:
     assert all(term["effect"] is term["p"] is term["ci95"] is None for term in found["terms"])
 
 
-def test_no_noise_and_no_values_give_no_tests() -> None:
+def test_no_noise_or_no_values_give_no_p_values() -> None:
     design = full(a=2, b=2)
     still = {arm: dict.fromkeys(range(3), float(cell["a"])) for arm, cell in design.cells.items()}
     for values in (still, {}, {arm: {0: 1.0 + i} for i, arm in enumerate(design.cells)}):

@@ -1,4 +1,4 @@
-"""Bad input and faults: each a clear statement or a refusal, never a wrong number."""
+"""Missing, short and damaged runs give no verdict or are refused."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ def nothing_decided(found: dict) -> None:
         assert found[field] is None
 
 
-def test_a_missing_run_leaves_effects_and_no_verdict(draw, table, store_study) -> None:
+def test_missing_run_leaves_effects_without_verdicts(draw, table, store_study) -> None:
     values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5) + np.array([[0.0], [0.0], [9.0]]))
     del values["arm1"][2]
     results = analyse(store_study(values, equivalence=100.0))
@@ -35,7 +35,7 @@ def test_a_missing_run_leaves_effects_and_no_verdict(draw, table, store_study) -
 
 
 @pytest.mark.parametrize(("looks", "final"), [((8,), False), ((5, 8), True), ((4,), True)])
-def test_verdicts_are_given_at_planned_looks_and_after_the_last(draw, table, store_study, looks, final) -> None:
+def test_verdicts_are_given_at_planned_analyses_and_after_the_last(draw, table, store_study, looks, final) -> None:
     values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5) + np.array([[0.0], [0.0], [9.0]]))
     results = analyse(store_study(values, looks=looks))
     assert results["complete"]
@@ -48,21 +48,14 @@ def test_verdicts_are_given_at_planned_looks_and_after_the_last(draw, table, sto
     assert (results["plan"]["error_rate"] > 0.05) == (looks == (4,))
 
 
-def test_an_early_look_asks_for_more(draw, table, store_study) -> None:
+def test_interim_analysis_has_larger_corrected_p_values(draw, table, store_study) -> None:
     values = table(3 + 0.1 * draw(np.random.default_rng(0), 3, 5))
     planned, alone = (analyse(store_study(values, name=f"s{looks[-1]}", looks=looks)) for looks in ((5, 8), (5,)))
     assert arm(planned, "arm1")["p"] == arm(alone, "arm1")["p"]
     assert arm(planned, "arm1")["p_holm"] > arm(alone, "arm1")["p_holm"]
 
 
-def test_one_seed_has_no_p(store_study) -> None:
-    found = arm(analyse(store_study({"baseline": {0: 1.0}, "a": {0: 2.0}, "b": {0: None}})), "a")
-    assert (found["effect"], found["ci95"], found["p"], found["worst_case"]) == (1.0, None, None, None)
-    assert "a single seed shows no noise, so there is no interval and no p" in found["evidence"]
-    assert found["verdict"] is None
-
-
-def test_a_truncated_schedule_is_refused(store_study) -> None:
+def test_run_that_ended_early_is_refused(store_study) -> None:
     values = {"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}}
     folder = store_study(values, result=lambda arm, seed: {"steps": 7} if (arm, seed) == ("a", 1) else {})
     with pytest.raises(UserError) as error:
@@ -72,7 +65,7 @@ def test_a_truncated_schedule_is_refused(store_study) -> None:
     assert "Delete its folder" in str(error.value)
 
 
-def test_other_hardware_is_told(store_study) -> None:
+def test_devices_are_counted(store_study) -> None:
     values = {"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}}
 
     def result(arm: str, seed: int) -> dict:
@@ -84,8 +77,7 @@ def test_other_hardware_is_told(store_study) -> None:
     ]
 
 
-def test_no_variance_at_all(store_study) -> None:
-    """Seeds that change nothing, e.g. because they are not used: nothing is certain for that."""
+def test_runs_without_noise_are_inconclusive(store_study) -> None:
     results = analyse(store_study({"baseline": dict.fromkeys(range(3), 1.0), "a": dict.fromkeys(range(3), 1.5)}))
     found = arm(results, "a")
     assert (found["effect"], found["ci95"], found["p"], found["verdict"]) == (0.5, None, None, "inconclusive")
@@ -93,15 +85,15 @@ def test_no_variance_at_all(store_study) -> None:
     assert results["noise_floor"]["resolves"] is None
 
 
-def test_the_baseline_alone(store_study) -> None:
+def test_baseline_alone_is_analysed(store_study) -> None:
     results = analyse(store_study({"baseline": {0: 1.0, 1: 1.1}}))
     assert results["final"]
     assert [found["name"] for found in results["arms"]] == ["baseline"]
     assert results["noise_floor"]["sd"] == pytest.approx(0.1 / np.sqrt(2))
 
 
-@pytest.mark.alone  # timed; 2,505 runs are written
-def test_five_hundred_arms(draw, table, store_study) -> None:
+@pytest.mark.nightly  # 2,505 runs are written
+def test_five_hundred_arms_are_analysed_in_ten_seconds(draw, table, store_study) -> None:
     y = 3 + 0.1 * draw(np.random.default_rng(0), 501, 5)
     y[7] += 2
     folder = store_study(table(y))
@@ -123,7 +115,7 @@ def test_damaged_metrics_are_refused(store_study) -> None:
         analyse(folder)
 
 
-def test_equal_arms_have_equal_sentences(store_study) -> None:
+def test_equal_arms_have_equal_evidence(store_study) -> None:
     row = {0: 1.0, 1: 1.3, 2: 1.1}
     found = {"baseline": row, "a": {s: v + 0.3 + 0.01 * s for s, v in row.items()}}
     results = analyse(store_study({**found, "b": found["a"]}))
@@ -131,8 +123,7 @@ def test_equal_arms_have_equal_sentences(store_study) -> None:
     assert arm(results, "a")["verdict"] == arm(results, "b")["verdict"]
 
 
-def test_an_unchanged_arm_is_exactly_the_baseline(store_study) -> None:
-    """With noise in other arms its effect is zero but for rounding, which must not read as `0.000 lower`."""
+def test_effect_that_is_zero_up_to_rounding_is_described_as_zero(store_study) -> None:
     base = {0: 1.1, 1: 1.2, 2: 1.4}
     found = arm(analyse(store_study({"baseline": base, "a": base, "b": {0: 1.15, 1: 1.24, 2: 1.47}})), "a")
     assert found["evidence"].startswith("val/loss is exactly that of the baseline (95 % interval ")

@@ -1,4 +1,4 @@
-"""Figures as text."""
+"""Numbers are formatted with the digits that their uncertainty supports."""
 
 import pytest
 
@@ -19,17 +19,17 @@ from taetpu.stats import formatting
         (0.0, (-0.02, 0.02), "0.000"),
     ],
 )
-def test_effect_is_cut_where_it_becomes_uncertain(value, interval, text: str) -> None:
+def test_effect_is_rounded_by_its_interval(value, interval, text: str) -> None:
     assert formatting.effect(value, interval) == text
 
 
-def test_interval() -> None:
+def test_interval_is_formatted() -> None:
     assert formatting.interval((-0.01234, 0.04321)) == "-0.012 to +0.043"
     assert formatting.interval(None) == "-"
 
 
 @pytest.mark.parametrize(("p", "text"), [(0.0001, "<0.001"), (0.0412, "0.041"), (1.0, "1.000"), (None, "-")])
-def test_p_value(p, text: str) -> None:
+def test_p_value_is_formatted(p, text: str) -> None:
     assert formatting.p_value(p) == text
 
 
@@ -37,7 +37,7 @@ def test_p_value(p, text: str) -> None:
     ("value", "text"),
     [(999, "999"), (1000, "1.00k"), (999_999, "1.00M"), (106_432, "106k"), (3.21e13, "32.1T"), (None, "-")],
 )
-def test_amount(value, text: str) -> None:
+def test_amount_has_an_si_prefix(value, text: str) -> None:
     assert formatting.amount(value) == text
 
 
@@ -49,11 +49,11 @@ def test_amount(value, text: str) -> None:
                                  90: "1.5 min", 7200: "2 h"}),
     ],
 )  # fmt: skip
-def test_sizes_and_times(text, amounts) -> None:
+def test_sizes_and_times_have_units(text, amounts) -> None:
     assert {value: text(value) for value in amounts} == amounts
 
 
-def test_amounts_with_their_change_from_the_baseline() -> None:
+def test_amount_shows_its_change_from_the_baseline() -> None:
     assert formatting.with_change(970, 1000, formatting.amount) == "970 (-3%)"
     assert formatting.with_change(970, 970, formatting.amount) == "970"
     assert formatting.with_change(970, None, formatting.amount) == "970"

@@ -1,4 +1,4 @@
-"""Ladders: the fates of made-up effects, and their trend over scale."""
+"""Ladders: fate and trend of made-up effects over scales."""
 
 import math
 
@@ -40,18 +40,17 @@ W, B, E, U = "worse", "better", "equivalent", "inconclusive"
         ((0.0, 0.0, 0.0), (E, E, E), "unclear"),
     ],
 )
-def test_fates(effects, verdicts, expected: str) -> None:
+def test_fate_follows_from_the_verdicts_and_the_trend(effects, verdicts, expected: str) -> None:
     assert climb(effects, verdicts)["fate"] == expected
 
 
-def test_an_effect_that_is_only_less_clear_has_not_vanished() -> None:
-    """Not to be told from zero at the largest rung, without a clear trend, is no verdict on scale."""
+def test_inconclusive_effect_without_a_trend_has_not_vanished() -> None:
     found = climb((0.1, 0.1, 0.1), (W, W, U), noise=0.3)
     assert found["trend"]["p"] > 0.05
     assert found["fate"] == "unclear"
 
 
-def test_the_trend_is_the_least_squares_line() -> None:
+def test_trend_is_the_least_squares_line() -> None:
     rng = np.random.default_rng(1)
     rungs = [Rung(str(s), int(s), list(rng.normal(size=4)), 0.0, U) for s in SCALES]
     found = analyse_ladder(rungs, PLAN)
@@ -71,12 +70,12 @@ def test_the_trend_is_the_least_squares_line() -> None:
     )
 
 
-def test_an_extrapolation_is_less_sure_than_the_data() -> None:
+def test_extrapolation_has_a_wider_interval() -> None:
     found = climb((0.1, 0.1, 0.1), (W, W, W))
     assert found["extrapolated"]["ci95"][1] - found["extrapolated"]["ci95"][0] > 2 * 0.005 / math.sqrt(5)
 
 
-def test_nothing_to_judge_by() -> None:
+def test_few_rungs_or_no_noise_give_no_trend() -> None:
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     assert analyse_ladder([], PLAN) == empty
     assert analyse_ladder([Rung("one", 10, [0.1, 0.2, 0.1], 0.13, W)], PLAN) == empty
@@ -86,16 +85,16 @@ def test_nothing_to_judge_by() -> None:
     assert analyse_ladder(lost, PLAN)["trend"] is None
 
 
-def test_a_rung_without_noise_has_no_test_of_difference() -> None:
+def test_rung_without_noise_gives_no_test_of_difference() -> None:
     rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.2, 0.3], 0.25, W)]
     assert analyse_ladder(rungs, PLAN)["p_differs"] is None
 
 
-def test_the_direction_of_a_missing_trend() -> None:
+def test_opposite_verdicts_reverse_without_a_trend() -> None:
     rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.1, 0.1], 0.1, B)]
     assert classify_trend(rungs, None, None) == "reverses"
 
 
-def test_tokens_per_parameter() -> None:
+def test_tokens_per_parameter_need_a_parameter_count() -> None:
     assert tokens_per_parameter({"tokens": 2000, "params": 100}) == 20
     assert tokens_per_parameter({"tokens": 2000}) is None

@@ -1,4 +1,4 @@
-"""The seed-blocked model against closed forms and against itself under changes that must not matter."""
+"""The seed-blocked model matches closed forms and statsmodels, and is invariant to shifts, names and order."""
 
 import time
 import warnings
@@ -16,7 +16,7 @@ from taetpu.stats.model import Fit, estimate_contrast, fit_model
 
 
 def closed_form(y: np.ndarray) -> tuple[np.ndarray, float, float, int]:
-    """Effects, standard error, residual sd and its degrees of freedom of a table with every cell filled."""
+    """Return effects, standard error, residual sd and degrees of freedom of a table without empty cells."""
     arms, seeds = y.shape
     residuals = y - y.mean(1, keepdims=True) - y.mean(0, keepdims=True) + y.mean()
     df = (arms - 1) * (seeds - 1)
@@ -34,7 +34,7 @@ def p_values(found: Fit) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 2), (4, 3), (9, 5)])
-def test_balanced_is_the_closed_form(draw, table, arms: int, seeds: int) -> None:
+def test_full_tables_match_the_closed_form(draw, table, arms: int, seeds: int) -> None:
     y = draw(np.random.default_rng(arms), arms, seeds)
     found = fit_model(table(y))
     effects, error, sd, df = closed_form(y)
@@ -49,14 +49,14 @@ def test_balanced_is_the_closed_form(draw, table, arms: int, seeds: int) -> None
         assert effect.p == pytest.approx(2 * stats.t.sf(abs(expected) / error, df))
 
 
-def test_two_arms_are_the_paired_t_test(draw, table) -> None:
+def test_two_arms_give_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(1), 2, 5)
     effect = fit_model(table(y)).effects["arm1"]
     assert effect.p == pytest.approx(stats.ttest_rel(y[1], y[0]).pvalue)
     assert not effect.guarded
 
 
-def test_a_shift_of_a_seed_changes_nothing(draw, table) -> None:
+def test_shift_of_a_seed_changes_nothing(draw, table) -> None:
     y = draw(np.random.default_rng(2), 5, 4, {2: 4.0})
     before, after = fit_model(table(y)), fit_model(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])))
     assert before.noisy == after.noisy
@@ -79,13 +79,13 @@ def test_names_and_order_of_arms_do_not_matter(draw, table) -> None:
 
 
 def test_guard_test_is_exact(draw, table) -> None:
-    """With equal noise it flags each arm as often as it says, also with cells missing."""
+    """Under equal noise, each arm is flagged at the level of the test, also with empty cells."""
     rng, flagged, arms = np.random.default_rng(5), 0, 4
-    for _ in range(400):
+    for _ in range(250):
         values = table(draw(rng, arms, 4))
         del values["arm1"][0], values["arm2"][3]
         flagged += len(fit_model(values).noisy)
-    assert flagged / (400 * arms) == pytest.approx(GUARD_ALPHA, abs=0.03)
+    assert flagged / (250 * arms) == pytest.approx(GUARD_ALPHA, abs=0.03)
 
 
 def test_noisy_baseline_guards_every_effect(draw, table) -> None:
@@ -97,14 +97,13 @@ def test_noisy_baseline_guards_every_effect(draw, table) -> None:
         assert effect.guarded
         assert effect.p is not None
         assert effect.p > unguarded_p(y)[i - 1]
-        # Next to the baseline's noise that of the others is nothing, so that its own is nearly that of the differences.
+        # The baseline's noise dominates, so the guarded estimate is close to the paired one.
         assert effect.p == pytest.approx(paired.pvalue, rel=0.1)
         assert effect.interval == pytest.approx(paired.confidence_interval(), rel=0.1)
 
 
 def own_noise(y: np.ndarray, noisy: int) -> tuple[float, float]:
-    """Standard error and degrees of freedom of the difference of two arms of a full table, by hand: the noisy one's
-    variance around the mean of all others, and the residual variance of these, added after Satterthwaite."""
+    """Return standard error and degrees of freedom of a difference with the noisy arm's own variance."""
     arms, seeds = y.shape
     rest = np.delete(y, noisy, 0)
     _, _, sd, rest_df = closed_form(rest)
@@ -114,7 +113,7 @@ def own_noise(y: np.ndarray, noisy: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("noisy", [0, 2], ids=["baseline", "arm"])
-def test_a_guarded_effect_has_the_arms_own_noise(draw, table, noisy: int) -> None:
+def test_guarded_effect_uses_the_noise_of_the_noisy_arm(draw, table, noisy: int) -> None:
     y = draw(np.random.default_rng(9), 5, 6, {noisy: 5.0})
     found = fit_model(table(y))
     assert found.noisy == {list(table(y))[noisy]}
@@ -126,7 +125,7 @@ def test_a_guarded_effect_has_the_arms_own_noise(draw, table, noisy: int) -> Non
         assert own.value == pytest.approx((y[i] - y[0]).mean())
 
 
-def test_two_noisy_arms_are_also_judged_by_the_paired_t_test(draw, table) -> None:
+def test_two_noisy_arms_add_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(10), 12, 5, {0: 9.0, 3: 9.0})
     found = fit_model(table(y))
     assert {"baseline", "arm3"} <= found.noisy
@@ -137,10 +136,10 @@ def test_two_noisy_arms_are_also_judged_by_the_paired_t_test(draw, table) -> Non
     assert effect.estimates[-1].p == pytest.approx(paired.pvalue)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 6), st.integers(2, 5), st.integers(0, 2**32 - 1))
-def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int, seed: int) -> None:
-    """Effects, standard errors and degrees of freedom, whichever cells are missing."""
+def test_any_table_matches_the_least_squares_fit_of_statsmodels(arms: int, seeds: int, seed: int) -> None:
+    """Effects, standard errors and degrees of freedom match for any set of empty cells."""
     rng = np.random.default_rng(seed)
     y, there = rng.normal(size=(arms, seeds)) + 5 * rng.normal(size=seeds), rng.random((arms, seeds)) < 0.8
     values = {f"arm{i}": {s: float(y[i, s]) for s in range(seeds) if there[i, s]} for i in range(arms)}
@@ -151,7 +150,7 @@ def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int
         assert all(effect.interval is None for effect in found.effects.values())
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SingularMatrixWarning)  # arms and seeds each add up to 1
+        warnings.simplefilter("ignore", SingularMatrixWarning)  # the columns of arms and of seeds each add up to 1
         reference = OLS(np.array([y[cell] for cell in cells]), x).fit()
     assert found.df == reference.df_resid
     for i in range(1, arms):
@@ -167,7 +166,7 @@ def test_any_table_is_the_least_squares_fit_of_statsmodels(arms: int, seeds: int
             assert effect.estimates[0].standard_error == pytest.approx(test.sd.item())
 
 
-def test_a_contrast_is_the_sum_of_effects(draw, table) -> None:
+def test_contrast_is_the_sum_of_effects(draw, table) -> None:
     values = table(draw(np.random.default_rng(11), 5, 4))
     found = fit_model(values)
     both = estimate_contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0})
@@ -177,7 +176,7 @@ def test_a_contrast_is_the_sum_of_effects(draw, table) -> None:
     assert single == found.effects["arm1"]
 
 
-def test_five_hundred_arms_take_a_moment(draw, table) -> None:
+def test_five_hundred_arms_are_fitted_in_five_seconds(draw, table) -> None:
     values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
     start = time.perf_counter()
     found = fit_model(values)
@@ -186,26 +185,14 @@ def test_five_hundred_arms_take_a_moment(draw, table) -> None:
     assert "arm7" in found.noisy
 
 
-def test_missing_cells_are_the_least_squares_solution(draw, table) -> None:
-    values = table(draw(np.random.default_rng(7), 3, 4))
-    del values["arm1"][2], values["baseline"][0]
-    found = fit_model(values)
-    # By hand: normal equations over arms and seeds.
-    cells = [(arm, seed, y) for arm, row in values.items() for seed, y in row.items()]
-    x = np.array([[*(arm == a for a in values), *(seed == s for s in (1, 2, 3))] for arm, seed, _ in cells], float)
-    solution = np.linalg.solve(x.T @ x, x.T @ np.array([y for *_, y in cells]))
-    assert found.df == 10 - 6
-    assert found.effects["arm1"].effect == pytest.approx(solution[1] - solution[0])
-
-
-def test_one_seed_gives_an_effect_alone() -> None:
+def test_one_seed_gives_an_effect_without_interval() -> None:
     effect = fit_model({"baseline": {0: 1.0}, "a": {0: 1.5}}).effects["a"]
     assert effect.effect == pytest.approx(0.5)
     assert effect.interval is effect.p is None
 
 
 @pytest.mark.parametrize("step", [0.0, 0.25])
-def test_no_noise_gives_no_certainty(step: float) -> None:
+def test_no_noise_gives_no_interval(step: float) -> None:
     found = fit_model({"baseline": {0: 1.1, 1: 2.3, 2: 3.7}, "a": {0: 1.1 + step, 1: 2.3 + step, 2: 3.7 + step}})
     effect = found.effects["a"]
     assert found.residual_sd == 0
@@ -226,7 +213,7 @@ def test_no_shared_seed_gives_no_effect() -> None:
     assert fit_model({"baseline": {}, "a": {}}).effects["a"].effect is None
 
 
-def test_baseline_alone() -> None:
+def test_baseline_alone_has_no_effects() -> None:
     found = fit_model({"baseline": {0: 1.0, 1: 2.0}})
     assert found.effects == {}
     assert found.residual_sd is None

@@ -1,4 +1,4 @@
-"""The worked example of docs/statistics.md says what the code computes."""
+"""docs/statistics.md shows the numbers that the code computes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def test_the_worked_example(store_study) -> None:
+def test_worked_example_shows_computed_numbers(store_study) -> None:
     lines = [
         cells(line) for line in PAGE.splitlines() if line.startswith(("| baseline |", "| nope |", "| layernorm |"))
     ]
@@ -36,7 +36,7 @@ def test_the_worked_example(store_study) -> None:
     assert f"{layernorm['ci90'][0]:.4f} to {layernorm['ci90'][1]:+.4f}" in PAGE
 
 
-def test_every_field_is_explained(store_study) -> None:
+def test_every_field_of_the_results_is_explained(store_study) -> None:
     results = analyse(store_study({"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.2}}))
     obvious = {"study", "primary", "direction", "arms"}
     of_arms = {"name", "against", "role", "diff", "change", "runs", "mean", "sd", "metrics"}

@@ -1,4 +1,4 @@
-"""The analysis plan: frozen, hashed, and which look a number of seeds is."""
+"""The analysis plan is frozen and hashed, and maps numbers of seeds to analyses."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2, 3, 4), (5, 8), equiv
 
 @settings(max_examples=30, deadline=None)
 @given(st.one_of(st.none(), st.floats(1e-12, 10)), st.floats(1e-6, 0.5), st.lists(st.integers(0, 10**9), min_size=1))
-def test_a_plan_comes_back_from_its_study(equivalence: float | None, alpha: float, seeds: list[int]) -> None:
+def test_plan_is_read_back_from_the_study(equivalence: float | None, alpha: float, seeds: list[int]) -> None:
     plan = Plan("val/loss", "max", ("baseline", "é,=1"), tuple(seeds), (len(seeds),), equivalence, alpha)
     stored = from_yaml(to_yaml({"plan": plan.frozen()}), "study.yaml")
     assert read_plan(stored, "runs/x") == plan
@@ -39,7 +39,7 @@ def test_a_plan_comes_back_from_its_study(equivalence: float | None, alpha: floa
         ("more", 1),
     ],
 )
-def test_a_plan_that_was_changed_is_refused(name: str, value) -> None:
+def test_changed_plan_is_refused(name: str, value) -> None:
     with pytest.raises(UserError) as error:
         read_plan({"plan": {**PLAN.frozen(), name: value}}, "runs/x")
     text = str(error.value)
@@ -48,18 +48,18 @@ def test_a_plan_that_was_changed_is_refused(name: str, value) -> None:
     assert "Restore study.yaml" in text
 
 
-def test_a_part_of_a_plan_is_no_plan() -> None:
+def test_incomplete_plan_is_refused() -> None:
     cut = {name: value for name, value in PLAN.frozen().items() if name != "looks"}
     with pytest.raises(UserError, match="not the one that was frozen"):
         read_plan({"plan": cut}, "runs/x")
 
 
-def test_a_study_without_a_plan() -> None:
+def test_study_without_a_plan_is_refused() -> None:
     with pytest.raises(UserError, match="the study has no analysis plan"):
         read_plan({}, "runs/x")
 
 
-def test_looks() -> None:
+def test_analyses_correct_p_values_and_the_error_rate() -> None:
     assert [PLAN.analysis_index(seeds) for seeds in (4, 5, 6, 8)] == [None, 0, None, 1]
     assert PLAN.overall_p(0.01, 5) > 0.01
     assert PLAN.overall_p(0.01, 6) == 0.01
@@ -67,7 +67,7 @@ def test_looks() -> None:
     assert PLAN.error_rate(9) == inflated_error_rate(0.05, [8, 9]) > 0.05
 
 
-def test_seeds_cost_error_rate_only_where_there_were_verdicts_before() -> None:
+def test_additional_seeds_increase_the_error_rate_only_after_verdicts() -> None:
     assert PLAN.error_rate(11) == inflated_error_rate(0.05, [8, 9, 10, 11])
     assert PLAN.error_rate(11, judged_at=[5, 8]) == inflated_error_rate(0.05, [8, 11])
     assert PLAN.error_rate(11, judged_at=[]) == 0.05
@@ -77,8 +77,8 @@ def test_seeds_cost_error_rate_only_where_there_were_verdicts_before() -> None:
 
 
 @pytest.mark.parametrize("looks", [(5, 8), (3, 5, 8)])
-def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[int, ...]) -> None:
-    """An effect that lies at the bound of equivalence: its z at each look, and whether any look calls it smaller."""
+def test_one_sided_tests_keep_the_error_rate_over_several_analyses(looks: tuple[int, ...]) -> None:
+    """Simulate z of an effect at the equivalence margin, and count the studies with any rejection."""
     plan, rng, wrong = Plan("loss", "min", (), (), looks), np.random.default_rng(0), np.zeros(100_000, bool)
     reached, before = np.zeros(len(wrong)), 0
     for look in looks:
@@ -89,8 +89,8 @@ def test_a_claim_of_one_side_errs_no_more_often_over_several_looks(looks: tuple[
     assert Plan("loss", "min", (), (), (5,)).overall_one_sided_p(0.03, 5) == pytest.approx(0.03)
 
 
-def test_a_look_leaves_what_it_may_spend_and_a_study_without_looks_everything() -> None:
-    """Two equal looks at 5 %: 0.3 % at the first, 4.9 % at the last (Lan and DeMets 1983)."""
+def test_strictest_level_accounts_for_interim_analyses() -> None:
+    """Source of the levels of two equal analyses at 5 %: Lan and DeMets (1983)."""
     looked = replace(PLAN, looks=(4, 8))
     assert looked.strictest_level(1, 4) == pytest.approx(0.00305, abs=1e-5)
     assert looked.strictest_level(1, 8) == pytest.approx(0.0490, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Verdicts: Holm's correction, direction, divergence, wording, and the seeds that would be needed."""
+"""Verdicts: Holm's correction, direction, divergence, evidence, and the number of seeds still needed."""
 
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ def plan_for(direction: str = "min", metric: str = "val/loss", **more) -> Plan:
 
 
 def weigh(effects, counts, plan: Plan | None = None, worst=None) -> dict[str, Evidence]:
-    """Everything against the baseline, at the only look; without `worst`, the worst case is that of the survivors."""
+    """Collect the evidence at the last analysis. By default, the worst case equals the effect of finished runs."""
     plan = plan or plan_for()
     against = dict.fromkeys(effects, "baseline")
     return verdict.collect_evidence(effects, worst or effects, counts, against, plan, plan.looks[-1])
@@ -37,7 +37,7 @@ def weigh(effects, counts, plan: Plan | None = None, worst=None) -> dict[str, Ev
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_keeps_order_and_never_helps(p: list[float]) -> None:
+def test_holm_keeps_the_order_and_is_never_smaller(p: list[float]) -> None:
     named = {f"arm{i}": value for i, value in enumerate(p)}
     corrected = holm(named)
     ordered = sorted(named, key=lambda arm: (named[arm], corrected[arm]))
@@ -46,13 +46,13 @@ def test_holm_keeps_order_and_never_helps(p: list[float]) -> None:
     assert corrected[ordered[0]] == pytest.approx(min(1, len(p) * min(p)))
 
 
-def test_holm_is_that_of_statsmodels() -> None:
+def test_holm_matches_statsmodels() -> None:
     p = np.random.default_rng(0).random(9) ** 3
     _, expected, *_ = multipletests(p, method="holm")
     assert list(holm({f"arm{i}": value for i, value in enumerate(p)}).values()) == pytest.approx(expected.tolist())
 
 
-def test_holm_counts_only_arms_that_were_tested() -> None:
+def test_holm_counts_only_tested_arms() -> None:
     assert holm({"a": 0.02, "b": None, "c": 0.5}) == {"a": pytest.approx(0.04), "b": None, "c": 0.5}
     assert holm({"a": None}) == {"a": None}
 
@@ -74,7 +74,7 @@ def test_direction_swaps_better_and_worse(draw, table) -> None:
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(3, "worse"), (2, "inconclusive")])
-def test_an_arm_without_survivors_is_judged_by_the_exact_test(seeds: int, expected: str) -> None:
+def test_arm_without_finished_runs_is_tested_for_divergence(seeds: int, expected: str) -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(seeds, 0), "a": Count(0, seeds)})["a"]
     assert found.p == pytest.approx(stats.boschloo_exact([[seeds, 0], [0, seeds]]).pvalue)
     assert decide_verdict(found, plan_for("min")) == expected
@@ -82,13 +82,13 @@ def test_an_arm_without_survivors_is_judged_by_the_exact_test(seeds: int, expect
     assert text.startswith(f"No run finished: {seeds} of {seeds} diverged, 0 of {seeds} of the baseline (exact test")
 
 
-def test_divergence_counts_in_the_correction() -> None:
+def test_divergence_tests_are_corrected_for_the_number_of_arms() -> None:
     effects = {"a": Effect(), **{f"b{i}": effect(0.0, 0.5) for i in range(7)}}
     counts = {"baseline": Count(3, 0), "a": Count(0, 3), **{f"b{i}": Count(3, 0) for i in range(7)}}
     assert decide_verdict(weigh(effects, counts)["a"], plan_for("min")) == "inconclusive"
 
 
-def test_survivors_alone_win_nothing() -> None:
+def test_verdict_is_inconclusive_if_divergence_may_explain_the_effect() -> None:
     counts = {"baseline": Count(5, 0), "a": Count(3, 2)}
     found = weigh({"a": CLEAR}, counts)["a"]
     assert decide_verdict(found, plan_for("min")) == "worse"
@@ -100,25 +100,25 @@ def test_survivors_alone_win_nothing() -> None:
     assert decide_verdict(swapped, plan_for("min")) == "inconclusive"
 
 
-def test_one_seed_each_shows_nothing() -> None:
+def test_one_diverged_run_is_inconclusive() -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(1, 0), "a": Count(0, 1)})["a"]
     assert (found.p, decide_verdict(found, plan_for("min"))) == (None, "inconclusive")
     text = "No run finished: 1 of 1 diverged, 0 of 1 of the baseline."
     assert format_evidence(found, plan_for("min", "val/loss"), 1) == text
 
 
-def test_everything_diverged() -> None:
+def test_equal_divergence_is_inconclusive() -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(0, 3), "a": Count(0, 3)})["a"]
     assert (found.p_holm, decide_verdict(found, plan_for("min"))) == (None, "inconclusive")
 
 
-def test_sentence_has_the_figures() -> None:
+def test_evidence_has_the_numbers() -> None:
     counts = {"baseline": Count(5, 0), "a": Count(5, 0)}
     text = format_evidence(weigh({"a": CLEAR}, counts)["a"], plan_for("min", "val/loss"), 5)
     assert text == "val/loss is 0.40 higher than the baseline's (95 % interval +0.30 to +0.50, Holm p <0.001)."
 
 
-def test_sentence_says_why_there_is_no_interval() -> None:
+def test_evidence_gives_the_reason_for_a_missing_interval() -> None:
     one = weigh({"a": Effect(-0.5)}, {"baseline": Count(1, 0), "a": Count(1, 0)})["a"]
     assert format_evidence(one, plan_for("min", "val/loss"), 1).endswith(
         "a single seed shows no noise, so there is no interval and no p."
@@ -129,8 +129,7 @@ def test_sentence_says_why_there_is_no_interval() -> None:
     )
 
 
-def test_more_seeds_reaches_the_power_it_promises() -> None:
-    """With as many seeds as it asks for, about 80 % of simulated studies find the effect."""
+def test_seeds_still_needed_give_80_percent_power() -> None:
     seeds, size, arms = 3, 1.2, 4
     observed = effect(size, np.sqrt(2 / seeds), arms * (seeds - 1))
     more = seeds_still_needed(
@@ -143,7 +142,7 @@ def test_more_seeds_reaches_the_power_it_promises() -> None:
     assert 0.77 < power < 0.87
 
 
-def test_more_seeds_does_not_count_what_is_out_of_reach() -> None:
+def test_undetectable_effect_has_no_number_of_seeds() -> None:
     counts = {"baseline": Count(3, 0), "a": Count(3, 0)}
     assert seeds_still_needed(weigh({"a": effect(1e-4, 0.5)}, counts)["a"], 8, plan_for()) is None
     assert seeds_still_needed(weigh({"a": Effect(1.0)}, counts)["a"], 8, plan_for()) is None

@@ -1,6 +1,6 @@
 """Reports generated from `results.json`.
 
-`summary`, `overview`, `sections` and `designs` create text and tables, and `contents` puts the sections in order.
-`curves`, `charts`, `curve_charts` and `panels` create charts. `page` (one offline HTML file), `exports` (Markdown and
-plain text), `latex` and `csvs` implement the output formats. `build` writes a study's report.
+`summary`, `overview`, `sections` and `designs` create text and tables, and `background` reads what `results.json` does
+not contain. `curves`, `charts`, `curve_charts` and `panels` create charts. `page` (one offline HTML file) and `exports`
+(Markdown, plain text, LaTeX and CSV) implement the output formats. `build` writes a study's report.
 """

@@ -1,5 +1,6 @@
-"""Rendering of charts as files and as SVG."""
+"""Rendering of charts as files, as SVG and in a browser."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -55,3 +56,9 @@ def render_svg(spec: Spec, theme: Spec) -> str:
 
 def _spec_json(spec: Spec, theme: Spec) -> str:
     return json.dumps({**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": theme})
+
+
+@functools.cache
+def vega_bundle() -> str:
+    """Return vl-convert's bundle of Vega, Vega-Lite and vega-embed, escaped for use inside a script element."""
+    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]

@@ -2,36 +2,27 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from taetpu.report import summary
-from taetpu.report.priors import NO_PRIORS, Priors
 from taetpu.report.short_names import shorten_names
+from taetpu.report.summary import Arm, Results
 
 Spec = dict[str, Any]
 
-COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", "inconclusive": "#8a9099",
-           "interim": "#8a9099", "single seed": "#8a9099", "baseline": "#8a9099"}  # fmt: skip
+UNDECIDED = ("inconclusive", "interim", "single seed", "baseline")
+COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", **dict.fromkeys(UNDECIDED, "#8a9099")}
 """Colours by verdict. Colour-blind readers can distinguish blue from vermilion in the light and the dark theme."""
-SHAPES = {
-    "better": "diamond",
-    "worse": "square",
-    "equivalent": "triangle-up",
-    "inconclusive": "circle",
-    "interim": "circle",
-    "single seed": "circle",
-    "baseline": "circle",
-}
+SHAPES = {"better": "diamond", "worse": "square", "equivalent": "triangle-up", **dict.fromkeys(UNDECIDED, "circle")}
+"""Shapes by verdict, the same as the symbols `summary.MARKS`."""
 ROW = 30
 """Height of an arm's row in the forest plot, in pixels."""
-PRIOR_TOOLTIP = {"arm": "arm", "found": "published", "what": "what", "sources": "source"}
-LABEL_WIDTH, NARROW_LABEL_WIDTH = 34, 16
-"""Maximum numbers of characters in a name on an axis: on wide pages, and on pages narrower than `NARROW` pixels."""
-NARROW = 600
+LABEL_WIDTH = 26
+"""Maximum number of characters in a name on an axis."""
 SYMLOG_RATIO = 30
 """Minimum ratio of the largest absolute value to the median half width of intervals for a symlog scale."""
 
@@ -66,7 +57,7 @@ INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955
 """Theme for an SVG inside a light or dark page. It uses the colour of the surrounding text."""
 
 
-def forest_plot(results: Mapping[str, Any], priors: Priors = NO_PRIORS) -> Spec | None:
+def forest_plot(results: Results) -> Spec | None:
     """Return the forest plot of all effects, with their intervals and values by seed; None without compared arms."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
@@ -81,11 +72,10 @@ def forest_plot(results: Mapping[str, Any], priors: Priors = NO_PRIORS) -> Spec 
     y = alt.Y("arm:N", sort=order, title=None, axis=named_axis(order, labelPadding=10))
     x = alt.X("effect:Q", scale=scale, axis=axis)
     layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, summary.mean_places(results))]
-    layers += _prior_notes([arm for arm in arms if arm["name"] in priors], priors, results["direction"], y)
     return responsive_spec(alt.layer(*layers).properties(height=ROW * len(arms)))
 
 
-def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
+def _forest_title(results: Results, logarithmic: bool) -> list[str]:
     lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
     lines = [f"{summary.metric_with_unit(results['primary'])}: arm minus baseline"]
     if logarithmic:
@@ -93,7 +83,7 @@ def _forest_title(results: Mapping[str, Any], logarithmic: bool) -> list[str]:
     return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]
 
 
-def _reference(results: Mapping[str, Any]) -> list[alt.Chart]:
+def _reference(results: Results) -> list[alt.Chart]:
     """Return the reference layers: the noise band, the equivalence margin and the line at zero."""
     sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
     layers = [_band(sd, "noise")] if sd else []
@@ -119,48 +109,29 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
     return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=["arm:N", "evidence:N"]), note]
 
 
-def _prior_notes(arms: list[Mapping[str, Any]], priors: Priors, direction: str, y: alt.Y) -> list[alt.Chart]:
-    """Return the layers for published findings, drawn at the right edge with arrows in the direction of the finding."""
-    if not arms:
-        return []
-    better, worse = ("\u2190", "\u2192") if direction == "min" else ("\u2192", "\u2190")
-    says = {"better": f"{better} better", "worse": f"{worse} worse", "mixed": "\u00b1 mixed"}
-    rows = [
-        {"arm": arm["name"], "says": says.get(priors[arm["name"]].found, "\u2248 alike"), **vars(priors[arm["name"]])}
-        for arm in arms
-    ]
-    told = [alt.Tooltip(f"{name}:N", title=title) for name, title in PRIOR_TOOLTIP.items()]
-    beside = {"align": "left", "dx": 10, "style": "note", "clip": False}
-    found = chart(rows).mark_text(**beside).encode(y=y, x=alt.value("width"), text="says:N", tooltip=told)
-    head = chart([{}]).mark_text(**beside, text="published").encode(x=alt.value("width"), y=alt.value(-6))
-    return [found, head]
-
-
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
     difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
     return dots.encode(y=y, x="difference:Q", color=verdict_colour(), tooltip=["arm:N", "seed:N", difference])
 
 
-def named_axis(names: Sequence[str], long: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
-    """Return an axis for names. Shortened names stay distinct, which Vega's truncation does not guarantee."""
-    return alt.Axis(ticks=False, domain=False, **options, **label_options(names, long))
+def named_axis(names: Sequence[str], width: int = LABEL_WIDTH, **options: Any) -> alt.Axis:
+    """Return an axis for names, shortened to at most `width` characters."""
+    return alt.Axis(ticks=False, domain=False, **options, **label_options(names, width))
 
 
-def label_options(names: Sequence[str], long: int = LABEL_WIDTH) -> dict[str, Any]:
-    """Return axis or legend options that shorten names to at most `long` characters, or fewer on a narrow page."""
-    if all(len(name) <= min(long, NARROW_LABEL_WIDTH) for name in names):
-        return {"labelLimit": 0}
-    wide, narrow = (
-        json.dumps(dict(zip(names, shorten_names(names, width), strict=True)))
-        for width in (long, min(long, NARROW_LABEL_WIDTH))
-    )
-    return {"labelLimit": 0, "labelExpr": f"(windowSize()[0] < {NARROW} ? {narrow} : {wide})[datum.value]"}
+def label_options(names: Sequence[str], width: int = LABEL_WIDTH) -> dict[str, Any]:
+    """Return axis or legend options that shorten names to at most `width` characters.
+
+    Shortened names stay distinct, which Vega's own truncation does not guarantee.
+    """
+    shown = json.dumps(dict(zip(names, shorten_names(names, width), strict=True)))
+    return {"labelLimit": 0, "labelExpr": f"{shown}[datum.value]"}
 
 
 def verdict_colour() -> alt.Color:
     """Return the encoding of the verdict as colour."""
-    scale = alt.Scale(domain=list(SHAPES), range=[COLOURS[verdict] for verdict in SHAPES])
+    scale = alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
     return alt.Color("verdict:N", scale=scale, legend=None)
 
 
@@ -174,36 +145,30 @@ def chart(rows: list[dict[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.Data(values=rows))  # pyright: ignore[reportArgumentType]
 
 
-def _rank(arm: Mapping[str, Any], direction: str) -> tuple[bool, float]:
+def _rank(arm: Arm, direction: str) -> tuple[bool, float]:
     """Return the sort key that puts the best effects first and arms without an effect last."""
     effect = arm["effect"]
     return effect is None, (effect or 0.0) * (1 if direction == "min" else -1)
 
 
-def _forest_row(arm: Mapping[str, Any]) -> dict[str, Any]:
+def _forest_row(arm: Arm) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
     row = {"arm": arm["name"], "verdict": summary.verdict_label(arm), "evidence": arm["evidence"]}
     return {**row, "effect": arm["effect"], "low": low, "high": high}
 
 
-def _differences(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _differences(results: Results) -> list[dict[str, Any]]:
     """Return the difference between an arm and its baseline for each arm and each seed on which both finished."""
-    values = {
-        arm["name"]: {run["seed"]: run["value"] for run in arm["runs"] if run["value"] is not None}
-        for arm in results["arms"]
-    }
-    return [
-        {
-            "arm": arm["name"],
-            "verdict": summary.verdict_label(arm),
-            "seed": seed,
-            "difference": value - values[arm["against"]][seed],
-        }
-        for arm in results["arms"]
-        if arm["against"]
-        for seed, value in values[arm["name"]].items()
-        if seed in values[arm["against"]]
-    ]
+    found = []
+    for arm in (arm for arm in results["arms"] if arm["against"]):
+        base = {run["seed"]: run["value"] for run in summary.baseline_of(results, arm)["runs"]}
+        facts = {"arm": arm["name"], "verdict": summary.verdict_label(arm)}
+        found += [
+            {**facts, "seed": run["seed"], "difference": run["value"] - base[run["seed"]]}
+            for run in arm["runs"]
+            if run["value"] is not None and base.get(run["seed"]) is not None
+        ]
+    return found
 
 
 def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:

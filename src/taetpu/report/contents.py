@@ -1,24 +1,50 @@
-"""Order of the report's sections."""
+"""Sections and tables of the report, as text for every output format."""
 
-from taetpu.report import designs, priors, sections
-from taetpu.report.comparison import Costs, Results
-from taetpu.report.priors import NO_PRIORS, Priors
-from taetpu.report.sections import Section
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
-def build_sections(results: Results, costs: Costs, found_elsewhere: Priors = NO_PRIORS) -> list[Section]:
-    """Return all sections that follow the verdicts in the report, in order."""
-    found = [
-        sections.limits_section(results),
-        sections.costs_section(results, costs),
-        *designs.design_sections(results),
-        sections.matching_section(results),
-        priors.priors_section(results, found_elsewhere),
-        sections.divergence_section(results),
-        sections.sensitivity_section(results),
-        sections.evaluation_noise_section(results),
-        sections.efficiency_section(results),
-        sections.plan_section(results),
-        sections.reading_section(results),
-    ]
-    return [section for section in found if section is not None]
+@dataclass(frozen=True)
+class Table:
+    """Table with cells of text.
+
+    Attributes:
+        columns: the header cells.
+        rows: the cells of each row.
+        left: number of leading columns that are left-aligned. The other columns contain numbers.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+    def without_empty_columns(self) -> "Table":
+        """Return the table without the columns that have `-` in every row."""
+        kept = [i for i in range(len(self.columns)) if any(row[i] != "-" for row in self.rows)]
+        return Table([self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows], self.left)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Section of the report.
+
+    Attributes:
+        title: the heading.
+        lead: introduction to the tables.
+        tables: the tables, in order.
+        charts: pairs of a chart's caption and its name in `page.chart_data`.
+        notes: sentences below the tables.
+        folded: whether the section is initially collapsed in formats that support it.
+    """
+
+    title: str
+    lead: str = ""
+    tables: Sequence[Table] = ()
+    charts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    folded: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the section has neither notes nor rows."""
+        return not self.notes and not any(table.rows for table in self.tables)

@@ -10,12 +10,12 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import summary
-from taetpu.report.charts import COLOURS, Spec, chart, responsive_spec
+from taetpu.report.charts import COLOURS, UNDECIDED, Spec, chart, responsive_spec
 from taetpu.report.curves import Columns, Curves, as_rows
 
 HEIGHT = 150
-UNDECIDED = "#8663b5"
-ARM_COLOURS = COLOURS | {v: UNDECIDED for v, colour in COLOURS.items() if colour == COLOURS["inconclusive"]}
+VIOLET = "#8663b5"
+ARM_COLOURS = COLOURS | dict.fromkeys(UNDECIDED, VIOLET)
 """Colours by verdict. Violet replaces grey, which is hard to see on the baseline's grey band."""
 
 
@@ -25,33 +25,35 @@ def curve_chart(metric: str) -> Spec:
     The chart shows means and bands over seeds for both arms, and a line for each seed of the arm. Its datasets are
     `arm`, `baseline` and `seeds`.
     """
-    arm, baseline, seeds = (alt.Chart(alt.NamedData(name)) for name in ("arm", "baseline", "seeds"))
-    x, (y, low, single) = _x(), (_y(field, summary.metric_with_unit(metric)) for field in ("mean", "low", "value"))
+    title = summary.metric_with_unit(metric)
+    baseline, seeds = (alt.Chart(alt.NamedData(name)).encode(x=_x()) for name in ("baseline", "seeds"))
     layers = [
-        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(x=x, y=low, y2="high:Q"),
-        arm.mark_area(opacity=0.2, clip=True, fill=alt.expr("colour")).encode(x=x, y=low, y2="high:Q"),
+        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(y=_y("low", title), y2="high:Q"),
+        _band(title),
         seeds.mark_line(clip=True, strokeWidth=0.7, opacity=0.5, stroke=alt.expr("colour")).encode(
-            x=x, y=single, detail="seed:N"
+            y=_y("value", title), detail="seed:N"
         ),
-        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(x=x, y=y, tooltip=_tooltip()),
-        baseline.mark_line(clip=True, style="baseline-line").encode(x=x, y=y, tooltip=_tooltip()),
+        _line(title),
+        baseline.mark_line(clip=True, style="baseline-line").encode(y=_y("mean", title), tooltip=_tooltip()),
     ]
     return _with_parameters(alt.layer(*layers))
 
 
-def difference_chart(metric: str) -> Spec:
+def difference_chart() -> Spec:
     """Return the chart of arm minus baseline over training, paired by seed. Its only dataset is `arm`."""
-    arm, title = alt.Chart(alt.NamedData("arm")), "arm minus baseline"
-    layers = [
-        chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
-        arm.mark_area(opacity=0.25, clip=True, fill=alt.expr("colour")).encode(
-            x=_x(), y=_y("low", title), y2=alt.Y2("high:Q")
-        ),
-        arm.mark_line(clip=True, style="arm-line", stroke=alt.expr("colour")).encode(
-            x=_x(), y=_y("mean", title), tooltip=_tooltip()
-        ),
-    ]
-    return _with_parameters(alt.layer(*layers))
+    title = "arm minus baseline"
+    zero = chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0))
+    return _with_parameters(alt.layer(zero, _band(title), _line(title)))
+
+
+def _band(title: str) -> alt.Chart:
+    area = alt.Chart(alt.NamedData("arm")).mark_area(opacity=0.2, clip=True, fill=alt.expr("colour"))
+    return area.encode(x=_x(), y=_y("low", title), y2="high:Q")
+
+
+def _line(title: str) -> alt.Chart:
+    line = alt.Chart(alt.NamedData("arm")).mark_line(clip=True, style="arm-line", stroke=alt.expr("colour"))
+    return line.encode(x=_x(), y=_y("mean", title), tooltip=_tooltip())
 
 
 def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds: tuple[float, float]) -> Spec:
@@ -63,19 +65,7 @@ def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds:
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the specs, datasets and vertical ranges for each metric, in the form that `page.js` uses."""
-    return [
-        {
-            "metric": found.metric,
-            "curve": curve_chart(found.metric),
-            "difference": difference_chart(found.metric),
-            "arms": found.arms,
-            "seeds": found.seeds,
-            "differences": found.differences,
-            "ranges": found.ranges,
-            "difference_ranges": found.difference_ranges,
-        }
-        for found in curves
-    ]
+    return [{**vars(found), "curve": curve_chart(found.metric), "difference": difference_chart()} for found in curves]
 
 
 def _x() -> alt.X:
@@ -94,6 +84,6 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def _with_parameters(layered: Any) -> Spec:
     """Return the spec with parameters for colour and vertical range."""
-    colour = alt.param("colour", value=UNDECIDED)
+    colour = alt.param("colour", value=VIOLET)
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
     return responsive_spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

@@ -1,52 +1,54 @@
-"""Reports as Markdown and as plain text."""
+"""Reports as Markdown, plain text, LaTeX and CSV."""
 
+import csv
+import io
 import re
 import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from taetpu.report import designs, overview, summary
-from taetpu.report.comparison import Results
-from taetpu.report.contents import build_sections
-from taetpu.report.inputs import Background
-from taetpu.report.sections import Section, Table
+from taetpu.report import overview, summary
+from taetpu.report.background import Background
+from taetpu.report.contents import Section, Table
+from taetpu.report.sections import build_sections
 from taetpu.report.short_names import shorten_names
+from taetpu.report.summary import Results
 
 COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+ARM = ("name", "against", "change", "planned", "diverged", "mean", "sd", "effect", "effect_sd", "p", "p_holm",
+       "p_equivalent", "guarded", "more_seeds", "params", "flops", "tokens")  # fmt: skip
+INTERVALS = ("ci95", "ci90", "ci_simultaneous")
 
 
-def markdown(results: Results, beside: Background) -> str:
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results, background: Background) -> str:
     """Return the report as GitHub-flavoured Markdown."""
-    direction = "lower" if results["direction"] == "min" else "higher"
     lines = [f"# {escape(results['study'])}", "", f"**{escape(summary.headline(results))}**", ""]
     lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
-    lines += ["", *(f"{escape(line)}\n" for line in beside.trained)]
-    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *beside.cautions]]
-    metric = escape(summary.metric_with_unit(results["primary"]))
-    lines += [f"{metric}, {direction} is better; effects are arm minus baseline.", ""]
+    lines += ["", *(f"{escape(line)}\n" for line in background.trained)]
+    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *background.cautions]]
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    rows = summary.verdict_rows(results, beside.costs)
-    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, _verdict(r)] for r in rows]
-    lines += [
-        *_table(Table(columns, cells, left=2)),
-        "",
-        escape(summary.describe_noise(results)),
-        "",
-        "## Evidence",
-        "",
-    ]
+    rows = summary.verdict_rows(results, background.costs)
+    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
+    lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
+    lines += [escape(summary.describe_noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    wanted = summary.seeds_needed(results)
-    if wanted:
-        lines += ["", f"Seeds still needed if the observed effects are the true ones: {escape('; '.join(wanted))}."]
-    for section in build_sections(results, beside.costs, beside.priors):
+    for section in build_sections(results, background.costs):
         lines += _section(section)
-    trained = [f"Trained {'; '.join(summary.describe_packing(results))}."] if summary.describe_packing(results) else []
-    lines += ["", *map(escape, [*trained, *filter(None, [summary.describe_reuse(results)])])]
+    lines += ["", escape(summary.describe_reuse(results))]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _verdict(row: summary.Row) -> str:
-    return f"{row.verdict}, {row.terms}" if row.terms else row.verdict
 
 
 def _section(section: Section) -> list[str]:
@@ -72,7 +74,10 @@ def escape_prose(text: str) -> str:
     parts = " ".join(text.split()).split("`")
     if len(parts) % 2 == 0:  # odd number of backticks, e.g. one inside a name
         return escape(text)
-    return "".join(f"`{part}`" if i % 2 else escape(part) for i, part in enumerate(parts))
+    return "".join(f"`{part}`" if i % 2 else _MARKDOWN.sub(r"\\\1", part) for i, part in enumerate(parts))
+
+
+# --- plain text -------------------------------------------------------------------------------------------------------
 
 
 def table_text(results: Results) -> str:
@@ -87,12 +92,8 @@ def table_text(results: Results) -> str:
     table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
-    below = [
-        summary.describe_noise(results),
-        *designs.describe_designs(results),
-        *filter(None, [summary.describe_reuse(results)]),
-    ]
-    return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, below)])
+    below = [summary.describe_noise(results), summary.describe_reuse(results)]
+    return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, filter(None, below))])
 
 
 def _wrap(text: str) -> str:
@@ -104,3 +105,78 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
     name, *figures, verdict = cells
     middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
     return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()
+
+
+# --- LaTeX ------------------------------------------------------------------------------------------------------------
+
+
+def latex_table(results: Results) -> str:
+    r"""Return a LaTeX `table` with caption and label for `\input`, which requires `\usepackage{booktabs}`.
+
+    The caption consists of the headline, the metric and the caveats.
+    """
+    columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
+    rows = [
+        (
+            *map(escape_latex, (r.arm, r.change)),
+            *map(format_figure, (r.mean, r.effect, r.interval, r.p)),
+            escape_latex(r.verdict_on_terms),
+        )
+        for r in summary.verdict_rows(results)
+    ]
+    caption = " ".join([summary.headline(results), summary.describe_metric(results), *summary.notices(results)])
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(caption)}}}",
+        rf"  \label{{tab:{results['study']}}}",
+        r"  \begin{tabular}{llrrrrl}",
+        r"  \toprule",
+        f"  {' & '.join(columns)} \\\\",
+        r"  \midrule",
+        *(f"  {' & '.join(row)} \\\\" for row in rows),
+        r"  \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def format_figure(text: str) -> str:
+    """Format a number or an interval in math mode, so that minus signs are typeset correctly."""
+    return "--" if text == "-" else " to ".join(f"${part}$" for part in text.split(" to "))
+
+
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX."""
+    return "".join(_LATEX.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+def arms_csv(results: Results) -> str:
+    """Return CSV with a row for each arm and all numbers at full precision. Missing numbers are empty."""
+    ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
+    lines = (
+        [
+            *(arm[name] for name in ARM),
+            summary.verdict_label(arm),
+            *(end for name in INTERVALS for end in arm[name] or (None, None)),
+        ]
+        for arm in results["arms"]
+    )
+    return _csv([*ARM, "verdict", *ends], lines)
+
+
+def runs_csv(results: Results) -> str:
+    """Return CSV with a row for each run, which has the arm, seed, ID, outcome and primary metric."""
+    names = ("seed", "id", "outcome", "value")
+    lines = ([arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"])
+    return _csv(["arm", "seed", "id", "outcome", results["primary"]], lines)
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *lines])
+    return out.getvalue()

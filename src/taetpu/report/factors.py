@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taetpu.report.comparison import Results
-
 Term = Mapping[str, Any]
 """A term in the results of `stats.factorial`, which is a factor or a pair of factors."""
 
@@ -34,7 +32,7 @@ def significant_terms(terms: Sequence[Term], alpha: float) -> list[Term]:
     return [term for term in terms if term["p_holm"] is not None and term["p_holm"] < alpha]
 
 
-def describe_factorial(results: Results, rung: str) -> str | None:
+def describe_factorial(results: Mapping[str, Any], rung: str) -> str | None:
     """Return a sentence on the significant terms at one scale, or None if no term was tested.
 
     The sentence counts terms instead of cells, since a single factor with an effect changes half of all cells.

@@ -1,17 +1,50 @@
-"""Pareto fronts of quality against cost."""
+"""Measured costs of arms, and Pareto fronts of quality against cost."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from taetpu.report import summary
-from taetpu.report.comparison import Costs, Results
+from taetpu.report.summary import Costs, Results
+from taetpu.store.study import StudyFolder
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
 CLEAR_ERRORS = 2.0
 """Minimum difference in standard errors for an arm to count as clearly better."""
 EQUAL_COST = 1e-3
 """Relative difference below which costs count as equal."""
+
+
+def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, float | None]]:
+    """Return the median times of each arm, which are not in `results.json` because they differ between executions.
+
+    Args:
+        folder: the study's folder.
+        results: the content of `results.json`.
+
+    Returns:
+        A mapping from each arm to medians over its runs. `train_seconds` is the time for all steps of a run without
+        compilation, `inference_seconds` is the time per token in an evaluation batch, and `width` is the number of runs
+        in the pack. Each time is a run's share of the time of its pack, so times are comparable only at equal width.
+        Values that were not recorded are None.
+    """
+    found = {}
+    for arm in results["arms"]:
+        runs = [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
+        ended = [(run.times(), run.result() or {}) for run in runs]
+        step = [float(t["step_seconds"].value[-1]) * r.get("steps", 0) for t, r in ended if "step_seconds" in t]
+        token = [float(t["forward_seconds"].value[-1]) for t, _ in ended if "forward_seconds" in t]
+        width = [float(r["pack"]["width"]) for _, r in ended if "width" in r.get("pack", {})]
+        times = {"train_seconds": step, "inference_seconds": token, "width": width}
+        found[arm["name"]] = {name: _median(values) for name, values in times.items()}
+    return found
+
+
+def _median(values: list[float]) -> float | None:
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.median(known)) if known else None
 
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
@@ -23,11 +56,8 @@ def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any
     widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
     kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
     found = {title: _points(results, measured, cost) for cost, title in kept.items()}
-    return {title: points for title, points in found.items() if _differ([point["cost"] for point in points])}
-
-
-def _differ(costs: Sequence[float]) -> bool:
-    return len(costs) > 1 and max(costs) > (1 + EQUAL_COST) * min(costs)
+    costs = {title: [point["cost"] for point in points] for title, points in found.items()}
+    return {title: found[title] for title, paid in costs.items() if paid and max(paid) > (1 + EQUAL_COST) * min(paid)}
 
 
 def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]]:
@@ -67,14 +97,8 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
 
 def describe_frontiers(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return a sentence for each Pareto front."""
-    return [_describe(title, _arms_on_front(points)) for title, points in frontier.items()]
-
-
-def _describe(title: str, arms: list[str]) -> str:
-    if len(arms) == 1:
-        return f"No arm with the same or fewer {title} is clearly better than {arms[0]}."
-    return f"No arm with the same or fewer {title} is clearly better than any of these: {summary.join_and(arms)}."
-
-
-def _arms_on_front(points: Sequence[dict[str, Any]]) -> list[str]:
-    return [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
+    found = []
+    for title, points in frontier.items():
+        arms = [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
+        found.append(f"No arm with the same or fewer {title} is clearly better than {' or '.join(arms)}.")
+    return found

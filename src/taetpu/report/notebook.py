@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from taetpu.core.html import paragraph, table
 from taetpu.report import charts, summary
 from taetpu.report.chart_files import render_svg
-from taetpu.report.comparison import Results
+from taetpu.report.summary import Results
 
 COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
 
@@ -18,9 +18,10 @@ def notebook_html(results: Results, report: Mapping[str, str], problems: Sequenc
         report: location of each of the report's files by format.
         problems: messages shown above the results.
     """
-    rows = [
-        [r.arm, r.change, _verdict_text(r), r.mean, r.effect, r.interval, r.p] for r in summary.verdict_rows(results)
-    ]
+    rows = []
+    for r in summary.verdict_rows(results):
+        verdict = f"{summary.MARKS.get(r.verdict, '')} {r.verdict_on_terms}".strip()
+        rows.append([r.arm, r.change, verdict, r.mean, r.effect, r.interval, r.p])
     forest = charts.forest_plot(results)
     parts = [
         paragraph(summary.headline(results), strong=results["study"]),
@@ -37,7 +38,3 @@ def _plot_html(drawing: str) -> str:
     """Wrap an SVG in a block with space on the left, since labels may be wider in the reader's font."""
     roomy = drawing.replace("<svg ", '<svg style="overflow:visible" ', 1)
     return f'<div style="overflow-x:auto;padding-left:3em">{roomy}</div>'
-
-
-def _verdict_text(row: summary.Row) -> str:
-    return f"{summary.MARKS[row.verdict]} {row.verdict}".strip() + (f", {row.terms}" if row.terms else "")

@@ -14,10 +14,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, contents, curve_charts, overview, panels, summary
-from taetpu.report.comparison import Results
-from taetpu.report.inputs import Background
-from taetpu.report.vega import vega_bundle
+from taetpu.report import charts, curve_charts, overview, panels, summary
+from taetpu.report.background import Background
+from taetpu.report.chart_files import vega_bundle
+from taetpu.report.sections import build_sections
+from taetpu.report.summary import Results
 
 
 def render_page(results: Results, background: Background) -> str:
@@ -28,7 +29,7 @@ def render_page(results: Results, background: Background) -> str:
         rows=summary.verdict_rows(results, background.costs),
         summary=summary,
         overview=overview,
-        sections=contents.build_sections(results, background.costs, background.priors),
+        sections=build_sections(results, background.costs),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
@@ -42,10 +43,7 @@ def render_page(results: Results, background: Background) -> str:
 def chart_data(results: Results, background: Background) -> dict[str, Any]:
     """Return the data for `page.js`: chart specs, curves by metric and arm, baselines, verdicts and colours."""
     return {
-        "charts": {
-            "forest": charts.forest_plot(results, background.priors),
-            **panels.draw_panels(results, background.costs),
-        },
+        "charts": {"forest": charts.forest_plot(results), **panels.draw_panels(results, background.costs)},
         "curves": curve_charts.drawings(background.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},

@@ -1,26 +1,23 @@
-"""Charts for designs and costs: tradeoffs, effects over scales, tuning curves and interactions."""
+"""Charts for designs and costs: tradeoffs, effects over scales, and interactions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 
 from taetpu.report import factors, summary
 from taetpu.report.charts import COLOURS, Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
-from taetpu.report.comparison import Costs, Results
-from taetpu.report.designs import heatmap_name, numeric_path
+from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
 from taetpu.report.short_names import shorten_names
+from taetpu.report.summary import Costs, Results
 from taetpu.stats import formatting
-from taetpu.stats.deviations import tuning_metric
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 FACTOR, POINT = 17, 22
 """Maximum number of characters in a factor's label in the heatmap, and in an arm's label in the tradeoff chart."""
 CELL = 48
 """Height of a row in the heatmap, in pixels."""
-LOG_RATIO = 10
-"""Minimum ratio of the largest tuned value to the smallest for a logarithmic axis."""
 
 
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
@@ -30,8 +27,6 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
     if "ladder" in results["designs"]:
         found |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
-    if results["tuning"] and numeric_path(results["tuning"]):
-        found |= {f"tuning {arm}": tuning_chart(results, arm) for arm in results["tuning"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
         if known := factors.single_effects(entry["terms"]):
             found[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
@@ -40,16 +35,11 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
 
 def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
     """Return the heatmap of two-factor interactions, with main effects on the diagonal."""
-    cells = [
-        {
-            "one": one,
-            "other": other,
-            "effect": term["effect"],
-            "text": formatting.effect(term["effect"], term["ci95"], places),
-        }
-        for term in terms
-        for one, other in {(term["factors"][0], term["factors"][-1]), (term["factors"][-1], term["factors"][0])}
-    ]
+    cells = []
+    for term in terms:
+        first, last = term["factors"][0], term["factors"][-1]
+        shown = {"effect": term["effect"], "text": formatting.effect(term["effect"], term["ci95"], places)}
+        cells += [{"one": one, "other": other, **shown} for one, other in {(first, last), (last, first)}]
     names = list(dict.fromkeys(term["factors"][0] for term in terms if len(term["factors"]) == 1))
     most = max((abs(cell["effect"]) for cell in cells), default=1.0) or 1.0
     least, greatest = ("better", "worse") if direction == "min" else ("worse", "better")
@@ -111,45 +101,3 @@ def ladder_chart(results: Results, arm: str) -> Spec:
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=verdict_colour(), shape=verdict_shape()),
     ]
     return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
-
-
-def tuning_chart(results: Results, arm: str) -> Spec:
-    """Return the chart of the tuning metric over the tried values, with each tuning seed and the mean over seeds."""
-    found = results["tuning"]
-    path, entry = numeric_path(found), found["arms"][arm]
-    tried = [
-        {"value": trial["values"][path], "best": cell == entry["best"], **trial}
-        for cell, trial in _by_value(entry, path)
-    ]
-    means = [{"value": t["value"], "mean": t["mean"], "best": t["best"]} for t in tried if t["mean"] is not None]
-    seeds = [{"value": t["value"], "mean": value} for t in tried for value in t["by_seed"] if value is not None]
-    values = [t["value"] for t in tried]
-    wide = min(values) > 0 and max(values) >= LOG_RATIO * min(values)
-    scale = alt.Scale(type="log" if wide else "linear", nice=False, padding=14, zero=False)
-    x = alt.X(
-        "value:Q",
-        scale=scale,
-        title=path,
-        axis=alt.Axis(values=values, labelExpr="format(datum.value, '~g')", grid=False),
-    )
-    axis = alt.Axis(tickCount=4, domain=False, ticks=False)
-    y = alt.Y(
-        "mean:Q",
-        title=summary.metric_with_unit(tuning_metric(found, results["primary"])),
-        scale=alt.Scale(zero=False),
-        axis=axis,
-    )
-    best = alt.condition("datum.best", alt.value(COLOURS["better"]), alt.value(COLOURS["baseline"]))
-    line = chart(means).encode(
-        x=x, y=y, tooltip=["value:Q", alt.Tooltip("mean:Q", format=f".{summary.mean_places(results)}f")]
-    )
-    layers = [
-        chart(seeds).mark_circle(size=26, opacity=0.45, color=COLOURS["baseline"]).encode(x=x, y=y),
-        line.mark_line(strokeWidth=1.5, color=COLOURS["baseline"]),
-        line.mark_point(filled=True, size=90, opacity=1).encode(color=best),
-    ]
-    return responsive_spec(alt.layer(*layers).properties(height=HEIGHT))
-
-
-def _by_value(entry: Mapping[str, Any], path: str | None) -> list[tuple[str, Any]]:
-    return sorted(entry["trials"].items(), key=lambda item: item[1]["values"][path])

@@ -11,7 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import summary
 from taetpu.report.chart_files import WIDTH
-from taetpu.report.charts import NARROW_LABEL_WIDTH, THEMES, chart, label_options
+from taetpu.report.charts import THEMES, chart, label_options
 from taetpu.report.curves import thin_indices
 from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.runs import RunFolder
@@ -22,8 +22,8 @@ AXES = ("steps", "samples", "tokens", "flops", "time")
 VARIED = "varied"
 """Value of `x` for which `plot` draws a panel for each setting that differs between runs."""
 MAX_LINES, TEN_COLOURS = 20, 10
-LEGEND = 46
-"""Maximum number of characters in a line's label in the legend."""
+LEGEND, SHORTEST = 46, 16
+"""Maximum number of characters in a label of the legend, and in a label of an axis with many values."""
 HEIGHT, PANEL = 320, 320
 """Height of a chart, and width of a panel if several panels are drawn side by side, in pixels."""
 
@@ -211,7 +211,7 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
     axis = (
         alt.Axis(values=sorted(values), labelExpr=plain, grid=False)
         if numeric
-        else alt.Axis(labelAngle=0, grid=False, **label_options(values, max(NARROW_LABEL_WIDTH, LEGEND // len(values))))
+        else alt.Axis(labelAngle=0, grid=False, **label_options(values, max(SHORTEST, LEGEND // len(values))))
     )
     scale = alt.Scale(zero=False, nice=False, padding=30, type=_scale_type(values)) if numeric else alt.Undefined
     across = alt.X("setting:Q" if numeric else "setting:N", title=path, axis=axis, scale=scale)

@@ -10,14 +10,12 @@ from taetpu.stats import divergence, formatting, model, verdict
 from taetpu.stats.arm_changes import changes_of, format_changes
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
-from taetpu.stats.efficiency import compute_efficiency
-from taetpu.stats.evaluation import bootstrap_effect
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
-from taetpu.stats.sensitivity import alternative_analyses
+from taetpu.stats.secondary import alternative_analyses, bootstrap_effect, compute_efficiency
 from taetpu.stats.simultaneous import critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
@@ -154,17 +152,9 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
 
 
 # Fields of a baseline, which has no verdict.
-_NOT_JUDGED = {
-    "effect": None,
-    "ci95": None,
-    "ci90": None,
-    "ci_simultaneous": None,
-    "effect_sd": None,
-    "p": None,
-    "p_holm": None,
-    "p_equivalent": None,
-    "divergence_p": None,
-    "worst_case": None,
+_NOT_JUDGED: dict[str, Any] = {
+    **dict.fromkeys(("effect", "ci95", "ci90", "ci_simultaneous", "effect_sd")),
+    **dict.fromkeys(("p", "p_holm", "p_equivalent", "divergence_p", "worst_case")),
     "guarded": False,
     "verdict": None,
     "evidence": "What every other arm is compared with.",
@@ -190,34 +180,23 @@ def _arm_effect(
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
     decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
-    every = effect.interval_with(lambda df: critical_value(len(group.arms), df))
+    known, sd, worst = effect.effect, group.fit.residual_sd, found.imputed
     return {
-        "effect": effect.effect,
-        "ci95": _pair(effect.interval),
-        "ci90": _pair(effect.interval_at(0.9)),
-        "ci_simultaneous": _pair(every),
-        "effect_sd": _in_noise_sd(effect.effect, group.fit.residual_sd),
+        "effect": known,
+        "ci95": effect.interval,
+        "ci90": effect.interval_at(0.9),
+        "ci_simultaneous": effect.interval_with(lambda df: critical_value(len(group.arms), df)),
+        "effect_sd": None if known is None or not sd else known / sd,  # in standard deviations of one run's noise
         "p": found.p,
         "p_holm": found.p_holm,
         "p_equivalent": found.p_equivalent,
         "divergence_p": found.divergence_p,
-        "worst_case": None
-        if found.imputed is None
-        else {"effect": found.imputed.effect, "ci95": _pair(found.imputed.interval)},
+        "worst_case": None if worst is None else {"effect": worst.effect, "ci95": worst.interval},
         "guarded": effect.guarded,
         "verdict": decision,
         "evidence": verdict.format_evidence(found, plan, seeds, places),
         "more_seeds": verdict.seeds_still_needed(found, compared, plan) if decision == "inconclusive" else None,
     }
-
-
-def _pair(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else list(interval)
-
-
-def _in_noise_sd(effect: float | None, residual_sd: float | None) -> float | None:
-    """Return an effect divided by the standard deviation of one run's noise."""
-    return None if effect is None or not residual_sd else effect / residual_sd
 
 
 def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[str, Any]:
@@ -229,15 +208,10 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
         plan: the analysis plan.
         compared: number of arms in Holm's correction.
     """
-    values = table.values(group.baseline)
-    known = group.fit.residual_sd
-    arms = max(1, compared)
+    values, known, arms = table.values(group.baseline), group.fit.residual_sd, max(1, compared)
     design = PowerAnalysis(arms, plan.strictest_level(arms, len(values)), df_a_seed=len(group.arms) or None)
-    return {
-        "sd": sd(values),
-        "seeds": len(values),
-        "resolves": design.smallest_effect(known, len(values)) if known else None,
-    }
+    resolves = design.smallest_effect(known, len(values)) if known else None
+    return {"sd": sd(values), "seeds": len(values), "resolves": resolves}
 
 
 def _model(group: Group, table: Table) -> dict[str, Any]:
@@ -277,7 +251,7 @@ def _arm(
     judged: Mapping[str, Any],
 ) -> dict[str, Any]:
     values, ended, base = table.values(name), table.results(name), against.get(name)
-    changes = changes_of(study, name)
+    changes, pair = changes_of(study, name), (table.finished(name), table.finished(base)) if base else None
     return {
         "name": name,
         "against": base,
@@ -291,13 +265,11 @@ def _arm(
         "sd": sd(values),
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
-        "sensitivity": alternative_analyses(values, table.values(base), plan.bounds)
-        if base and judged["verdict"]
-        else None,
-        "efficiency": compute_efficiency(table.finished(name), table.finished(base), plan) if base else None,
-        "evaluation_noise": bootstrap_effect(table.finished(name), table.finished(base), plan.primary)
-        if base
-        else None,
+        "sensitivity": (
+            alternative_analyses(values, table.values(base), plan.bounds) if base and judged["verdict"] else None
+        ),
+        "efficiency": compute_efficiency(*pair, plan) if pair else None,
+        "evaluation_noise": bootstrap_effect(*pair, plan.primary) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
 

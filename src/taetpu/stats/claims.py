@@ -29,16 +29,16 @@ class Claim:
         arm: the arm's name.
         verdict: the claimed verdict.
         negated: whether the claim says that the verdict does not hold.
-        at_least: claimed lower bound on the size of the effect. The whole 95 % interval must satisfy it.
-        at_most: claimed upper bound on the size of the effect. The whole 95 % interval must satisfy it.
+        bound: `at least` or `at most` if the claim bounds the size of the effect, else None.
+        size: the bound. The whole 95 % interval must satisfy it.
     """
 
     text: str
     arm: str
     verdict: str
     negated: bool = False
-    at_least: float | None = None
-    at_most: float | None = None
+    bound: str | None = None
+    size: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,10 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
     found = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or found is None:
         raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
-    bounds = {}
-    if found["bound"]:
-        bounds[found["bound"].replace(" ", "_")] = _parse_size(found["size"], where)
-        if found["negated"] or found["verdict"] == "inconclusive":
-            raise UserError(f"{text!r} gives a size to a verdict without one", path=where, remedy=EXAMPLES)
-    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), **bounds)
+    if found["bound"] and (found["negated"] or found["verdict"] == "inconclusive"):
+        raise UserError(f"{text!r} gives a size to a verdict without one", path=where, remedy=EXAMPLES)
+    size = _parse_size(found["size"], where) if found["bound"] else 0.0
+    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), found["bound"], size)
 
 
 def _parse_size(text: str, where: KeyPath) -> float:
@@ -108,11 +106,10 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
         return Finding(claim, False, evidence)
     least, most = _effect_sizes(arm["ci95"])
     places = max(formatting.decimals(formatting.half_width(arm["ci95"])), MIN_PLACES)
-    if claim.at_least is not None and least < claim.at_least:
-        return Finding(
-            claim, False, f"the 95 % interval starts at a size of {formatting.number(least, places)}. {evidence}"
-        )
-    if claim.at_most is not None and most > claim.at_most:
+    if claim.bound == "at least" and least < claim.size:
+        size = formatting.number(least, places)
+        return Finding(claim, False, f"the 95 % interval starts at a size of {size}. {evidence}")
+    if claim.bound == "at most" and most > claim.size:
         size = formatting.number(most, places)
         return Finding(claim, False, f"the 95 % interval extends to a size of {size}. {evidence}")
     return Finding(claim, True, evidence)

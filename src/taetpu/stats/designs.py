@@ -76,11 +76,7 @@ def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Pla
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
     effect = model.estimate_contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
-    return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": _pair(effect), "p": effect.p}
-
-
-def _pair(effect: model.Effect) -> list[float] | None:
-    return None if effect.interval is None else list(effect.interval)
+    return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": effect.interval, "p": effect.p}
 
 
 def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, Any]:
@@ -130,12 +126,11 @@ def _ladder(
 def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str, Any]:
     baseline = "baseline" if rung == design["own"] else f"baseline@{rung}"
     ended = table.results(baseline) if baseline in table.cells else []
-    if not ended:
-        return {"baseline": baseline, "params": None, "tokens_per_parameter": None}
+    ratio = ladder.tokens_per_parameter(ended[0]) if ended else None
     return {
         "baseline": baseline,
-        "params": ended[0].get("params"),
-        "tokens_per_parameter": ladder.tokens_per_parameter(ended[0]),
+        "params": ended[0].get("params") if ended else None,
+        "tokens_per_parameter": ratio,
     }
 
 

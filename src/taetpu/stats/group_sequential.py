@@ -17,9 +17,6 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import ndtr, ndtri
 
-MAX_ANALYSES = 3
-"""Maximum number of planned analyses."""
-
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)  # quadrature over the continuation region
 MIN_P = 1e-12  # lower bound for overall p-values after the first analysis
 

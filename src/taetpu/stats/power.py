@@ -33,17 +33,14 @@ class PowerAnalysis:
     power: float = POWER
     df_a_seed: float | None = None
 
-    def power_at(self, effect: float, sd: float, seeds: int) -> float:
+    def power_at(self, effect: float, sd: float, seeds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the power to detect a true effect, computed from the noncentral t distribution.
 
         Args:
             effect: true value of arm minus baseline, in the metric's unit.
             sd: standard deviation of one run's noise without the seed's effect.
-            seeds: number of seeds per arm.
+            seeds: numbers of seeds per arm.
         """
-        return float(self._chances(effect, sd, np.array(float(seeds))))
-
-    def _chances(self, effect: float, sd: float, seeds: NDArray[np.float64]) -> NDArray[np.float64]:
         df, bound = self._bound(seeds)
         return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * np.sqrt(2 / seeds)), bound), np.float64)
 
@@ -62,5 +59,5 @@ class PowerAnalysis:
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
         """Return the smallest number of seeds, at least `start`, that detects this effect; None above `MAX_SEEDS`."""
         tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
-        enough = tried[self._chances(effect, sd, tried) >= self.power] if len(tried) else tried
+        enough = tried[self.power_at(effect, sd, tried) >= self.power] if len(tried) else tried
         return int(enough[0]) if len(enough) else None

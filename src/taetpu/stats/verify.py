@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import numpy as np
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.blocked_anova import Array
 from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
-from taetpu.stats.evaluation import SUMS
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
 from taetpu.stats.plan import read_plan
+from taetpu.stats.secondary import SUMS
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -188,21 +187,16 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
 
 
 def _close(stored: Any, computed: Any) -> bool:
-    """Return whether two numbers agree up to rounding, or two sentences agree up to the precision of their numbers."""
+    """Return whether two numbers agree up to rounding, or two sentences have the same words and the same numbers.
+
+    Numbers in sentences agree if they are equal at the smaller of their numbers of decimal places.
+    """
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)
-    return isinstance(stored, str) and isinstance(computed, str) and _same_sentence(stored, computed)
-
-
-def _same_sentence(one: str, other: str) -> bool:
-    """Return whether two sentences have the same words, and their numbers agree at the lower precision."""
-    if FIGURE.split(one) != FIGURE.split(other):
+    if not isinstance(stored, str) or not isinstance(computed, str) or FIGURE.split(stored) != FIGURE.split(computed):
         return False
-    pairs = zip(FIGURE.findall(one), FIGURE.findall(other), strict=True)
-    return all(_same_rounded(Decimal(a), Decimal(b)) for a, b in pairs)
-
-
-def _same_rounded(one: Decimal, other: Decimal) -> bool:
-    """Return whether two numbers agree at the smaller of their numbers of decimal places."""
-    decimals = min(str(figure)[::-1].index(".") for figure in (one, other))
-    return abs(one - other) <= Decimal(10) ** -decimals / 2
+    for one, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
+        places = min(len(figure.partition(".")[2]) for figure in (one, other))
+        if abs(float(one) - float(other)) > (1 + CLOSE) * 0.5 * 10.0**-places:
+            return False
+    return True

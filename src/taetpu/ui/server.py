@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from taetpu.core.errors import UserError
-from taetpu.report.vega import vega_bundle
+from taetpu.report.chart_files import vega_bundle
 from taetpu.store.documents import finite
 from taetpu.ui import pages
 from taetpu.ui.feed import Feed, Message
