@@ -26,8 +26,8 @@ alone: install           ## what is timed, the quick study among it, with nothin
 rest: install            ## the other slow tests, without those of machines and buckets
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## the slow tests of machines and buckets
-	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
+cloud: install           ## the slow tests of machines and buckets, which mostly wait
+	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes, and the default ones with the programs that users run
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal

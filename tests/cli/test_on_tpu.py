@@ -212,7 +212,7 @@ def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
     check_nothing_left(google)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_fails_at_the_end_leaves_nothing_running(google: FakeGoogle, folder: Path):
     (folder / "cloud").write_text("where the report would be copied to")
     run = Command(folder, *V6E, "--set", "train.steps=80")

@@ -1,7 +1,7 @@
-"""`up` and `down` are killed at every call that reaches Google, and given again.
+"""`up` and `down` are killed at calls that reach Google, and repeated.
 
-Afterwards there is exactly one machine, made once, or none. Calls that come before the first change leave nothing
-behind: the command is killed at all of them in turn before one that is not killed.
+Afterwards there is exactly one machine, made once, or none. Calls before the first change leave nothing behind: the
+command is killed at several of them in turn before it is repeated to its end.
 """
 
 import fcntl
@@ -24,7 +24,11 @@ from taetpu.cloud.settings import read_settings
 from taetpu.core.chips import parse_slice
 
 pytestmark = pytest.mark.slow
-APIS = ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)]
+CASES = [
+    pytest.param("tpu-api", False, id="some"),
+    *(pytest.param(api, True, id=f"{api}-every", marks=pytest.mark.nightly) for api in ("tpu-api", "gce")),
+]
+"""An API, and whether to kill the command at every call instead of at the most different ones."""
 
 
 class Killer:
@@ -74,10 +78,11 @@ def strike(
     return killer.struck
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_up(google: FakeGoogle, api: str) -> None:
+@pytest.mark.parametrize(("api", "every"), CASES)
+def test_up_after_a_kill_makes_one_machine(google: FakeGoogle, api: str, every: bool) -> None:
     succeed(*UP[api])
-    for number in range(1, before_changes(google) + 1):
+    before = before_changes(google)
+    for number in range(1, before + 1) if every else (1, before):
         clear(google)
         assert strike(google, UP[api], number)
         assert google.left() == []
@@ -90,7 +95,7 @@ def test_up(google: FakeGoogle, api: str) -> None:
     number = 2
     while strike(google, UP[api], number, changing=True):
         finish_up(google, api)
-        number += 1
+        number += 1 if every else 3
     finish_up(google, api)
     assert number > 2
 
@@ -111,14 +116,14 @@ def finish_up(cloud: FakeGoogle, api: str) -> None:
     clear(cloud)
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_down(google: FakeGoogle, api: str) -> None:
+@pytest.mark.parametrize(("api", "every"), CASES)
+def test_down_after_a_kill_deletes_the_machine(google: FakeGoogle, api: str, every: bool) -> None:
     make(google, api)
     google.world.calls.clear()
     succeed(*DOWN)
     before = before_changes(google)
     make(google, api)
-    for number in range(1, before + 1):
+    for number in range(1, before + 1) if every else (1, before):
         assert strike(google, DOWN, number)
         assert names(google, api) == ["box"]
     for way in ("before", "after", "alone"):
@@ -131,7 +136,7 @@ def test_down(google: FakeGoogle, api: str) -> None:
     while strike(google, DOWN, number, changing=True):
         finish_down(google)
         make(google, api)
-        number += 1
+        number += 1 if every else 3
     assert google.left() == []
     assert number > 2
 
