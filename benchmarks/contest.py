@@ -21,23 +21,35 @@ Round = Mapping[str, Mapping[str, float]]
 """Results of one window by contestant."""
 
 
+class Contestant(Child):
+    """A child process that trains a contestant. `about` is its answer to the first request."""
+
+    def __init__(self, command: Sequence[str], request: Mapping[str, Any], environ: Mapping[str, str] | None = None):
+        super().__init__(command, environ)
+        try:
+            self.about = self.ask(dict(request))
+        except BaseException:
+            self.close()
+            raise
+
+
 def request(name: str, shape: Shape, text: Path, **more: Any) -> dict[str, Any]:
     """The request for a contestant; see `contestants.contestant`."""
     return {"name": name, "shape": shape.data, "text": str(text), **more}
 
 
 @contextmanager
-def contest(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Child]]:
+def contest(requests: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Contestant]]:
     """Start contestants one after another, each in a separate process."""
     with ExitStack() as stack:
         ready = {}
         for name, asked in requests.items():
-            ready[name] = Child(COMMAND, dict(asked))
+            ready[name] = Contestant(COMMAND, asked)
             stack.callback(ready[name].close)
         yield ready
 
 
-def take_turns(ready: Mapping[str, Child], rounds: int, seconds: float) -> list[Round]:
+def take_turns(ready: Mapping[str, Contestant], rounds: int, seconds: float) -> list[Round]:
     """Time windows of all contestants in turns, for a number of rounds."""
     return [{name: child.ask(seconds) for name, child in ready.items()} for _ in range(rounds)]
 

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contest import Round, over_rounds, take_turns
-from taetpu.core.child import Child
+from benchmarks.contest import Contestant, Round, over_rounds, take_turns
 
 COMMAND = (sys.executable, "-m", "benchmarks.gpu", "--answer")
 ROUNDS, SECONDS = 3, 5.0
@@ -138,11 +137,11 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
 
     platform = {"cuda": "cuda", "cpu": "cpu"}[device]
     environ = {**os.environ, "JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
-    ready: dict[str, Child] = {}
+    ready: dict[str, Contestant] = {}
     try:
         for who, how in CONTESTS[name].items():
             asked = {"sizes": dict(sizes), "device": device, **how}
-            ready[who] = Child(COMMAND, asked, environ)
+            ready[who] = Contestant(COMMAND, asked, environ)
         rates = take_turns(ready, rounds, seconds)
     finally:
         for child in ready.values():

@@ -1,10 +1,10 @@
-"""Damage a study that is partly done, open it, and compare what comes of it with a study that was never damaged.
+"""Damage a partly trained study, run it again, and compare the result with an undamaged study.
 
 `python -m tests.faults --quick` injects 50 faults with a fixed seed: bit flips, truncations, emptied and missing files
-and folders, at random places of checkpoints, metrics, results, records, plans and data. After each the study is
-reported and run again. No undamaged run may be lost or changed, and no damaged file used without a word: either the
-final numbers are those of the undamaged study and the damage is named, or the command is refused (exit 2) and names the
-file and a remedy that helps. `--all` injects 1,000.
+and folders, at random places of checkpoints, metrics, results, records, plans and data. After each fault, the study is
+reported and run again. No undamaged run may be lost or changed, and no damaged file may be used silently. Either the
+final numbers are those of the undamaged study and the damage is named, or the command fails (exit 2) and names the file
+and a remedy that works. `--all` injects 1,000 faults.
 """
 
 import argparse
@@ -50,11 +50,11 @@ arms:
 """  # noqa: E501
 TEXT = "the cat sat on the mat and ate the rat while the dog lay by the log " * 12
 PACKING = parse_packing("2")
-LAST, BEFORE = 12, 8  # the checkpoints of the pack in the middle of which the study was stopped
+LAST, BEFORE = 12, 8  # checkpoints of the pack in which the study was stopped
 
 
 class Stop(Callback):
-    """Stops the second pack behind its last but one checkpoint."""
+    """Stops the second pack after its last but one checkpoint."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -79,7 +79,7 @@ class DamageLog(Callback):
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: of a kind, at a file or folder, given below the folder that holds the data and the root."""
+    """A fault of one kind at a file or folder, relative to the folder with the data and the root."""
 
     kind: str
     place: Path
@@ -89,7 +89,7 @@ class Fault:
 
     @property
     def of(self) -> str:
-        """What sort of file it strikes."""
+        """The group of files that the fault damages."""
         parts = self.place.parts[2:]
         if self.place.name == "data.txt":
             return "data"
@@ -123,7 +123,7 @@ KINDS: dict[str, Callable[[Path, random.Random], None]] = {"flip": flip, "cut": 
 
 
 class Bench:
-    """A reference, a study that is partly done, and what is compared. To be left by `with`: it replaces functions."""
+    """A reference study and a partly trained study. A context manager, because it replaces functions."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -132,7 +132,7 @@ class Bench:
             self.replaced = replaced.pop_all()
 
     def prepare(self, replaced: ExitStack) -> None:
-        """Train the reference and the study that is partly done; `replaced` restores functions."""
+        """Train the reference and the partly trained study; `replaced` restores functions."""
         folder = self.folder
         source = folder / "source"
         source.mkdir()
@@ -168,7 +168,7 @@ class Bench:
         assert not outcome.failed, outcome.failed[0].error
 
     def places(self) -> list[Path]:
-        """Every file and folder that may be struck. Claims hold nothing, and the report is only ever written."""
+        """Return every file and folder that a fault may damage, except claims and reports, which are never read."""
         own = sorted(path.relative_to(self.source) for path in (self.source / "part/small").rglob("*"))
         return [
             Path("data.txt"),
@@ -176,7 +176,7 @@ class Bench:
         ]
 
     def fault(self, at: random.Random) -> Fault:
-        """One at random: first what is struck, so that a checkpoint's many files do not draw all."""
+        """Return a random fault. A group of files is drawn first, because checkpoints have most files."""
         groups: dict[str, list[Path]] = {}
         for place in self.places():
             groups.setdefault(Fault("", place).of, []).append(place)
@@ -186,10 +186,10 @@ class Bench:
         return Fault(at.choice(kinds if known.is_dir() or known.stat().st_size else ["remove"]), place)
 
     def strike(self, fault: Fault, at: random.Random) -> str:
-        """Inject a fault into a copy and open it; what came of it.
+        """Inject a fault into a copy, run the study, and return the outcome.
 
         Raises:
-            AssertionError: a promise is broken.
+            AssertionError: if the study does not behave as this module's docstring says.
         """
         here = self.folder / "struck"
         shutil.rmtree(here, ignore_errors=True)
@@ -218,7 +218,7 @@ class Bench:
         return "not used"
 
     def check_report(self, folder: StudyFolder, struck: Path) -> None:
-        """A report has the numbers that the runs came to, or names the file."""
+        """Check that a report has the numbers of the runs, or names the damaged file."""
         try:
             found = values(compute_results(folder))
         except UserError as error:
@@ -234,7 +234,7 @@ class Bench:
         assert any(overlap(path, struck) for path in named) or struck.name == "data.txt", f"not named: {error}"
 
     def check_untouched(self, folder: StudyFolder, before: dict[str, bytes], fault: Fault) -> None:
-        """The runs that were done and not struck have every byte that they had."""
+        """Check that finished, undamaged runs are bitwise unchanged."""
         after = files(folder)
         for run_folder in {name.rpartition("/")[0] for name in self.part if name.endswith("/result.json")}:
             if not overlap(Path("part/small", run_folder), fault.place):
@@ -250,7 +250,7 @@ class Bench:
             assert same, f"{name} is not that of the undamaged study"
 
     def remedy(self, error: UserError, folder: StudyFolder, fault: Fault, struck: Path) -> None:
-        """Do what the error says; the study then ends with the numbers of the undamaged one."""
+        """Follow the remedy, and check that the study then has the numbers of the undamaged study."""
         assert error.remedy
         if "--retrain-damaged" in error.remedy:
             reported = DamageLog()
@@ -266,7 +266,7 @@ class Bench:
 
 
 def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Compile, and prove the arms, once, and draw no charts: this is about files. What is replaced, where, by what."""
+    """Yield `(object, attribute, replacement)` so that programs and the contract are computed once, without charts."""
     made: dict[str, Any] = {}
     build_program, prove = program_module.Program, run.check_study
 
@@ -283,7 +283,7 @@ def shared_programs(study: Study) -> Iterator[tuple[Any, str, Callable[..., Any]
 
 
 def read_for_report(folder: StudyFolder) -> dict[str, str]:
-    """Read what a report is made of."""
+    """Read everything that a report is made of."""
     found = folder.read_results()
     assert found
     gather_background(folder, found)
@@ -291,7 +291,7 @@ def read_for_report(folder: StudyFolder) -> dict[str, str]:
 
 
 def files(folder: StudyFolder) -> dict[str, bytes]:
-    """The contents of a study by name, but for wall times and what was set aside."""
+    """Return the contents of a study's files by name, except wall times and files that were set aside."""
     root = Path(folder.where)
     found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
     hidden = {"times", "times.json", "damaged", "report", "lock", "claims"}
@@ -303,20 +303,20 @@ def values(found: dict[str, Any]) -> dict[tuple[str, int], float | None]:
 
 
 def replanned(found: bytes, whole: bytes) -> bool:
-    """Do results differ only in saying that their plan was written again behind runs?"""
+    """Return whether results differ only in the note that the plan was written again after runs."""
     now, before = json.loads(found), json.loads(whole)
     said = now.pop("departures") and now["plan"].pop("written_after", 0)
     return bool(said) and now == {name: value for name, value in before.items() if name != "departures"}
 
 
 def overlap(one: Path, other: Path) -> bool:
-    """Is one of two paths the other, or in it?"""
+    """Return whether one path equals or contains the other."""
     one, other = Path(os.path.realpath(one)), Path(os.path.realpath(other))
     return one == other or one in other.parents or other in one.parents
 
 
 def needed(fault: Fault) -> bool:
-    """Would the study have used what was struck? Not what is only ever written, nor what was lost without a trace."""
+    """Return whether the study reads the damaged file. It cannot notice that some folders are missing."""
     parts = fault.place.parts[2:]
     if fault.place.name in ("results.json", "times.json") or "times" in parts:
         return False
@@ -324,7 +324,7 @@ def needed(fault: Fault) -> bool:
         newest = len(parts) > 2 and parts[2] == str(LAST)
         return newest and not (fault.kind == "remove" and (len(parts) == 3 or parts[3] == "digests.json"))
     if parts[:1] == ("runs",):
-        return not (fault.kind in ("remove", "empty") and len(parts) <= 3)  # else as if it had never been trained
+        return not (fault.kind in ("remove", "empty") and len(parts) <= 3)  # otherwise the run counts as not trained
     return fault.kind != "remove" and len(parts) > 0
 
 

@@ -1,4 +1,4 @@
-"""Runs that were made to lie, and studies without digests."""
+"""Forged runs, and studies without digests."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from taetpu.store.runs import RunFolder
 
 
 def forged(run: RunFolder) -> None:
-    """A loss that is less by 0.01 at the end, in the result, the log and the sums over the evaluation set alike."""
+    """Reduce the final loss by 0.01 consistently in the result, the log and the evaluation sums."""
     result, series, sums = run.result(), run.metrics(), run.evaluation()
     result["metrics"]["val/loss"] -= 0.01
     series["val/loss"].value[-1] = result["metrics"]["val/loss"]
@@ -20,7 +20,7 @@ def forged(run: RunFolder) -> None:
 
 
 def unsealed(study: Path) -> Path:
-    """Leave out the digests of a study's folder, as in one of an earlier version, or of a thorough forger."""
+    """Remove the digests from a study's folder, as a forger could; earlier versions wrote none."""
     for file in study.glob("runs/*/*/*.json"):
         if file.name in ("config.json", "result.json"):
             data = json.loads(file.read_text())

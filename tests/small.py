@@ -1,4 +1,4 @@
-"""The study that tests train when any study will do: two arms on two seeds, a second or two once compiled."""
+"""Small studies for tests: two arms on two seeds train in seconds."""
 
 STUDY = """\
 study: small
@@ -11,7 +11,7 @@ arms:
   low-lr: {train.optimizer.lr: 1e-4}
 """  # noqa: E501 (other tests name its lines)
 
-# The least that can be trained: for tests of what comes of many runs.
+# The smallest study, for tests with many runs.
 TINY = """\
 study: tiny
 base:

@@ -1,4 +1,4 @@
-"""The text that is trained on, and children that do not fight for cores."""
+"""The training text, and child processes restricted to one core."""
 
 import os
 

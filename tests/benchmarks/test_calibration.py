@@ -1,4 +1,4 @@
-"""`benchmarks.calibration`: its `ours` is `taetpu.stats`, its tests are scipy's, and it sees what is broken."""
+"""`benchmarks.calibration` computes the same as `taetpu.stats` and scipy, and detects wrong error rates."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,9 @@ from taetpu.stats.verdict import holm
     st.sampled_from([0.0, 0.9, 0.99]),
     st.integers(0, 2**32 - 1),
 )
-def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int) -> None:
+def test_ours_equals_the_package_model(
+    arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int
+) -> None:
     """On full tables, with noisy arms and copies and without: every p after Holm's correction, and every interval."""
     y, _ = Scenario("", baseline=baseline, arm=arm, copied=copied).draw(np.random.default_rng(seed), 1, arms, seeds)
     found = fit_model(
@@ -34,7 +36,7 @@ def test_ours_is_the_model(arms: int, seeds: int, baseline: float, arm: float, c
         assert (judged.low[0, i], judged.high[0, i]) == pytest.approx(effect.interval, rel=1e-6)
 
 
-def test_the_tables_include_guarded_ones() -> None:
+def test_ours_equals_the_package_model_on_guarded_tables() -> None:
     """None, one, or both of an effect's arms are noisy, or arms are copies: up to four estimates, and ours is the same
     in each."""
     y, _ = Scenario("", baseline=4.0, arm=4.0).draw(np.random.default_rng(0), 40, 9, 5)
@@ -46,7 +48,7 @@ def test_the_tables_include_guarded_ones() -> None:
     assert seen == {1, 2, 3, 4}
 
 
-def test_the_others_are_scipys() -> None:
+def test_other_methods_equal_scipy() -> None:
     y, _ = SCENARIOS[0].draw(np.random.default_rng(0), 2, 2, 6)
     for study in (0, 1):
         baseline, arm = y[study]
@@ -66,7 +68,7 @@ def test_the_guard_keeps_the_error_rate(noisy: str) -> None:
     assert (ours(y).p < 0.05).any(1).mean() < 0.06
 
 
-def test_what_is_broken_is_named() -> None:
+def test_broken_rates_are_named() -> None:
     found = tried(SCENARIOS[0], 4, 5, 500, ("ours", "Welch"))
     assert broken([found]) == []
     mine = {"false": 0.3, "coverage": [0.95, 0.8, 0.95], "power": 0.1}

@@ -1,4 +1,4 @@
-"""The contestants do the same work: the same model, the same products, the same tokens, and all of them learn."""
+"""The contestants train the same model with the same FLOPs on the same tokens, and all of them learn."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_parameters_are_those_of_gpt2_and_differ_from_x_transformers_by_named_bi
 
 
 @pytest.mark.parametrize("peer", ["gpt2", "gpt2-tuned"])
-def test_the_model_is_what_importing_gpt2_gives(peer, text):
+def test_the_model_equals_the_imported_gpt2(peer, text):
     theirs = PEERS[peer]["sdpa"](TINY).config.to_dict()
     assert load_config(ModelConfig, read_gpt2(theirs)).resolve() == our_model(TINY, text)
 
@@ -49,7 +49,7 @@ def test_the_model_is_what_importing_gpt2_gives(peer, text):
 @pytest.mark.parametrize(
     ("peer", "settings"), [("gpt2", "eager"), ("gpt2-tuned", "eager"), ("x-transformers", "plain")]
 )
-def test_a_step_takes_the_same_products(peer, settings, text):
+def test_a_step_has_the_same_flops(peer, settings, text):
     model = PEERS[peer][settings](TINY)
     tokens = torch.zeros(TINY.batch, TINY.seq, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
@@ -60,7 +60,7 @@ def test_a_step_takes_the_same_products(peer, settings, text):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.dim)
-def test_the_products_alone_are_those_of_the_model(shape, text):
+def test_benchmark_products_have_the_flops_of_the_model(shape, text):
     from benchmarks.products import factors, flops
 
     counted = sum(flops(a, b) for a, b in factors(shape, shape.batch))
@@ -78,8 +78,9 @@ def test_tokens_and_splits_are_the_same(text):
     assert np.array_equal(held_out.tokens.ravel()[held_out.weights.ravel() > 0], theirs.val[:-1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize(
+    "peer", [pytest.param(peer, marks=pytest.mark.slow if peer == "gpt2" else pytest.mark.nightly) for peer in PEERS]
+)
 def test_a_peer_learns(peer, text, tmp_path):
     request = {"threads": 1, "shape": TINY.data, "steps": STEPS, "peer": peer, "settings": next(iter(PEERS[peer])),
                "adamw": "fused", "text": str(text), "seed": 0, "model": str(tmp_path / "model.pt")}  # fmt: skip
@@ -89,8 +90,15 @@ def test_a_peer_learns(peer, text, tmp_path):
     assert torch.load(request["model"]).keys()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{"runs": 1}, {"runs": 4}, {"layout": {"width": 4, "devices": 2}}], ids=str)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"runs": 1}, marks=pytest.mark.nightly),
+        pytest.param({"runs": 4}, marks=pytest.mark.nightly),
+        pytest.param({"layout": {"width": 4, "devices": 2}}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_ours_learns_the_same(more, text):
     from benchmarks.ours import Ours
 

@@ -1,4 +1,4 @@
-"""`benchmarks.fleet`: all work is done, nothing is faster than the ideal, and the table is that of the page."""
+"""`benchmarks.fleet` finishes all work, is never faster than the ideal, and prints the table of the page."""
 
 import random
 import re
@@ -37,7 +37,7 @@ def test_no_fleet_beats_the_ideal(count, machines, life, engine, seed):
     assert simulate(packs, machines, life, engine, str(seed)) == found
 
 
-def test_who_takes_over_is_never_later_than_who_does_not():
+def test_takeover_is_never_slower_than_shards_without_preemption():
     """Where no machine is taken away, so that chance has no part in it."""
     for seed in range(20):
         packs = drawn(30, seed)
@@ -45,7 +45,7 @@ def test_who_takes_over_is_never_later_than_who_does_not():
         assert hours["takeover"] <= hours["shard"]
 
 
-def test_more_preemptions_lose_and_cost_more():
+def test_more_preemptions_lose_more_work_and_cost_more():
     rows = compare(drawn(300, 0), [8], [None, 6.0, 1.0], 0)
     for engine in ENGINES:
         lost, usd = zip(*((row["lost"], row["usd"]) for row in rows if row["engine"] == engine), strict=True)
@@ -60,7 +60,7 @@ def test_the_table_has_a_row_for_each_fleet_in_80_columns():
     assert max(map(len, lines)) <= 80
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_has_what_the_command_prints():
     """The planner makes the same packs on every machine, and the preemptions follow from the seed."""
     done = subprocess.run([sys.executable, "-m", "benchmarks.fleet"], capture_output=True, text=True, check=True)

@@ -21,7 +21,7 @@ def rows():
     ]
 
 
-def test_every_panel_is_a_table_that_says_how_it_grows():
+def test_every_panel_has_a_table_with_growth_factors():
     tables = show(rows()).split("\n\n")
     assert len(tables) == len(PANELS) + 1
     assert max(len(line) for table in tables for line in table.splitlines()) <= 80
@@ -41,7 +41,7 @@ def test_every_panel_is_drawn(tmp_path):
 
 
 @pytest.mark.nightly
-def test_steps_and_studies_are_really_timed(tmp_path, one_core):
+def test_steps_and_studies_are_timed(tmp_path, one_core):
     out, file = tmp_path / "plot.svg", tmp_path / "found.json"
     command = ["--panels", "runs", "arms", "--points", "1", "--rounds", "2", "--seconds", "0.05", "--steps", "5"]
     command += ["--out", str(out), "--json", str(file)]

@@ -1,4 +1,4 @@
-"""`benchmarks.study`: what the study holds, what was extrapolated, and that a broken one is not timed."""
+"""`benchmarks.study`: its programs, its extrapolation, and its error for a failing study."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ FOUND = {
 @pytest.mark.parametrize(
     ("arms", "structures"), [(ARMS, 5), (numbers(16), 1), (structures(16), 17)], ids=["study", "numbers", "structures"]
 )
-def test_arms_share_programs_as_the_benchmark_says(arms, structures, text, tmp_path):
+def test_arms_share_the_expected_number_of_programs(arms, structures, text, tmp_path):
     file = tmp_path / "s.yaml"
     file.write_bytes(to_yaml({"study": "s", "base": baseline(SHAPES[32], text, 10), "seeds": 2, "arms": arms}))
     runs = load_study(file, []).runs()
@@ -35,7 +35,7 @@ def test_arms_share_programs_as_the_benchmark_says(arms, structures, text, tmp_p
     assert len(group_runs(runs)) == structures
 
 
-def test_what_was_extrapolated_is_said_and_the_ratio_is_of_the_whole():
+def test_the_summary_states_what_was_extrapolated():
     told = show(FOUND)
     assert "taetpu run, timed whole: 200.0 s" in told
     assert "50.0 s besides" in told
@@ -45,13 +45,13 @@ def test_what_was_extrapolated_is_said_and_the_ratio_is_of_the_whole():
 
 
 @pytest.mark.slow
-def test_a_study_that_fails_is_no_measurement(text, tmp_path):
+def test_a_failing_study_raises(text, tmp_path):
     with pytest.raises(RuntimeError, match=r"ended with code 2:\n(.|\n)*no-such-kind"):
         run_study(baseline(SHAPES[32], text, 10), {"x": {"model.ffn": "no-such-kind"}}, 1, tmp_path / "study")
 
 
 @pytest.mark.nightly
-def test_a_tiny_study_and_a_peers_run_are_timed(tmp_path, one_core):
+def test_a_tiny_study_and_a_peer_are_timed(tmp_path, one_core):
     file = tmp_path / "found.json"
     command = ["--dim", "32", "--steps", "20", "--arms", "2", "--seeds", "2", "--peer-runs", "1", "--json", str(file)]
     done = subprocess.run(

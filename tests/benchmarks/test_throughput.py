@@ -1,4 +1,4 @@
-"""`benchmarks.throughput`: ratios are taken within a round, and the table says what was measured."""
+"""`benchmarks.throughput` computes ratios within rounds and shows them in a table."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def round_of(slowness):
     return {**windows, **bounds, "matmul": {"steps": 1, "seconds": slowness, "flops": 2e9}}
 
 
-def test_a_machine_that_is_slow_for_a_while_moves_no_ratio():
+def test_a_temporary_slowdown_does_not_change_ratios():
     found = compare([round_of(1.0), round_of(5.0), round_of(2.0)], ABOUT)
     for peer in PEERS:
         assert found["ratio"]["one run"][peer] == pytest.approx({"median": 3.0, "least": 3.0, "most": 3.0})

@@ -15,29 +15,16 @@ def test_a_new_study_can_be_planned_under_its_name(taetpu, here, name):
     assert len(study.arms) > 4
 
 
-@pytest.mark.parametrize("name", ["jax", "taetpu", "JAX", "json", "google", "sitecustomize", "taetpu.yaml"])
+@pytest.mark.parametrize("name", ["jax", "taetpu", "json", "taetpu.yaml"])
 def test_a_new_study_hides_no_module(taetpu, here, contents, name):
     before = contents(here)
     code, out, err = taetpu("new", name)
     module = name.removesuffix(".yaml")
     assert (code, out) == (2, "")
-    assert f"{module}.py would shadow the Python module {module.lower()}" in err
+    assert f"{module}.py would shadow the Python module {module}" in err
     assert f"e.g. {module}-study" in err
     assert contents(here) == before
     assert taetpu("new", f"{module}-study").code == 0
-
-
-@pytest.mark.parametrize("name", ["conftest", "Conftest", "tests", "setup", "noxfile", "test_idea", "idea_test"])
-def test_a_new_study_is_no_file_that_tools_run(taetpu, here, contents, name):
-    before = contents(here)
-    code, out, err = taetpu("new", name)
-    assert (code, out) == (2, "")
-    assert f"{name}.py" in err
-    assert "where:  the argument NAME" in err
-    instead = f"study-{name.replace('_', '-')}"
-    assert f"e.g. {instead}" in err
-    assert contents(here) == before
-    assert taetpu("new", instead).code == 0
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_a_mistake_is_named_with_its_place_and_remedy(taetpu, written, here, nam
     assert not (here / "runs").exists()
 
 
-RUN = ("at import", "in a call", "the process's at import", "the process's in a call")
+RUN = ("at import", "in a call")
 
 
 @pytest.mark.parametrize(("name", "command"), [*((name, "plan") for name in EXITS), *((name, "run") for name in RUN)])
@@ -64,34 +64,6 @@ def test_the_plug_in_s_own_check_says_the_same(written, here, capsys, monkeypatc
     assert problem[0].removeprefix("ffn 'own' returns (2, 16") in err
     line = next(number for number, line in enumerate(str(source).splitlines(), start=1) if where in line)
     assert f"own.py:{line}" in err
-
-
-WAITS = "os.kill(os.getpid(), signal.SIGINT); signal.pause()"
-
-
-@pytest.mark.parametrize("source", [f"import os, signal; {WAITS}\n{ffn()}", ffn(WAITS)], ids=["at import", "in a call"])
-def test_ctrl_c_while_a_plug_in_runs_names_its_line(taetpu, written, here, source):
-    written(source, FFN)
-    code, out, err = taetpu("plan", "own.yaml")
-    assert (code, out) == (130, "")
-    line = next(number for number, line in enumerate(source.splitlines(), start=1) if WAITS in line)
-    assert f"{here / 'own.py'}:{line}" in err
-    assert "error" not in err
-
-
-def test_a_plug_in_that_is_long_in_loading_is_named(taetpu, written, here, monkeypatch):
-    """While it is being loaded: the plug-in goes on once its name is on stderr."""
-    monkeypatch.setattr("taetpu.core.plugin_code.ANNOUNCE_SECONDS", 0.05)
-    waits = "import sys, time\nend = time.monotonic() + 60\nwhile 'own.py' not in sys.stderr.getvalue():\n"
-    waits += f"    assert time.monotonic() < end\n{ffn()}"
-    written(waits, FFN)
-    assert taetpu("plan", "own.yaml").code == 0
-
-
-def test_a_process_that_a_plug_in_forks_ends_by_itself(process, written):
-    fork = "import os\nif not (child := os.fork()):\n    os._exit(7)\nassert os.waitpid(child, 0)[1] >> 8 == 7"
-    written(f"{fork}\n{ffn()}", FFN)
-    assert process("plan", "own.yaml").code == 0
 
 
 def test_a_plug_in_without_a_mistake_is_admitted(taetpu, written):

@@ -178,8 +178,8 @@ def test_what_a_refused_plug_in_replaced_is_put_back(own, here):
 @pytest.mark.parametrize(
     ("plugins", "problem", "remedy"),
     [
-        ("[own.py, other.py]", "after 'own' is already", "rename one"),
-        ("[own.py, own.py]", "this plug-in is named twice", "name it once"),
+        ("[own.py, other.py]", "after 'own' is already", "Rename one"),
+        ("[own.py, own.py]", "this plug-in is named twice", "Name it once"),
         ("[onw.py]", "there is no plug-in 'onw.py'", "Did you mean 'own.py'?"),
     ],
 )

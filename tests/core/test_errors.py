@@ -1,4 +1,4 @@
-"""What a user reads when the input is wrong."""
+"""Messages of user errors."""
 
 import pytest
 
@@ -14,23 +14,23 @@ from taetpu.core.errors import UserError, dotted_path, suggest
         (UserError("bad", path=("a",), file="s.yaml", remedy="c"), "bad\n  where:  s.yaml at a\n  remedy: c"),
     ],
 )
-def test_the_message(error, text):
+def test_message_has_problem_place_and_remedy(error, text):
     assert str(error) == text
 
 
-def test_seen_from_further_up_only_the_place_grows():
+def test_within_extends_only_the_path():
     error = UserError("bad", path=("a",), line=3, remedy="r").within("base", "model", file="s.yaml", line=9)
     assert str(error) == "bad\n  where:  s.yaml:3 at base.model.a\n  remedy: r"
 
 
-def test_suggestions():
+def test_suggest_names_the_nearest():
     assert suggest("swigul", ["swiglu", "relu"]) == "Did you mean 'swiglu'? Use one of: relu, swiglu."
     assert suggest("zzz", ["swiglu", "relu"]) == "Use one of: relu, swiglu."
     assert suggest("a", []) == "No names are known here."
     assert dotted_path(("layers", -1, "ffn")) == "layers.-1.ffn"
 
 
-def test_of_many_names_the_nearest_few_are_told() -> None:
+def test_suggest_limits_the_number_of_names() -> None:
     names = [f"model.layers.{i}.mixer.num_heads" for i in range(60)] + ["model.dim", "train.steps"]
     told = suggest("dim", names)
     assert told.startswith("Did you mean 'model.dim'? Use one of: model.dim, ")

@@ -1,4 +1,4 @@
-"""Keys: the same in every process and release, and a function of the path alone."""
+"""Keys are equal in every process and release, and depend on the path alone."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ def test_golden_values():
     assert np.asarray(jax.random.bits(named(root_key(7), "data"), (2,))).tolist() == [198837343, 1610503604]
 
 
-def test_a_path_is_the_path_of_its_pieces():
+def test_a_path_equals_its_parts_in_sequence():
     key = root_key(1)
     assert data(named(key, "a", 2, "b")) == data(named(named(named(key, "a"), 2), "b"))
     assert data(named(key)) == data(key)
 
 
-def test_names_numbers_and_seeds_all_count():
+def test_names_numbers_and_seeds_give_different_keys():
     paths = [("a",), ("b",), ("a", 0), ("a", 1), (0, "a"), (0,), (1,)]
     found = [data(named(root_key(seed), *path)) for seed in (0, 1) for path in paths]
     assert len({tuple(key) for key in found}) == len(found)

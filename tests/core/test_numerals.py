@@ -1,4 +1,4 @@
-"""Numbers as text are read in one way: in a study file, in `--set`, in a claim and in the name of a layer."""
+"""Numbers are parsed alike in study files, `--set`, claims and layer names."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ NO_NUMBERS = ["0_1", "1_000", "1e3_0", "1_0.5", "٣", "0b11", "1_", "--1", "1e",
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
-def test_what_only_python_takes_for_a_number_is_none_anywhere(text):
+def test_numbers_that_only_python_accepts_are_rejected(text):
     assert parse_value(text) == text
     for parser in (parse_int, parse_float):
         with pytest.raises(ValueError, match="is not a"):
@@ -26,7 +26,7 @@ def test_what_only_python_takes_for_a_number_is_none_anywhere(text):
 
 
 @given(st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False))
-def test_every_number_is_read_as_what_it_is(number):
+def test_formatted_numbers_are_parsed_exactly(number):
     assert parse_value(repr(number)) == number
     assert parse_float(repr(number)) == float(number)
     assert type(parse_value(repr(number))) is type(number)
@@ -39,6 +39,6 @@ def test_numbers_of_yaml_1_2(text, value):
     assert (parse_value(text), type(parse_value(text))) == (value, type(value))
 
 
-def test_a_number_beyond_all_bounds_is_no_size():
+def test_infinite_sizes_are_rejected():
     with pytest.raises(UserError, match="size of an effect"):
         parse_claim("nope is worse by at least 1e999", ())

@@ -1,4 +1,4 @@
-"""Kinds: found by slot and name, taken once, built from a bare name or from settings."""
+"""Kinds: lookup by slot and name, unique names, and building from a name or settings."""
 
 from collections.abc import Iterator
 
@@ -30,12 +30,12 @@ def test_a_registered_kind_is_built_by_name():
     assert build_component("ffn", Mine(width=5)).width == 5
 
 
-def test_none_is_the_kind_none():
+def test_none_builds_the_kind_none():
     assert build_component("ffn", None).kind == build_component("ffn", "none").kind == "none"
 
 
 def test_a_taken_name_is_refused():
-    with pytest.raises(UserError, match=r"ffn 'relu' is already taetpu.nn.ffn.ReLU\n  remedy: rename one"):
+    with pytest.raises(UserError, match=r"ffn 'relu' is already taetpu.nn.ffn.ReLU\n  remedy: Rename one"):
 
         @register("ffn", "relu")
         class Mine(Component):
@@ -43,8 +43,8 @@ def test_a_taken_name_is_refused():
 
 
 @pytest.mark.parametrize("made", [type("Mine", (), {}), lambda: None], ids=["another class", "no class"])
-def test_what_is_no_component_is_refused(made):
-    with pytest.raises(UserError, match=r"is not a Component\n  remedy: class .*\(Component\): \.\.\.") as error:
+def test_only_component_classes_can_be_registered(made):
+    with pytest.raises(UserError, match=r"is not a Component\n  remedy: Define class .*\(Component\)") as error:
         register("ffn", "mine")(made)
     assert "registered as ffn 'mine'" in error.value.problem
     assert "mine" not in kinds("ffn")
@@ -68,6 +68,6 @@ def test_a_component_of_another_slot_is_refused():
 @pytest.mark.parametrize(
     "ask", [kinds, lambda slot: register(slot, "mine"), lambda slot: build_component(slot, "none")]
 )
-def test_an_unknown_slot(ask):
+def test_an_unknown_slot_is_rejected(ask):
     with pytest.raises(UserError, match=r"unknown slot 'fnn'\n  remedy: Did you mean 'ffn'\?"):
         ask("fnn")

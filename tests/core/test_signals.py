@@ -1,51 +1,19 @@
-"""Ctrl-C that somebody swallows is heard all the same; one that is held waits for the end of the block."""
+"""A first signal can be recorded or delayed. A second one has its usual effect."""
 
-import gc
 import os
 import signal
 import threading
 
 import pytest
 
-from taetpu.core.signals import delay_interrupts, raise_interrupts
+from taetpu.core.signals import delay_interrupts, record_signal
 
 
 def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_swallowed_interrupt_is_raised_again_at_the_next_check():
-    before = signal.getsignal(signal.SIGINT)
-    with raise_interrupts() as check:
-        check()  # nothing was pressed yet
-        try:
-            press()
-            swallowed = False
-        except KeyboardInterrupt:
-            swallowed = True
-        assert swallowed
-        with pytest.raises(KeyboardInterrupt):
-            check()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_interrupt_in_a_callback_of_the_garbage_collector_is_raised_at_the_next_check(capfd):
-    def callback(phase: str, info: dict) -> None:
-        if phase == "start":
-            press()
-
-    with raise_interrupts() as check:
-        gc.callbacks.append(callback)
-        try:
-            gc.collect()
-        finally:
-            gc.callbacks.remove(callback)
-        assert capfd.readouterr().err == ""  # Python prints what it drops
-        with pytest.raises(KeyboardInterrupt):
-            check()
-
-
-def test_a_held_interrupt_waits_for_the_end_of_the_block():
+def test_a_delayed_interrupt_waits_for_the_end_of_the_block():
     before, done = signal.getsignal(signal.SIGINT), []
 
     def work():
@@ -59,7 +27,7 @@ def test_a_held_interrupt_waits_for_the_end_of_the_block():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_pressed_twice_it_waits_no_longer():
+def test_a_second_interrupt_is_not_delayed():
     done = []
 
     def work():
@@ -73,15 +41,27 @@ def test_pressed_twice_it_waits_no_longer():
     assert not done
 
 
-def test_in_another_thread_both_leave_signals_alone():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recorded_signal_restores_the_default_handler(number):
+    before = signal.getsignal(number)
+    with record_signal(number) as received:
+        assert not received()
+        os.kill(os.getpid(), number)
+        assert received()
+        assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+        with delay_interrupts():
+            pass
+    assert signal.getsignal(number) is before
+
+
+def test_other_threads_leave_signals_alone():
     before, found = signal.getsignal(signal.SIGINT), []
 
     def work():
-        with raise_interrupts() as check, delay_interrupts():
-            check()
-            found.append(signal.getsignal(signal.SIGINT))
+        with record_signal(signal.SIGINT) as received, delay_interrupts():
+            found.append((signal.getsignal(signal.SIGINT), received()))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert found == [(before, False)]

@@ -1,4 +1,4 @@
-"""Sites: what is read is what flows, edits are surgery, and asking for nothing costs nothing."""
+"""Sites: reads return the activations of the forward pass, edits replace them, and unused sites cost nothing."""
 
 from functools import partial
 
@@ -22,9 +22,32 @@ TOKENS = jax.random.randint(root_key(1), (2, SEQ), 0, VOCAB)
 SETTINGS = {"dim": 16, "num_layers": LAYERS, "mixer": {"kind": "attention", "num_heads": 2}}
 
 
+NAMES = ("embed", "mixer.pattern", "mixer.z", "mixer.out", "ffn.hidden", "ffn.out", "residual", "final", "logits")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rolled():
+    """Layers are not unrolled, which compiles faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "UNROLL_UP_TO", 0)
+        yield
+
+
 @pytest.fixture(scope="module")
 def model(draw):
     return draw(SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def seen(model):
+    """The logits and all sites of the model."""
+    return read(model, NAMES)
+
+
+@pytest.fixture(scope="module")
+def stream(model):
+    """The logits and the residual stream of the model."""
+    return read(model, ["residual"])
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +60,16 @@ def read(model, names, edits=()):
     return jit_once(lambda model: capture(model, names, edits)(TOKENS))(model)
 
 
-def test_shapes_and_values(model):
-    logits, reads = read(model, ["embed", "mixer.pattern", "mixer.z", "ffn.hidden", "residual", "final", "logits"])
+def test_shapes_and_values(model, seen):
+    logits, reads = seen
     shapes = {name: value.shape for name, value in reads.items()}
     assert shapes == {
         "embed": (2, SEQ, 16),
         "mixer.pattern": (LAYERS, 2, 2, SEQ, SEQ),
         "mixer.z": (LAYERS, 2, 2, SEQ, 8),
+        "mixer.out": (LAYERS, 2, SEQ, 16),
         "ffn.hidden": (LAYERS, 2, SEQ, 40),
+        "ffn.out": (LAYERS, 2, SEQ, 16),
         "residual": (LAYERS, 2, SEQ, 16),
         "final": (2, SEQ, 16),
         "logits": (2, SEQ, VOCAB),
@@ -55,35 +80,31 @@ def test_shapes_and_values(model):
     assert not np.triu(reads["mixer.pattern"], 1).any()
 
 
-def test_the_stream_is_the_sum_of_what_the_branches_wrote(model):
-    _, reads = read(model, ["embed", "mixer.out", "ffn.out", "residual"])
+def test_the_residual_stream_is_the_sum_of_the_branches_outputs(seen):
+    _, reads = seen
     written = reads["embed"] + (reads["mixer.out"] + reads["ffn.out"]).sum(0)
     np.testing.assert_allclose(reads["residual"][-1], written, atol=1e-6)
 
 
-def test_reading_changes_no_logit(model):
-    plain = jit_once(lambda model: model(TOKENS))(model)
-    np.testing.assert_array_equal(read(model, ["ffn.hidden", "residual"])[0], plain)
+def test_reading_changes_no_logit(model, stream):
+    np.testing.assert_array_equal(stream[0], jit_once(lambda model: model(TOKENS))(model))
 
 
-def test_layers_of_several_stacks_are_joined_in_order(split_model):
+def test_reads_of_several_stacks_are_concatenated_in_layer_order(split_model):
     _, reads = read(split_model, ["residual", "final"])
     assert reads["residual"].shape == (LAYERS, 2, SEQ, 16)
     np.testing.assert_allclose(split_model.norm(reads["residual"][-1]), reads["final"], atol=1e-6)
 
 
-def test_a_rolled_scan_reads_the_same(model, monkeypatch):
-    _, unrolled = read(model, ["residual"])
-    monkeypatch.setattr(stack, "UNROLL_UP_TO", 0)
-    np.testing.assert_allclose(read(model, ["residual"])[1]["residual"], unrolled["residual"], atol=1e-6)
+def test_unrolled_layers_read_the_same(model, stream, monkeypatch):
+    monkeypatch.setattr(stack, "UNROLL_UP_TO", LAYERS)
+    np.testing.assert_allclose(read(model, ["residual"])[1]["residual"], stream[1]["residual"], atol=1e-6)
 
 
-def test_inside_vmap_and_grad(model):
-    fn = capture(model, ["residual"])
-    one = jit_once(fn)(TOKENS)[1]["residual"]
-    both = jit_once(jax.vmap(fn))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
+def test_inside_vmap_and_grad(model, stream):
+    both = jit_once(jax.vmap(capture(model, ["residual"])))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
     assert both.shape == (2, LAYERS, 2, SEQ, 16)
-    np.testing.assert_allclose(both[0], one, atol=1e-6)
+    np.testing.assert_allclose(both[0], stream[1]["residual"], atol=1e-6)
 
     def loss(nudge):
         edit = Edit("ffn.out", lambda x, value: x + value, layer=1, value="nudge")
@@ -93,11 +114,9 @@ def test_inside_vmap_and_grad(model):
     assert jnp.abs(grad).min() > 0
 
 
-def test_asking_for_other_sites_of_one_model_reuses_no_trace(model):
-    fn = jit_once(capture(model, ["ffn.out"]))
-    assert fn(TOKENS)[1].keys() == {"ffn.out"}
-    for names in (["mixer.z"], ["residual", "embed"], []):
-        assert set(read(model, names)[1]) == set(names)
+def test_capturing_other_sites_does_not_reuse_a_trace(model):
+    for names in (["ffn.out"], ["mixer.z"], ["residual", "embed"], []):
+        assert set(jax.eval_shape(capture(model, names), TOKENS)[1]) == set(names)
 
 
 # --- edits -----------------------------------------------------------------------------------------------------------
@@ -108,15 +127,15 @@ def without_rows(model, layer):
     return eqx.tree_at(lambda m: m.stacks[0].block.mixer.wo, model, replace_fn=lambda wo: wo.at[layer].set(0.0))
 
 
-@pytest.mark.parametrize("layer", [0, LAYERS - 1])
-def test_an_edit_of_one_layer_is_surgery_on_its_weights(model, layer):
+def test_zeroing_a_site_equals_zeroing_its_weights(model, stream):
+    layer = LAYERS - 1
     edited, _ = read(model, [], [Edit("mixer.out", lambda x, _: jnp.zeros_like(x), layer=layer)])
     operated = jit_once(lambda model: model(TOKENS))(without_rows(model, layer))
     np.testing.assert_array_equal(edited, operated)
-    assert not np.array_equal(edited, read(model, [])[0])
+    assert not np.array_equal(edited, stream[0])
 
 
-def test_an_edit_without_a_layer_meets_all_of_them(model):
+def test_an_edit_without_a_layer_applies_to_all_layers(model):
     everywhere, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x)])
     one_by_one, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x, layer=i) for i in range(LAYERS)])
     np.testing.assert_array_equal(everywhere, one_by_one)
@@ -128,14 +147,14 @@ def test_reads_come_after_edits_and_edits_in_order(model):
     np.testing.assert_allclose(reads["embed"], 2 * (model.embedding.weight[TOKENS] + 1))
 
 
-def test_a_value_may_change_without_a_new_compile(model):
+def test_a_new_value_does_not_recompile(model):
     fn = jit_once(capture(model, ["embed"], [Edit("embed", lambda x, v: 0 * x + v, value="v")]))
     for v in (1.0, 2.0):
         assert jnp.all(fn(TOKENS, values={"v": jnp.float32(v)})[1]["embed"] == v)
     assert fn._cache_size() == 1
 
 
-def test_an_edit_keeps_the_precision_of_what_it_replaces(model):
+def test_an_edit_keeps_the_dtype_of_the_activation(model):
     edit = Edit("residual", lambda x, _: x.astype(jnp.float32))
     run = capture(partial(model, dtype=jnp.bfloat16), ["residual"], [edit])
     assert jax.eval_shape(run, TOKENS)[1]["residual"].dtype == jnp.bfloat16
@@ -144,7 +163,7 @@ def test_an_edit_keeps_the_precision_of_what_it_replaces(model):
 # --- nothing asked, nothing paid; nothing there, an error ------------------------------------------------------------
 
 
-def test_without_capture_a_site_leaves_no_trace(model, monkeypatch):
+def test_without_capture_sites_do_not_change_the_jaxpr(model, monkeypatch):
     with_sites = str(jax.make_jaxpr(model.__call__)(TOKENS))
     asked = str(jax.make_jaxpr(capture(model, []))(TOKENS))
     for module in ("attention", "block", "ffn", "lm"):
@@ -161,22 +180,26 @@ def test_without_capture_a_site_leaves_no_trace(model, monkeypatch):
             r"no site 'ffn.hiden' in this model\n  remedy: Did you mean 'ffn.hidden'\? Use one of: embed, ",
         ),
         ([], [Edit("mixer.zz", lambda x, _: x)], "no site 'mixer.zz' in this model"),
-        ([], [Edit("ffn.out", lambda x, _: x, layer=3)], r"'ffn.out' in layer 3\n  remedy: it is in layers 0, 1, 2"),
-        ([], [Edit("embed", lambda x, _: x, layer=0)], r"no site 'embed' in layer 0\n  remedy: leave layer out"),
+        (
+            [],
+            [Edit("ffn.out", lambda x, _: x, layer=3)],
+            r"'ffn.out' in layer 3\n  remedy: Use one of the layers 0, 1, 2",
+        ),
+        ([], [Edit("embed", lambda x, _: x, layer=0)], r"no site 'embed' in layer 0\n  remedy: Omit `layer`"),
     ],
 )
-def test_what_is_not_there(model, names, edits, text):
+def test_missing_sites_and_layers_are_rejected(model, names, edits, text):
     with pytest.raises(UserError, match=text):
         read(model, names, edits)
 
 
-def test_a_site_that_one_layer_lacks(draw):
+def test_an_edit_of_a_layer_without_the_site_is_rejected(draw):
     model = draw(SETTINGS | {"layers": {1: {"ffn": "none"}}})
-    with pytest.raises(UserError, match=r"no site 'ffn.out' in layer 1\n  remedy: it is in layers 0, 2"):
+    with pytest.raises(UserError, match=r"no site 'ffn.out' in layer 1\n  remedy: Use one of the layers 0, 2"):
         read(model, [], [Edit("ffn.out", lambda x, _: x, layer=1)])
 
 
-def test_a_jitted_function_inside_capture_is_told():
+def test_a_jitted_function_inside_capture_is_rejected():
     """Its trace belongs to nobody: reading from it would leak a tracer, and from its cache read nothing."""
     fn = jit_once(lambda x: site("here", x) + 1)
     with pytest.raises(RuntimeError, match="site 'here' is inside a transform that owns no tape"):
@@ -203,7 +226,7 @@ def twice(x, name="here"):
     return first + site(name, x + 2)
 
 
-def test_two_sites_of_one_name_are_an_error_that_names_both():
+def test_two_sites_with_one_name_are_an_error_with_both_places():
     first = twice.__code__.co_firstlineno + 1
     with pytest.raises(UserError, match="site 'here' is marked twice") as raised:
         capture(twice, ["here"])(jnp.ones(2))
@@ -217,7 +240,7 @@ def test_two_sites_of_one_name_are_an_error_that_names_both():
     [{"sites": ["there"]}, {"edits": [Edit("there", lambda x, _: x)]}, {"sites": ["mixer.out"]}],
     ids=["read", "edited", "built-in"],
 )
-def test_two_sites_of_one_name_in_a_layer(model, asked):
+def test_two_sites_with_one_name_in_a_layer_are_rejected(model, asked):
     class Doubled(eqx.Module):
         def __call__(self, x, ctx):
             return twice(twice(x, "there"), "mixer.out") if "there" in str(asked) else site("mixer.out", x)
@@ -227,14 +250,14 @@ def test_two_sites_of_one_name_in_a_layer(model, asked):
         jax.eval_shape(capture(lambda: doubled(TOKENS), **asked))
 
 
-def test_a_model_called_twice_in_one_capture(model):
+def test_a_model_called_twice_in_one_capture_is_rejected(model):
     with pytest.raises(UserError, match="'residual' of layer 0 is passed twice"):
         jax.eval_shape(capture(lambda: model(TOKENS) + model(TOKENS), ["residual"]))
     with pytest.raises(UserError, match="'embed' is marked twice"):
         jax.eval_shape(capture(lambda: model(TOKENS) + model(TOKENS), ["embed"]))
 
 
-def test_captures_inside_each_other_all_read_what_flows(model):
+def test_nested_captures_read_the_fully_edited_activation(model):
     """The inner one's edits come first; a read of either is what is left after both."""
     inner_edit = Edit("residual", lambda x, _: x + 1, layer=0)
     outer_edit = Edit("residual", lambda x, _: 2 * x, layer=0)

@@ -20,7 +20,7 @@ def layers() -> list[set[str]]:
     return [{name.strip().removeprefix("taetpu.") for name in row.split("|")} for row in rows]
 
 
-def test_the_picture_has_the_rows_that_imports_are_checked_by():
+def test_the_picture_matches_the_import_layers():
     picture = PAGE[PAGE.index("┌") : PAGE.index("└")]
     known = set.union(*layers())
     rows = [set(re.findall(r"│ ([a-z]+) *(?=│|  )", row)) & known for row in picture.splitlines()]
@@ -33,7 +33,7 @@ def test_every_package_is_in_the_picture():
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "internals.md"])
-def test_the_modules_and_files_that_a_page_names_exist(page: str):
+def test_modules_and_files_named_on_a_page_exist(page: str):
     packages = "|".join(set.union(*layers()))
     text = (ROOT / "docs" / page).read_text()
     named = set(re.findall(rf"`((?:{packages})(?:[./]\w+)+)`", text)) - set(text_of_settings(text))

@@ -1,4 +1,4 @@
-"""docs/cloud.md says what the code says, and its commands run in their order against the fake Google Cloud."""
+"""docs/cloud.md agrees with the code, and its commands run in order against the fake Google Cloud."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ def test_the_page_is_short():
     assert len(PAGE.splitlines()) <= 250
 
 
-def test_settings_and_limits_are_the_codes():
+def test_settings_and_limits_match_the_code():
     text = " ".join(PAGE.split())
     assert [name for name in Settings.model_fields if not re.search(rf"`{name}`|^{name} = ", PAGE, re.M)] == []
     defaults = Settings()
@@ -40,7 +40,7 @@ def test_settings_and_limits_are_the_codes():
     assert f"at most ${BUILD_MINUTES * BUILD_RATE:.2f}" in text
 
 
-def test_what_doctor_and_up_want_is_granted():
+def test_the_page_grants_the_permissions_of_doctor_and_up():
     enabled = re.search(r"gcloud services enable (.*?) --project", PAGE, re.DOTALL)
     assert set(APIS) <= set(enabled[1].replace("\\", "").split())
     assert f"--role={DELETERS[0]} \\\n  --member=serviceAccount:taetpu-vm" in PAGE
@@ -62,7 +62,7 @@ def agreed(line: str) -> str:
 
 
 @pytest.mark.nightly
-def test_the_commands_run_in_the_pages_order(google, tmp_path):
+def test_the_commands_run_in_the_order_of_the_page(google, tmp_path):
     folder = tmp_path / "project"
     for name, text in {"study.yaml": TINY + "seeds: 1\n", "hello.py": "print(1)\n", "prepare.py": "print(2)\n"}.items():
         (folder / "models").mkdir(parents=True, exist_ok=True)

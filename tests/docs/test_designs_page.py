@@ -1,4 +1,4 @@
-"""Every study of docs/designs.md loads, and makes the arms that the page names."""
+"""Every study of docs/designs.md loads and has the arms that the page names."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_every_yaml_block_is_a_study_of_this_test():
 
 
 @pytest.mark.parametrize("name", ARMS)
-def test_a_study_makes_the_arms_that_the_page_says(name, tmp_path):
+def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
     (tmp_path / name).write_text(STUDIES[name])
     study = load_study(tmp_path / name)
     study.runs()

@@ -1,4 +1,4 @@
-"""Every code block of docs/plugins.md does what the page says."""
+"""Every code block of docs/plugins.md works as the page says."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def page(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_each_block_is_run_by_a_test_below():
+def test_every_code_block_is_tested_below():
     """But for shell commands, which are those of the command's own tests."""
     apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
     assert apart == [SNIPPET]
@@ -43,12 +43,12 @@ SNIPPET = next(text for language, text in BLOCKS if language == "python" and tex
 
 
 @pytest.mark.slow
-def test_the_check_of_the_worked_example(capsys):
+def test_the_worked_example_passes_its_checks(capsys):
     exec(SNIPPET, {})
     assert "causality   passed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in PLUGINS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.nightly) for n in PLUGINS])
 def test_each_kind_passes_its_checks(name):
     (plugin,) = load_plugins([Path(name)])
     for kind in plugin.kinds:
@@ -72,7 +72,7 @@ def test_without_own_init_the_arm_is_refused(page):
         check_arms(load_study("zero.yaml"))
 
 
-def test_what_the_worked_example_refuses(page):
+def test_the_worked_example_rejects_a_width_above_seq_len(page):
     (page / "conv.yaml").write_text(FILES["conv.yaml"].replace("width: 2", "width: 64"))
     with pytest.raises(UserError, match="width=64 exceeds seq_len=32") as caught:
         load_study("conv.yaml")

@@ -25,7 +25,7 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *words], cwd=CHECKOUT, capture_output=True, text=True, check=False)
 
 
-def test_it_leaves_nothing():
+def test_the_walkthrough_leaves_no_resources():
     done = demo("-m", "tests.fake_google.demo")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.endswith("left in the fake: nothing\n")
@@ -39,7 +39,7 @@ def test_it_leaves_nothing():
     [("taetpu bucket create kept --yes\n", "storage.buckets: kept"), ("exit 3\n", "nothing")],
     ids=["left", "failed"],
 )
-def test_it_fails_where_something_is_left_or_a_command_fails(tmp_path: Path, script: str, left: str):
+def test_the_walkthrough_fails_if_a_command_fails_or_resources_remain(tmp_path: Path, script: str, left: str):
     (tmp_path / "script.sh").write_text(script)
     done = demo("-c", CALL, str(tmp_path / "script.sh"))
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""Helpers of tests with planted faults: the failed checks of a component and the lines they name."""
+"""Helpers for tests of components with faults: failed checks and the lines that they name."""
 
 import inspect
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Faults planted in tasks and tokenizers: each fails its own check, whose text names it."""
+"""Tasks and tokenizers with one fault: each fails the check for this fault."""
 
 import itertools
 import re
@@ -99,7 +99,7 @@ TASK = [
 
 
 @pytest.mark.parametrize(("fault", "check", "message"), TASK, ids=[row[0] for row in TASK])
-def test_a_fault_of_a_task(fault, check, message):
+def test_faults_of_a_task_are_reported(fault, check, message):
     (found,) = failing(Counting(fault=fault)).values()
     assert found.check == check
     assert re.match(message, found.message)
@@ -109,7 +109,7 @@ def test_a_fault_of_a_task(fault, check, message):
         assert "test_data.py:" in found.where
 
 
-def test_a_task_without_a_fault():
+def test_a_correct_task_passes():
     assert not check_component("task", Counting()).failed
 
 
@@ -159,7 +159,7 @@ TOKENIZER = [
 
 
 @pytest.mark.parametrize(("fault", "check", "message"), TOKENIZER, ids=[f"{row[0]}-{row[1]}" for row in TOKENIZER])
-def test_a_fault_of_a_tokenizer(fault, check, message):
+def test_faults_of_a_tokenizer_are_reported(fault, check, message):
     found = failing(Bytes(fault=fault))
     assert set(found) == ({"round trip", "reload"} if fault in ("decode", "lower") else {check})
     assert re.match(message, found[check].message)

@@ -1,8 +1,5 @@
-"""`check_component`: every kind of the package passes, and the command says what was checked of a plug-in."""
+"""`check_component` passes for built-in kinds, and the command reports the checks of a plug-in."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +7,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.testing import check_component
+from taetpu.testing.__main__ import main
 from taetpu.testing.slots import CHECKS
 
 SETTINGS = {
@@ -18,18 +16,28 @@ SETTINGS = {
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
 }
-EVERY = [(slot, kind) for slot in BUILTIN_MODULES for kind in kinds(slot)]
-QUICK = {("schedule", "cosine"), ("tokenizer", "char"), ("tokenizer", "bpe"), ("task", "copy")}
+QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}
+SLOW = {
+    ("mixer", "attention"), ("position", "rope"), ("norm", "rms"), ("ffn", "swiglu"), ("embedding", "tied"),
+    ("optimizer", "adamw"), ("metric", "gradient-norm"),
+}  # fmt: skip
+"""One kind of each slot; the others are checked nightly."""
+
+
+def every_kind():
+    for slot in BUILTIN_MODULES:
+        for kind in kinds(slot):
+            one = (slot, kind)
+            marks = () if one in QUICK else pytest.mark.slow if one in SLOW else pytest.mark.nightly
+            yield pytest.param(*one, marks=marks, id="/".join(one))
 
 
 def test_every_slot_has_checks():
     assert set(CHECKS) == set(BUILTIN_MODULES)
 
 
-@pytest.mark.parametrize(
-    ("slot", "kind"), [pytest.param(*k, marks=() if k in QUICK else pytest.mark.slow, id="/".join(k)) for k in EVERY]
-)
-def test_every_kind_of_the_package_passes(slot, kind, monkeypatch):
+@pytest.mark.parametrize(("slot", "kind"), [*every_kind()])
+def test_every_built_in_kind_passes(slot, kind, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
     report = check_component(slot, kind, **SETTINGS.get(kind, {}))
     assert report.findings
@@ -51,7 +59,21 @@ class Shift(Hook):
 """
 
 
-@pytest.mark.slow
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Return a function that writes a plug-in and runs the command: `(code, stdout, stderr)`."""
+
+    def run(source: str, *arguments: str) -> tuple[int, str, str]:
+        (tmp_path / "idea.py").write_text(source)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["taetpu.testing", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "out", "err"),
     [
@@ -62,29 +84,20 @@ class Shift(Hook):
         (["nowhere.py"], 2, "", "cannot read this plug-in"),
     ],
 )
-def test_the_command(tmp_path, arguments, code, out, err):
-    (tmp_path / "idea.py").write_text(PLUGIN)
-    done = run(tmp_path, *arguments)
-    assert done.returncode == code, done.stderr
-    assert out in done.stdout
-    assert err in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_checks_kinds_and_rejects_invalid_input(command, arguments, code, out, err):
+    done = command(PLUGIN, *arguments)
+    assert done[0] == code
+    assert out in done[1]
+    assert err in done[2]
 
 
-@pytest.mark.slow
-def test_the_command_fails_where_a_check_does(tmp_path):
-    (tmp_path / "idea.py").write_text(PLUGIN.replace(" % 11", ""))
-    done = run(tmp_path, "idea.py", "--set", "shift.by=3")
-    assert done.returncode == 1
-    assert "batch repeats: tokens range from 3 to 13, expected 0 to 10" in done.stderr
-    assert "where:  idea.py:8 in batch" in done.stderr
+def test_the_command_names_the_line_of_a_failed_check(command):
+    code, _, err = command(PLUGIN.replace(" % 11", ""), "idea.py", "--set", "shift.by=3")
+    assert code == 1
+    assert "batch repeats: tokens range from 3 to 13, expected 0 to 10" in err
+    assert "where:  idea.py:8 in batch" in err
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "taetpu.testing", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=300)
-
-
-def test_an_unknown_kind_is_a_users_error():
+def test_an_unknown_kind_is_a_user_error():
     with pytest.raises(UserError, match="unknown ffn kind 'swigloo'"):
         check_component("ffn", "swigloo")

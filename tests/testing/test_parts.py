@@ -1,4 +1,4 @@
-"""Faults that show without a model: each is caught before one is built, and named with its line."""
+"""Faults that are visible without a model."""
 
 import re
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ class WideFFN(eqx.Module):
         return project(x, self.w)
 
 
-def test_another_shape():
+def test_a_wrong_shape_is_reported():
     (found,) = failing(Wide()).values()
     assert found.check == "shapes"
     assert found.message == (
@@ -52,7 +52,7 @@ class PreciseAfter(eqx.Module):
         return x * self.factor.value
 
 
-def test_another_type():
+def test_a_wrong_dtype_is_reported():
     found = failing(Precise())["shapes"]
     assert "for x (2, 8, 16) bfloat16 it returns (2, 8, 16) float32 in evaluation" in found.message
     assert found.remedy == "end with .astype(x.dtype)"
@@ -71,11 +71,11 @@ class NoisyAfter(eqx.Module):
         return x + jnp.asarray(np.random.standard_normal(x.shape), x.dtype)
 
 
-def test_numbers_drawn_by_numpy():
+def test_numpy_randomness_is_reported():
     found = failing(Noisy())
-    assert set(found) == {"repeats"}
-    assert re.match(r"two calls with the same input differ by up to \d", found["repeats"].message)
-    assert "ctx.key" in found["repeats"].remedy
+    assert set(found) == {"jit"}
+    assert re.match(r"compiled and eager calls differ by up to \d", found["jit"].message)
+    assert "ctx.key" in found["jit"].remedy
 
 
 class Counting(Component):
@@ -94,10 +94,10 @@ class CountingAfter(eqx.Module):
         return x * len(self.calls)
 
 
-def test_state_kept_in_python():
+def test_python_state_is_reported():
     found = failing(Counting())
-    assert set(found) == {"repeats"}
-    assert "keep no state between calls" in found["repeats"].remedy
+    assert set(found) == {"jit"}
+    assert "keep no state between calls" in found["jit"].remedy
 
 
 class Branching(Component):
@@ -123,15 +123,15 @@ class BranchingScores(eqx.Module):
     ("component", "check", "owner", "line"),
     [
         (Branching(early=False), "shapes", BranchingScores, "if self.factor.value > 1"),
-        (Branching(factor=0.0), "numbers", Branching, "self.factor == 0"),
+        (Branching(factor=0.0), "model", Branching, "self.factor == 0"),
     ],
 )
-def test_a_branch_of_python_on_a_traced_number(component, check, owner, line):
+def test_a_python_branch_on_a_traced_number_is_reported(component, check, owner, line):
     found = failing(component)
     assert set(found) == {check}
-    assert found[check].message.startswith("TracerBoolConversionError")
+    assert "TracerBoolConversionError" in found[check].message
     assert line_of(owner, line) in found[check].where
-    assert "jnp.where" in found[check].remedy
+    assert line in found[check].remedy
 
 
 class FaultyInit(Component):
@@ -157,7 +157,7 @@ class FaultyInit(Component):
         ("log", "a weight of role in has non-finite numbers"),
     ],
 )
-def test_a_fault_of_an_init(fault, said):
+def test_faults_of_an_init_are_reported(fault, said):
     (found,) = failing(FaultyInit(fault=fault)).values()
     assert (found.check, found.message) == ("draw", said)
     assert line_of(FaultyInit, "def draw") in found.where
@@ -168,9 +168,9 @@ class Loose(Component):
     kind: ClassVar[str] = "loose"
 
 
-def test_a_class_of_another_base():
+def test_a_wrong_base_class_is_reported():
     found = failing(Loose())["form"]
-    assert found.message == "Loose is not a Hook, as a hook must be"
+    assert "Loose is not a Hook" in found.message
     assert "class Loose(Hook), from taetpu.optim.hooks" in found.remedy
 
 
@@ -194,7 +194,7 @@ class Mute(Component):
         (Mute(), "Mute has no method init"),
     ],
 )
-def test_a_class_that_lacks_something(component, said):
+def test_missing_members_are_reported(component, said):
     (found,) = failing(component).values()
     assert (found.check, found.message) == ("form", said)
 
@@ -228,28 +228,8 @@ class StartedAfter(eqx.Module):
         ("log", "parameter 'scale' starts with non-finite numbers"),
     ],
 )
-def test_a_fault_of_how_a_component_starts(fault, said):
+def test_faults_of_initial_parameters_are_reported(fault, said):
     found = failing(Started(fault=fault))
     assert set(found) == {"start", "shapes"}
     assert found["start"].message == said
     assert line_of(Started, "def init") in found["start"].where
-
-
-class Asking(Component):
-    slot: ClassVar[str] = "after"
-    kind: ClassVar[str] = "asking"
-
-    def init(self, dims, *, key):
-        return AskingAfter()
-
-
-class AskingAfter(eqx.Module):
-    def __call__(self, x, ctx):
-        return x if isinstance(x, jax.core.Tracer) else 2 * x
-
-
-def test_another_result_when_compiled():
-    (found,) = failing(Asking()).values()
-    assert found.check == "jit"
-    assert found.message == ("compiled and eager calls differ by up to 0.5 of the largest value, expected below 0.0001")
-    assert line_of(AskingAfter, "def __call__") in found.where

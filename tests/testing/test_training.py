@@ -1,4 +1,4 @@
-"""Faults planted in what acts in training: optimizers, schedules, hooks, metrics."""
+"""Faults of optimizers, schedules, hooks and metrics."""
 
 import re
 from typing import ClassVar
@@ -11,7 +11,6 @@ import pytest
 from tests.testing.failing import failing, leaky, line_of
 
 from taetpu.core.registry import kinds
-from taetpu.nn import ffn
 from taetpu.plugin import Component, Hook, Metric
 
 # --- optimizers ------------------------------------------------------------------------------------------------------
@@ -27,14 +26,12 @@ class Rule(kinds("optimizer")["adamw"]):
         inner = super().transform(-lr if self.fault == "uphill" else lr, decayed)
 
         def init(params):
-            return (inner.init(params), jnp.asarray(lr if self.fault == "rate" else 0.0, jnp.float32))
+            return (inner.init(params), jnp.float32(0))
 
         def update(gradients, state, params):
             updates, new = inner.update(gradients, state[0], params)
             if self.fault == "half":
                 updates = jax.tree.map(lambda a: a.astype(jnp.bfloat16), updates)
-            if self.fault == "numpy":
-                updates = jax.tree.map(lambda a: a * np.random.uniform(0.5, 1.0), updates)
             if self.fault == "packs":
                 updates = jax.tree.map(leaky, updates)
             return updates, (new, state[1][None] if self.fault == "grows" else state[1])
@@ -45,17 +42,15 @@ class Rule(kinds("optimizer")["adamw"]):
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        ("rate", "state", "the initial state depends on the learning rate"),
         ("half", "updates", r"updates at embedding.weight: \(11, 16\) bfloat16, expected \(11, 16\) float32"),
         ("grows", "updates", r"the state after a step at 1: \(1,\) float32, expected \(\) float32"),
-        ("numpy", "updates", "two traces of the same update differ"),
         pytest.param("uphill", "descends", r"20 steps on a quadratic change its loss from [\d.]+ to [\d.]+, "
                      "expected a decrease", marks=pytest.mark.slow),
         pytest.param("packs", "packs", "two packed runs differ from the same runs alone by up to",
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_a_fault_of_an_optimizer(fault, check, said):
+def test_faults_of_an_optimizer_are_reported(fault, check, said):
     (found,) = failing(Rule(fault=fault)).values()
     assert found.check == check
     assert re.match(said, found.message), found.message
@@ -75,7 +70,6 @@ class Rate(Component):
             "vector": lambda: jnp.full((1,), peak),
             "below zero": lambda: peak * (1 - step / 3),
             "one step": lambda: peak * (step / jnp.float32(steps - 1)),
-            "no peak": lambda: jnp.float32(1e-3) / (1 + step),
         }[self.fault]()
 
 
@@ -85,10 +79,9 @@ class Rate(Component):
         ("vector", "the rate of a step is (1,) float32, expected () float32"),
         ("below zero", "the rate of step 4 of 20 is -0.0333 at a peak of 0.1, expected at least 0"),
         ("one step", "the rate of step 0 of 1 is nan at a peak of 0.1, expected at least 0"),
-        ("no peak", "the rate does not depend on the peak, the optimizer's lr"),
     ],
 )
-def test_a_fault_of_a_schedule(fault, said):
+def test_faults_of_a_schedule_are_reported(fault, said):
     (found,) = failing(Rate(fault=fault)).values()
     assert (found.check, found.message) == ("rates", said)
     assert line_of(Rate, "def lr") in found.where
@@ -128,7 +121,7 @@ class Batches(Hook):
         ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
     ],
 )
-def test_a_fault_of_a_hook(fault, check, said):
+def test_faults_of_a_hook_are_reported(fault, check, said):
     (found,) = failing(Batches(fault=fault)).values()
     assert found.check == f"batch {check}"
     assert re.match(said, found.message), found.message
@@ -172,8 +165,6 @@ class Measuring(Metric):
             largest["max"] = leaky(largest["max"])
         if self.fault == "nan":
             largest["max"] = jnp.log(-largest["max"])
-        if self.fault == "training":
-            ffn.ACTIVATIONS["gelu-tanh"] = jax.nn.relu
         return {} if self.fault == "nothing" else largest
 
 
@@ -186,11 +177,9 @@ class Measuring(Metric):
         ("nothing", "values", "it returns no values"),
         ("nan", "packs", "measuring/max is NaN"),
         ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
-        ("training", "training", "measuring the metric changes the program"),
     ],
 )
-def test_a_fault_of_a_metric(fault, check, said, monkeypatch):
-    monkeypatch.setitem(ffn.ACTIVATIONS, "gelu-tanh", ffn.ACTIVATIONS["gelu-tanh"])  # put back what a fault replaces
+def test_faults_of_a_metric_are_reported(fault, check, said):
     (found,) = failing(Measuring(fault=fault)).values()
     assert found.check == check
     assert re.match(said, found.message), found.message

@@ -62,7 +62,7 @@ def program(inner: int | None, outer: int | None) -> str:
 
 
 @pytest.mark.parametrize("rounds", [1, 12, 64])
-def test_loops_count_by_their_trips(rounds: int) -> None:
+def test_loop_cost_is_multiplied_by_the_trip_count(rounds: int) -> None:
     """The loop over steps has no constant: one iteration is the step; the code before it is not counted."""
     module = parse(program(rounds, None))
     assert module.loops == {"inner": rounds, "outer": None}

@@ -30,9 +30,10 @@ def compiles(slot: str, name: str) -> None:
     assert {kind: facts["error"] for kind, facts in found.items() if "memory" not in facts} == {}
 
 
-@pytest.mark.slow
 @NEEDS_LIBTPU
-@pytest.mark.parametrize("slot", SLOTS)
+@pytest.mark.parametrize(
+    "slot", [pytest.param(s, marks=pytest.mark.slow if s == "position" else pytest.mark.nightly) for s in SLOTS]
+)
 def test_every_kind_compiles_for_v5e(slot: str) -> None:
     compiles(slot, "v5e-8")
 

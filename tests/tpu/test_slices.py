@@ -1,4 +1,4 @@
-"""Packs spread over slices of one host and of many; runs share nothing, so there are no collectives."""
+"""Packs spread over slices of one host and of many."""
 
 import pytest
 from tests.tpu.conftest import NEEDS_LIBTPU, STUDY
@@ -14,4 +14,3 @@ def test_a_run_on_every_device_compiles(compile_study, name: str) -> None:
     (found,) = compile_study(name, text=STUDY.replace("seeds: 2", f"seeds: {tpu.devices}"))[0]["programs"]
     assert (found["width"], found["devices"]) == (tpu.devices, tpu.devices)
     assert found["hbm"]["needed"] < found["hbm"]["available"]
-    assert found["collectives"] == 0

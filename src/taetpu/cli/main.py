@@ -22,14 +22,9 @@ class Commands(TyperGroup):
         """Run a command. An exception from a plug-in is attributed to the plug-in."""
         try:
             return super().invoke(ctx)
-        except BaseException as error:
+        except BaseException:
             if (plugins := sys.modules.get("taetpu.core.plugins")) is None:
                 raise
-            from taetpu.core.plugin_code import plugin_location
-            from taetpu.core.signals import is_interrupt
-
-            if is_interrupt(error) and (where := plugin_location(error)):
-                sys.stderr.write(f"\ninterrupted in a plug-in, at {where}")
             with plugins.attribute_errors():
                 raise
 
@@ -97,12 +92,9 @@ app.add_typer(export.app, name="export")
 
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code. An error is printed and determines the code."""
-    from taetpu.core.signals import raise_interrupts
-
     arguments = sys.argv[1:] or ["--help"]
     try:
-        with raise_interrupts():
-            code = app(arguments, prog_name="taetpu", standalone_mode=False)
+        code = app(arguments, prog_name="taetpu", standalone_mode=False)
     except typer.TyperException as error:
         _fail(_usage_error(error))
     except UserError as error:

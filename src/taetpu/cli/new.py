@@ -1,5 +1,7 @@
 """`taetpu new`: write a commented study file and plug-in as a template."""
 
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Annotated
 
@@ -17,18 +19,14 @@ def new(name: Annotated[str, typer.Argument(help="The study's name; writes NAME.
     """
     from importlib.resources import files
 
-    from taetpu.core.modules import find_shadowed, is_run_by_tools
     from taetpu.spec.schema import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")
     check_name(name, "study", ARGUMENT)
-    if module := find_shadowed(name):
-        problem = f"{name}.py would shadow the Python module {module} in this folder"
+    if name in (*sys.stdlib_module_names, *packages_distributions(), "taetpu"):
+        problem = f"{name}.py would shadow the Python module {name} in this folder"
         raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. {name}-study.")
-    if is_run_by_tools(name):
-        problem = f"pytest, pip or nox would run {name}.py"
-        raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. study-{name.replace('_', '-')}.")
     study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")

@@ -213,12 +213,9 @@ def _bill(found: dict[str, Any]) -> str:
         return "No estimate for the study, because a program has none."
     steps = format_range(found["hours"], format_seconds, 3600)
     price = _priced(format_range(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
-    compiling = _priced("-" if usd is None else _usd(usd) for usd in found["usd_compiling"])
     return (
         f"All packs in sequence: {steps} of steps; {price or 'no rate is known'}. Compiling took "
-        f"{format_seconds(found['compile_seconds'])} of CPU time"
-        f"{f'; as long on the slice: {compiling}' if compiling else ''}. Not included: machine setup, evaluation, "
-        "storage."
+        f"{format_seconds(found['compile_seconds'])} of CPU time. Not included: machine setup, evaluation, storage."
     )
 
 

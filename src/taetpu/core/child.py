@@ -26,34 +26,24 @@ class Child:
 
     Args:
         command: The command to run; see `child_command`.
-        request: The first request to send, or None to send none.
         environ: The environment of the child. By default, it is the environment of this process.
-
-    Attributes:
-        about: The answer to `request`.
-
-    Raises:
-        MemoryError: if the child ran out of memory or was killed.
-        ChildFailed: if the child failed for another reason.
     """
 
-    def __init__(
-        self, command: Sequence[str], request: dict[str, Any] | None = None, environ: Mapping[str, str] | None = None
-    ):
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None):
         self.stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process runs)
         # A new session: Ctrl-C reaches only the parent, which then ends its children.
         self.process = subprocess.Popen(
             command, text=True, start_new_session=True, env=environ,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
         )  # fmt: skip
-        try:
-            self.about = {} if request is None else self.ask(request)
-        except BaseException:
-            self.close()
-            raise
 
     def ask(self, line: Any) -> dict[str, Any]:
-        """Send a request and return the answer. Raise the same errors as the constructor."""
+        """Send a request and return the answer.
+
+        Raises:
+            MemoryError: if the child ran out of memory or was killed.
+            ChildFailed: if the child failed for another reason.
+        """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:

@@ -7,20 +7,17 @@ never 0. This module does not import jax and does not query the machine.
 import math
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 
 Topology = tuple[int, ...]
 
 LANES = 128
 """The number of elements along the last axis of a vector register, in every generation. The last axis of an array is
 padded to a multiple of it."""
-SUBLANES = {4: 8, 2: 16, 1: 32}
-"""The number of rows in a tile, by bytes per element: 8 x 128 for float32, 16 x 128 for bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +272,8 @@ def parse_slice(name: str) -> Slice:
     word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
     chip = next((chip for chip in _table() if word in (*chip.names, chip.name)), None)
     if chip is None:
-        raise UserError(f"there is no TPU {name!r}", remedy=_generations_near(word))
+        smallest = [Slice(one, one.topologies[0]).name for one in _table()]
+        raise UserError(f"there is no TPU {name!r}", remedy=suggest(name, smallest))
     if found is None or not (found.group(2) or found.group(3)):
         problem = f"TPU {name!r} has no size" if found else f"TPU {name!r} is not the name of a slice"
         raise UserError(problem, remedy=f"Add a size, as in {_some(chip, word)}.")
@@ -294,25 +292,11 @@ def _sized(chip: Chip, word: str, size: int, name: str) -> Slice:
     sizes = {math.prod(topology) * chip.per_chip: topology for topology in chip.topologies}
     if size in sizes:
         return Slice(chip, sizes[size])
-    below, above = [s for s in sizes if s < size], [s for s in sizes if s > size]
-    counts = f"The number in a {chip.name} slice's name counts {chip.counts}"
-    if not below:
-        remedy = f"{counts}. Use one of the smallest: {_some(chip, word)}."
-    elif not above:
-        remedy = f"{counts}. Use at most {word}-{max(sizes)}, the largest."
-    else:
-        remedy = f"{counts}. Use one of the nearest: {word}-{max(below)}, {word}-{min(above)}."
-    raise UserError(f"there is no TPU slice {name!r}", remedy=remedy)
+    near = sorted(sorted(sizes, key=lambda one: abs(one - size))[:2])
+    remedy = f"Use one of the nearest: {', '.join(f'{word}-{one}' for one in near)}."
+    counts = f"The number in a {chip.name} slice's name counts {chip.counts}."
+    raise UserError(f"there is no TPU slice {name!r}", remedy=f"{counts} {remedy}")
 
 
 def _some(chip: Chip, word: str) -> str:
     return ", ".join(f"{word}-{math.prod(topology) * chip.per_chip}" for topology in chip.topologies[:3])
-
-
-def _generations_near(word: str) -> str:
-    """Return a remedy that names the closest generation and the smallest slice of every generation."""
-    names = {name: chip for chip in _table() for name in (*chip.names, chip.name)}
-    near = get_close_matches(word, names, n=1)
-    hint = f"Did you mean {_some(names[near[0]], near[0])}? " if near else ""
-    smallest = ", ".join(Slice(chip, chip.topologies[0]).name for chip in _table())
-    return f"{hint}The smallest slices are: {smallest}."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -69,6 +70,7 @@ class Component(Config):
         """Raise `UserError`, with the field as its path, if this component cannot be built at `dims`."""
 
 
+@cache
 def traced_fields(cls: type[Config]) -> dict[str, Traced]:
     """Return the marks of a config class's traced fields, by field name."""
     found = {}

@@ -78,7 +78,8 @@ def check_declaration(cls: type[Component]) -> None:
 def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., Any]) -> None:
     """Raise if a method does not accept the arguments with which its slot calls it."""
     method, asked = getattr(cls, name, None), inspect.signature(prototype)
-    shown = f"def {name}({', '.join(_written(asked))})"
+    untyped = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in asked.parameters.values()]
+    shown = f"def {name}{inspect.Signature(untyped)}"
     if not callable(method):
         raise _error(cls, f"{cls.__name__} has no method {name}", f"Define it: {shown}")
     bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
@@ -92,16 +93,6 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
         found.bind(*[None] * (len(given) - len(named)), **named)
     except TypeError as error:
         raise _error(method, f"{cls.__name__}.{name} does not take its arguments: {error}", f"Write {shown}") from None
-
-
-def _written(asked: inspect.Signature) -> list[str]:
-    """Return the parameters in the notation of a function definition, without types."""
-    found = []
-    for one in asked.parameters.values():
-        if one.kind is one.KEYWORD_ONLY and "*" not in found:
-            found.append("*")
-        found.append(one.name)
-    return found
 
 
 def _refuse_defaults(cls: type[Component]) -> None:

@@ -18,9 +18,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from taetpu.core.errors import Failed, StudyFailed, UserError
-from taetpu.core.signals import Interrupted
 
-FRAME_BYTES = 1024  # size of a broadcast's first collective; the rest is padded to a power of two
+MIN_FRAME_BYTES = 1024  # size of a short broadcast; longer ones are padded to a power of two
 AUTO = "auto"
 SHUTDOWN_SECONDS = 20  # time for which processes wait for each other when they end
 
@@ -171,10 +170,9 @@ def raise_local_failure() -> Iterator[None]:
     except (UserError, Failed):
         raise
     except BaseException as error:  # `SystemExit` too: a display raises it if its output is closed
-        if not multi_process() or type(error) is KeyboardInterrupt:  # all processes raise it together
+        if not multi_process() or isinstance(error, KeyboardInterrupt):  # all processes raise it together
             raise
-        pressed_again = isinstance(error, Interrupted)
-        reason = "Ctrl-C was pressed twice" if pressed_again else f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"process {jax.process_index()} of {jax.process_count()} failed: {reason}"
         raise LocalFailure(f"{problem}\nRun the same command in every process again: it resumes.") from error
 
@@ -191,19 +189,11 @@ def broadcast(value: Any = None) -> Any:
     if not multi_process():
         return value
     message = json.dumps(value).encode() if is_primary() else b""
-    start = _collective(len(message).to_bytes(8, "little") + message, FRAME_BYTES)
-    length = int.from_bytes(start[:8], "little")
-    received = start[8 : 8 + length]
-    if missing := length - len(received):
-        received += _collective(message[len(received) :], 1 << (missing - 1).bit_length())[:missing]
-    return json.loads(received)
-
-
-def _collective(data: bytes, size: int) -> bytes:
-    """Broadcast one frame of a fixed size, since jax compiles a program for each size."""
-    frame = np.zeros(size, np.uint8)
-    frame[: min(len(data), size)] = np.frombuffer(data[:size], np.uint8)
-    return np.asarray(multihost_utils.broadcast_one_to_all(frame)).astype(np.uint8).tobytes()
+    length = any_process(number=len(message))[-1]
+    frame = np.zeros(max(MIN_FRAME_BYTES, 1 << length.bit_length()), np.uint8)  # jax compiles a program for each size
+    frame[: len(message)] = np.frombuffer(message, np.uint8)
+    received = np.asarray(multihost_utils.broadcast_one_to_all(frame)).astype(np.uint8)
+    return json.loads(received.tobytes()[:length])
 
 
 def to_host(array: Any) -> np.ndarray:

@@ -139,12 +139,6 @@ def enable_dumps(folder: Path, environ: MutableMapping[str, str] = os.environ) -
     environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 
 
-def environment_without_dumps(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for a child process whose programs are not dumped."""
-    kept = [flag for flag in shlex.split(environ.get(XLA, "")) if not flag.startswith("--xla_dump_")]
-    return {**environ, XLA: shlex.join(kept)} if XLA in environ else dict(environ)
-
-
 def folder_size(folder: Path) -> tuple[int, int]:
     """Return the number of files below a folder, and their total size in bytes."""
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -17,13 +17,13 @@ C = TypeVar("C", bound=Config)
 
 # Remedies for a value of a wrong type, by pydantic's name for the right type.
 RIGHT_TYPES = {
-    "int": "a whole number, e.g. 4",
-    "float": "a number, e.g. 0.1",
-    "finite": "a finite number, e.g. 0.1",
-    "bool": "true or false",
-    "string": "text; in quotes, where it looks like a number",
-    "tuple": "a list, e.g. [first, second]",
-    "dict": "a mapping, e.g. {name: value}",
+    "int": "Use a whole number, e.g. 4.",
+    "float": "Use a number, e.g. 0.1.",
+    "finite": "Use a finite number, e.g. 0.1.",
+    "bool": "Use true or false.",
+    "string": "Use text, in quotes if it looks like a number.",
+    "tuple": "Use a list, e.g. [first, second].",
+    "dict": "Use a mapping, e.g. {name: value}.",
 }
 
 MAX_INT = 2**63 - 1
@@ -51,7 +51,11 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     if isinstance(data, cls):
         return data
     if not isinstance(data, Mapping):
-        raise UserError(f"{data!r} is not a mapping of settings", path=path, remedy=f"fields: {field_names(cls)}")
+        raise UserError(
+            f"{data!r} is not a mapping of settings",
+            path=path,
+            remedy=f"Use a mapping with the fields: {field_names(cls)}.",
+        )
     values, mistakes = {}, ErrorList()
     unread = set[str]()  # fields that are invalid, or resemble an unknown field
     for key, value in data.items():
@@ -223,7 +227,7 @@ def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = ", ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:
-        return f"{limit}, e.g. {field.default}, the default"
+        return f"Use a value {limit}, e.g. {field.default}, the default."
     if "gt" in bounds:
-        return f"{limit}, e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}"
-    return limit
+        return f"Use a value {limit}, e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}."
+    return f"Use a value {limit}."

@@ -9,21 +9,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import decode_source, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 from taetpu.core.config import Component
 from taetpu.core.declarations import check_declaration
 from taetpu.core.errors import UserError
-from taetpu.core.plugin_code import MODULE_PREFIX, announce_slow_import, guard_exit
 from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
-from taetpu.core.signals import is_interrupt
-from taetpu.core.snapshot import LIBRARIES, Change, Snapshot
+from taetpu.core.snapshot import Change, Snapshot
 
+MODULE_PREFIX = "taetpu_plugin_"
+"""The prefix of every plug-in's module name."""
+REGISTER_REMEDY = "Register a kind instead, and name it in the arms that use it."
 _LOADED: dict[str, Snapshot] = {}  # the shared state before the last plug-in was loaded
-UTF_8_REMEDY = "save it as UTF-8 text, without another encoding in its first two lines"
-REGISTER_REMEDY = "register a kind instead, and name it in the arms that are to use it"
 
 
 @dataclass(frozen=True)
@@ -57,107 +56,81 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
 
 
 def _load(file: Path) -> Plugin:
-    source = _read(file)
-    tree = _parsed(file, source)
+    try:
+        source = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read this plug-in: {error.strerror}", file=file) from None
+    tree = _parse(file, source)
     digest = hashlib.sha256(source).hexdigest()
     name = f"{MODULE_PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
     if name in sys.modules:
-        raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="name it once")
-    for module in BUILTIN_MODULES.values():
-        import_module(module)
-    for module in _imported(tree):
+        raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="Name it once.")
+    for module in (*BUILTIN_MODULES.values(), *_imported(tree)):  # a snapshot covers only loaded modules
         with suppress(Exception):  # a failing import is reported when the plug-in runs it
             import_module(module)
     before = Snapshot()
-    guard_exit()
     try:
-        with announce_slow_import(file):
-            _run(name, file, tree)
+        _run(name, file, tree)
         found = registered_by(name)
         if not found:
             raise UserError(
-                "this plug-in registers no kind, so that a study could use nothing of it",
+                "this plug-in registers no kind, so a study cannot use it",
                 file=file,
-                remedy='put @register("SLOT", "NAME") from taetpu.plugin before a config class',
+                remedy='Put @register("SLOT", "NAME") from taetpu.plugin before a config class.',
             )
         for cls in found:
             cls.plugin = digest
             check_declaration(cls)
     except BaseException as error:
         _forget(name)
-        _undo(before, name)
-        if isinstance(error, UserError) or is_interrupt(error):
+        _undo_changes(before)
+        if isinstance(error, UserError | KeyboardInterrupt):
             raise
         raise explain_plugin_error(error, file) or error from None
-    if changed := _undo(before, name):
+    if changed := _undo_changes(before):
         _forget(name)
-        raise UserError(f"this plug-in {_listed(changed)}, which all runs share", file=file, remedy=REGISTER_REMEDY)
+        raise UserError(f"this plug-in {_summary(changed)}, which all runs share", file=file, remedy=REGISTER_REMEDY)
     _LOADED["snapshot"] = before
     return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in found)))
 
 
-def _read(file: Path) -> bytes:
+def _parse(file: Path, source: bytes) -> ast.Module:
+    """Return a file's syntax tree. Raise `UserError` if the file is not valid Python."""
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read this plug-in: {error.strerror}", file=file) from None
-
-
-def _parsed(file: Path, source: bytes) -> ast.Module:
-    """Return a file's syntax tree.
-
-    Raises:
-        UserError: if the file is not valid Python, or is too deeply nested or too long for the parser.
-    """
-    text = _decoded(file, source)
-    line = remedy = None
-    try:
-        return ast.parse(text, file)
+        return ast.parse(source, file)
     except SyntaxError as error:
-        problem, line = error.msg, error.lineno
-        remedy = UTF_8_REMEDY if "null bytes" in problem else None
-    except (ValueError, RecursionError, MemoryError) as error:
-        problem = str(error) or type(error).__name__
-    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=remedy)
-
-
-def _decoded(file: Path, source: bytes) -> str:
-    line = None
-    try:
-        return decode_source(source)
-    except UnicodeDecodeError as error:
-        problem = f"{error.object[error.start : error.end]!r} is not {error.encoding}"
-        line = error.object[: error.start].count(b"\n") + 1
-    except (SyntaxError, LookupError) as error:  # the declared encoding is wrong or unknown
-        problem = f"{error}, and the file begins with {source[:4]!r}"
-    raise UserError(f"not valid Python: {problem}", file=file, line=line, remedy=UTF_8_REMEDY)
+        remedy = "Save it as UTF-8 text." if re.search("null bytes|encoding|utf-8", error.msg) else None
+        raise UserError(f"not valid Python: {error.msg}", file=file, line=error.lineno, remedy=remedy) from None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; too deeply nested or too long
+        raise UserError(f"not valid Python: {error or type(error).__name__}", file=file) from None
 
 
 def _imported(tree: ast.Module) -> list[str]:
-    """Return the modules of taetpu and of the libraries that a file imports.
-
-    They are imported before the snapshot is taken, because a snapshot covers only loaded modules.
-    """
+    """Return the modules of taetpu that a file imports."""
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.partition(".")[0] in ("taetpu", *LIBRARIES)]
+    return [name for name in names if name.partition(".")[0] == "taetpu"]
 
 
 def _run(name: str, file: Path, tree: ast.Module) -> None:
     """Execute a file's content as a new module."""
     spec = spec_from_file_location(name, file)
     if spec is None:
-        raise UserError("a plug-in is a Python file", file=file, remedy="give it a name that ends in .py")
+        raise UserError("a plug-in is a Python file", file=file, remedy="Give it a name that ends in .py.")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         # The loader would use stale bytecode if an edit left the file's time and size unchanged.
         exec(compile(tree, file, "exec", dont_inherit=True), vars(module))
     except UserError as error:
-        raise error.within(file=file, line=_line_in(error, file)) from None
-    except RecursionError as error:  # if the compiler raised it, it has no line
-        raise explain_plugin_error(error, file) or UserError(f"not valid Python: {error}", file=file) from None
+        frames = _frames(error, {str(file)})
+        raise error.within(file=file, line=frames[-1].lineno if frames else None) from None
+
+
+def _frames(error: BaseException, files: set[str]) -> list[traceback.FrameSummary]:
+    """Return the stack frames of an exception that are in the given files."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
 
 
 def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
@@ -167,17 +140,16 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
         error: The exception.
         file: The plug-in that is being loaded. By default, all loaded plug-ins are searched.
     """
-    files = {str(file)} if file else {str(getattr(m, "__file__", "")) for m in _modules()}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    frames = _frames(error, {str(file)} if file else {str(getattr(m, "__file__", "")) for m in _modules()})
     if not frames:
         return None
     last = frames[-1]
     where = "" if last.name == "<module>" else f" in {last.name}"
     text = str(error).strip().split("\n")[0]
-    remedy = f"look at: {last.line}" if last.line else None
+    remedy = f"Correct this line: {last.line}" if last.line else None
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if missing and Path(last.filename).with_name(f"{missing}.py").exists():
-        remedy = f"a plug-in is one file: put what it needs of {missing}.py into it"
+        remedy = f"Put the code that it uses from {missing}.py into this file: a plug-in is one file."
     return UserError(
         f"the plug-in raised {type(error).__name__}{where}{': ' if text else ''}{text}",
         file=last.filename,
@@ -188,10 +160,9 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
 
 @contextmanager
 def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
-    """Convert every exception that a plug-in raises to a `UserError` with its file and line.
+    """Convert every exception that a plug-in raises, except Ctrl-C, to a `UserError` with its file and line.
 
-    This includes `SystemExit`: `sys.exit(0)` or `os._exit(0)` in a plug-in must not end a study successfully. It also
-    includes a `KeyboardInterrupt` that a plug-in raises, but not Ctrl-C.
+    This includes `SystemExit`: `sys.exit(0)` in a plug-in must not end a study successfully.
 
     Args:
         problem: The problem to report if the exception comes from an object that a plug-in returned, not from one of
@@ -203,11 +174,9 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
     """
     try:
         yield
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if is_interrupt(error):
-            raise
         if (found := explain_plugin_error(error)) is not None:
             raise found from None
         plugged = [component for component in used if component.plugin]
@@ -216,7 +185,7 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
         kinds = ", ".join(dict.fromkeys(f"{one.slot} {one.kind!r}" for one in plugged))
         text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         file = Path(str(sys.modules[type(plugged[0]).__module__].__file__))
-        remedy = f"`python -m taetpu.testing {file.name}` checks each kind of the plug-in"
+        remedy = f"Run `python -m taetpu.testing {file.name}` to check each kind of the plug-in."
         cause = "" if kinds in problem else f" with {kinds}"
         raise UserError(f"{problem}{cause}: {text}", file=file, remedy=remedy) from error
 
@@ -226,52 +195,33 @@ def forbid_changes() -> Iterator[None]:
     """On exit, restore shared state that plug-ins changed since they were loaded, for example in an `init`.
 
     Raises:
-        UserError: if plug-ins changed shared state other than values that may be caches.
+        UserError: if plug-ins changed shared state.
     """
+    before = _LOADED.get("snapshot")
     try:
         yield
     except BaseException:
-        _put_back_later_changes()
+        _undo_changes(before)
         raise
-    check_unchanged("while it is built")
-
-
-def check_unchanged(when: str = "after it was loaded") -> None:
-    """Restore shared state that plug-ins, or their threads, changed since they were loaded.
-
-    The check takes about 0.1 s if plug-ins are loaded, and no time otherwise.
-
-    Raises:
-        UserError: if plug-ins changed shared state other than values that may be caches.
-    """
-    if changed := _put_back_later_changes():
+    if changed := _undo_changes(before):
         word = re.findall(r"\w+", changed[0].name)[-1].encode()
         modules = [module for module in _modules() if word in Path(str(module.__file__)).read_bytes()] or _modules()
-        problem = f"a kind of this plug-in {_listed(changed)}, which all runs share, {when}"
+        problem = f"a kind of this plug-in {_summary(changed)}, which all runs share, while it is built"
         raise UserError(problem, file=modules[-1].__file__, remedy=REGISTER_REMEDY)
 
 
-def _put_back_later_changes() -> list[Change]:
-    before = _LOADED.get("snapshot")
-    changed = [change for change in before.changes() if not change.cache] if before and _modules() else []
-    for change in changed:
-        change.undo()
-    return changed
-
-
-def _undo(before: Snapshot, name: str) -> list[Change]:
-    """Undo and return all changes that a plug-in made, except the registration of its kinds.
+def _undo_changes(before: Snapshot | None) -> list[Change]:
+    """Undo and return all changes to shared state.
 
     A process that continues after the error, such as a notebook's kernel, must not keep rejected changes.
     """
-    changed = [change for change in before.changes() if getattr(change.after, "__module__", "") != name
-               or not change.name.startswith("taetpu.core.registry._KINDS")]  # fmt: skip
+    changed = before.changes() if before else []
     for change in changed:
         change.undo()
     return changed
 
 
-def _listed(changed: list[Change]) -> str:
+def _summary(changed: list[Change]) -> str:
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return f"{changed[0]}{more}"
 
@@ -280,11 +230,6 @@ def _forget(name: str) -> None:
     """Remove a plug-in's module and kinds."""
     unregister(name)
     sys.modules.pop(name, None)
-
-
-def _line_in(error: BaseException, file: Path) -> int | None:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    return frames[-1].lineno if frames else None
 
 
 def _modules() -> list[ModuleType]:

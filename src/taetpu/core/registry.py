@@ -1,7 +1,6 @@
 """The registry of kinds: the named components of each slot. Importing a component's module registers it."""
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TypeVar
@@ -55,20 +54,18 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
         raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN_MODULES))
     if not isinstance(kind, str) or not KIND_NAME.fullmatch(kind):
         raise UserError(
-            f"{kind!r} is not a name for a kind of {slot}", remedy="use letters, digits and hyphens: 'mine'"
+            f"{kind!r} is not a name for a kind of {slot}", remedy="Use letters, digits and hyphens, e.g. 'mine'."
         )
 
     def name(cls: type[C]) -> type[C]:
         if not isinstance(cls, type) or not issubclass(cls, Component):
             made = getattr(cls, "__name__", repr(cls))
-            remedy = f"class {made}(Component): ..., with an init that builds the module"
+            remedy = f"Define class {made}(Component), with an init that builds the module."
             raise UserError(f"{made}, registered as {slot} {kind!r}, is not a Component", remedy=remedy)
         taken = _KINDS[slot].get(kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            if taken.__module__ != cls.__module__ and _file(taken) == _file(cls) is not None:
-                remedy = f"remove `import {taken.__module__}` from the file"
-                raise UserError(f"this file imports itself, as {taken.__module__}", remedy=remedy)
-            raise UserError(f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}", remedy="rename one")
+            problem = f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}"
+            raise UserError(problem, remedy="Rename one of the two kinds.")
         cls.slot, cls.kind = slot, kind
         _KINDS[slot][kind] = cls
         return cls
@@ -94,8 +91,3 @@ def unregister(module: str) -> None:
 def registered_by(module: str) -> list[type[Component]]:
     """Return the config classes that a module registered."""
     return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]
-
-
-def _file(cls: type[Component]) -> str | None:
-    """Return the file that defines a class."""
-    return getattr(sys.modules.get(cls.__module__), "__file__", None)

@@ -199,7 +199,7 @@ def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
         for name, value in found.items():
             if twice := tape.read_in.setdefault(name, set()) & set(layers):
                 problem = f"site {name!r} of layer {min(twice)} is passed twice in one capture"
-                raise UserError(problem, remedy="capture one call of the model")
+                raise UserError(problem, remedy="Capture one call of the model.")
             tape.read_in[name] |= set(layers)
             old = tape.reads.get(name)
             tape.reads[name] = value if old is None else _joined(old, value)
@@ -264,5 +264,5 @@ def _check(asked: frozenset[str], edits: Iterable[Edit], seen: set[tuple[str, in
             layers = sorted(layer for name, layer in seen if name == edit.site and layer is not None)
             raise UserError(
                 f"no site {edit.site!r} in layer {edit.layer}",
-                remedy=f"it is in layers {', '.join(map(str, layers))}" if layers else "leave layer out",
+                remedy=f"Use one of the layers {_listed(layers)}." if layers else "Omit `layer`.",
             )

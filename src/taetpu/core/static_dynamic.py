@@ -5,12 +5,13 @@ such fields share one compiled program. `split` extracts these numbers from a co
 tracers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from taetpu.core.config import Config, Hole, traced_fields
 
 C = TypeVar("C", bound=Config)
+Path = tuple[str, ...]
 
 
 def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, Any]]:
@@ -25,78 +26,58 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
     """
     numbers: dict[str, Any] = {}
 
-    def visit(node: Any, path: tuple[str, ...]) -> Any:
-        if isinstance(node, tuple):
-            return tuple(visit(item, (*path, str(i))) for i, item in enumerate(node))
-        if isinstance(node, Mapping):
-            return {name: visit(item, (*path, name)) for name, item in node.items()}
-        if not isinstance(node, Config):
-            return node
-        traced = traced_fields(type(node))
-        update = {}
-        for name in type(node).model_fields:
-            value, here = getattr(node, name), (*path, name)
-            mark = traced.get(name)
-            if mark is None:
-                new = visit(value, here)
-                if new is not value:
-                    update[name] = new
-            elif not _same(value, mark.neutral) or wildcard_path(here) in live:
-                # A bound config already holds encoded numbers.
-                encode = None if hasattr(value, "shape") else mark.encode
-                numbers[".".join(here)] = encode(node, value) if encode else value
-                update[name] = Hole()
-        return node.model_copy(update=update) if update else node
+    def extract(node: Config, name: str, path: Path) -> Any:
+        value, mark = getattr(node, name), traced_fields(type(node)).get(name)
+        if mark is None:
+            return _rewrite(value, path, extract)
+        if _same(value, mark.neutral) and wildcard_path(path) not in live:
+            return value
+        # A bound config already holds encoded numbers.
+        encode = None if hasattr(value, "shape") else mark.encode
+        numbers[".".join(path)] = encode(node, value) if encode else value
+        return Hole()
 
-    return visit(config, ()), numbers
+    return _rewrite(config, (), extract), numbers
 
 
 def promoted_fields(config: Config) -> frozenset[str]:
     """Return the wildcard paths of a config's promotable fields whose value is not neutral, for `split`'s `live`."""
     found: set[str] = set()
 
-    def visit(node: Any, path: tuple[str, ...]) -> None:
-        if isinstance(node, tuple):
-            for i, item in enumerate(node):
-                visit(item, (*path, str(i)))
-        elif isinstance(node, Mapping):
-            for name, item in node.items():
-                visit(item, (*path, name))
-        elif isinstance(node, Config):
-            for name, mark in traced_fields(type(node)).items():
-                if mark.promote and not _same(getattr(node, name), mark.neutral):
-                    found.add(wildcard_path((*path, name)))
-            for name in type(node).model_fields:
-                visit(getattr(node, name), (*path, name))
+    def note(node: Config, name: str, path: Path) -> Any:
+        value, mark = getattr(node, name), traced_fields(type(node)).get(name)
+        if mark is not None and mark.promote and not _same(value, mark.neutral):
+            found.add(wildcard_path(path))
+        return _rewrite(value, path, note)
 
-    visit(config, ())
+    _rewrite(config, (), note)
     return frozenset(found)
 
 
 def bind(structure: C, numbers: Mapping[str, Any]) -> C:
     """Return the structure with its holes filled with `numbers` (arrays or tracers by path)."""
 
-    def visit(node: Any, path: tuple[str, ...]) -> Any:
-        if isinstance(node, Hole):
-            return numbers[".".join(path)]
-        if isinstance(node, tuple):
-            return tuple(visit(item, (*path, str(i))) for i, item in enumerate(node))
-        if isinstance(node, Mapping):
-            return {name: visit(item, (*path, name)) for name, item in node.items()}
-        if not isinstance(node, Config):
-            return node
-        fields = {name: getattr(node, name) for name in type(node).model_fields}
-        update = {}
-        for name, value in fields.items():
-            new = visit(value, (*path, name))
-            if new is not value:
-                update[name] = new
-        return node.model_copy(update=update) if update else node
+    def fill(node: Config, name: str, path: Path) -> Any:
+        value = getattr(node, name)
+        return numbers[".".join(path)] if isinstance(value, Hole) else _rewrite(value, path, fill)
 
-    return visit(structure, ())
+    return _rewrite(structure, (), fill)
 
 
-def wildcard_path(path: tuple[str, ...]) -> str:
+def _rewrite(node: Any, path: Path, replace: Callable[[Config, str, Path], Any]) -> Any:
+    """Return a tree in which `replace(config, field, path)` gives the value of every field of the outermost configs."""
+    if isinstance(node, tuple):
+        return tuple(_rewrite(item, (*path, str(i)), replace) for i, item in enumerate(node))
+    if isinstance(node, Mapping):
+        return {name: _rewrite(item, (*path, name), replace) for name, item in node.items()}
+    if not isinstance(node, Config):
+        return node
+    new = {name: replace(node, name, (*path, name)) for name in type(node).model_fields}
+    update = {name: value for name, value in new.items() if value is not getattr(node, name)}
+    return node.model_copy(update=update) if update else node
+
+
+def wildcard_path(path: Path) -> str:
     """Return a dotted path in which every number is replaced by `*`."""
     return ".".join("*" if part.isdigit() else part for part in path)
 

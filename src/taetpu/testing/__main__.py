@@ -65,16 +65,11 @@ def _parse_sets(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run the command. Invalid input prints one message and exits with code 2."""
     from taetpu.core.errors import UserError
-    from taetpu.core.signals import raise_interrupts
 
     try:
-        with raise_interrupts():
-            code = typer.main.get_command(_app).main(prog_name="python -m taetpu.testing", standalone_mode=False)
-    except typer.TyperException as error:
-        sys.exit(_print_error(error.format_message()))
+        _app(prog_name="python -m taetpu.testing")
     except UserError as error:
         sys.exit(_print_error(str(error)))
-    sys.exit(code)
 
 
 def _print_error(problem: str) -> int:

@@ -9,20 +9,6 @@ from typing import Any
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import explain_plugin_error
-from taetpu.core.signals import is_interrupt
-
-# The remedies for the errors that JAX raises when Python code uses a traced value as a concrete value.
-HINTS = {
-    "TracerBoolConversionError": "A Python `if`, `and` or `while` cannot branch on a traced value. Use jnp.where, "
-    "or make the field static: unmark Number or Traced.",
-    "TracerArrayConversionError": "numpy cannot compute with a traced value. Use jnp instead of np.",
-    "TracerIntegerConversionError": "A traced value cannot be a size or an index. Make the field static: unmark Number "
-    "or Traced.",
-    "ConcretizationTypeError": "A traced value cannot become a Python number. Compute with jnp, or make the field "
-    "static: unmark Number or Traced.",
-    "UnexpectedTracerError": "A value of one call was stored for another, in an attribute or a global. Keep no state "
-    "between calls.",
-}
 
 
 class CheckFailed(Exception):
@@ -62,10 +48,6 @@ class Report:
     def failed(self) -> list[Finding]:
         """The findings of failed checks."""
         return [finding for finding in self.findings if finding.outcome == "failed"]
-
-    def outcome(self, check: str) -> str:
-        """Return the outcome of the check with the given name."""
-        return next(finding.outcome for finding in self.findings if finding.check == check)
 
     def __str__(self) -> str:
         width = max(len(finding.check) for finding in self.findings)
@@ -115,9 +97,9 @@ class Checks:
         except CheckFailed as failure:
             place = _place(*failure.at) if failure.at else ""
             finding = Finding(name, "failed", failure.message, place, failure.remedy)
+        except KeyboardInterrupt:
+            raise
         except BaseException as error:  # including SystemExit
-            if is_interrupt(error):
-                raise
             finding = self._from_exception(name, error)
         self.report.findings.append(finding)
         return finding.outcome == "passed"
@@ -131,20 +113,12 @@ class Checks:
         self.report.findings += [Finding(name, "not checked", "") for name in names]
 
     def _from_exception(self, name: str, error: BaseException) -> Finding:
-        kind = type(error).__name__
-        if isinstance(error, UserError):
-            place = (
-                f"{_relative(Path(error.file))}:{error.line}" if error.file else _place(type(self.component), "check")
-            )
-            return Finding(name, "failed", error.problem, place, error.remedy or "")
-        text = str(error).strip().split("\n")[0]
-        found = explain_plugin_error(error, self.file)
-        hint = HINTS.get(kind, "")
+        found = error if isinstance(error, UserError) else explain_plugin_error(error, self.file)
         if found is None:
-            return Finding(name, "failed", f"{kind}: {text}", _place(type(self.component), ""), hint)
-        line = (found.remedy or "").removeprefix("look at: ")
-        where = f"{_relative(Path(found.file or ''))}:{found.line}: {line}"
-        return Finding(name, "failed", f"{kind}: {text}", where, hint)
+            text = str(error).strip().split("\n")[0]
+            return Finding(name, "failed", f"{type(error).__name__}: {text}", _place(type(self.component), ""))
+        place = f"{_relative(Path(found.file))}:{found.line}" if found.file else _place(type(self.component), "")
+        return Finding(name, "failed", found.problem, place, found.remedy or "")
 
 
 def _place(owner: Any, method: str) -> str:

@@ -6,14 +6,13 @@ import jax
 
 from taetpu.core.config import Component
 from taetpu.core.declarations import check_declaration
-from taetpu.core.errors import UserError
 from taetpu.nn.slots import PARTS
 from taetpu.testing.data import check_task, check_tokenizer
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.metrics import check_metric
 from taetpu.testing.models import check_model
 from taetpu.testing.parts import check_draws, check_parts
-from taetpu.testing.report import CheckFailed, Checks, Report
+from taetpu.testing.report import Checks, Report
 from taetpu.testing.training import check_optimizer, check_schedule
 
 
@@ -51,8 +50,5 @@ def check(component: Component) -> Report:
 
 def check_form(component: Component) -> str:
     """Check that the config class has the members that its slot requires."""
-    try:
-        check_declaration(type(component))
-    except UserError as error:
-        raise CheckFailed(error.problem, at=(component, ""), remedy=error.remedy or "") from None
+    check_declaration(type(component))
     return f"the config class has the members that slot {component.slot!r} requires"

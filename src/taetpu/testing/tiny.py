@@ -1,5 +1,6 @@
 """Tiny sizes, inputs and models for checking components, and comparisons of results."""
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Config
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.loading import build_component, load_config
@@ -54,48 +55,34 @@ def random_like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape.shape), shape.dtype)
 
 
-class Host:
-    """A tiny model that contains a component in the component's slot.
-
-    Attributes:
-        structure: The config without its traced numbers (see `core.static_dynamic.split`).
-        numbers: The traced numbers by path.
-        build: The compiled function `(numbers, seed) -> LM` that builds the model.
+def build_host(component: Component | None = None) -> Callable[[int], LM]:
+    """Return a function that builds, for a seed, the tiny model that contains a component in the component's slot.
 
     Raises:
         UserError: If the component cannot be built at these sizes.
     """
+    settings: dict[str, Any] = dict(HOST)
+    if component is not None and component.slot == "scores":
+        settings["mixer"] = {**HOST["mixer"], "scores": component}
+    elif component is not None:
+        settings[component.slot] = component
+    config = load_config(ModelConfig, settings).resolve()
+    config.check(VOCAB, SEQ)
+    structure, numbers = split_numbers(config)
+    build = jit_once(lambda numbers, seed: bind(structure, numbers).build(VOCAB, SEQ, key=root_key(seed)))
+    return lambda seed: build(numbers, seed)
 
-    def __init__(self, component: Component | None = None):
-        settings: dict[str, Any] = dict(HOST)
-        if component is not None and component.slot == "scores":
-            settings["mixer"] = {**HOST["mixer"], "scores": component}
-        elif component is not None:
-            settings[component.slot] = component
-        config = load_config(ModelConfig, settings).resolve()
-        config.check(VOCAB, SEQ)
-        self.structure, numbers = split(config, promoted_fields(config))
-        self.numbers = {path: np.asarray(value, np.float32) for path, value in numbers.items()}
-        self.build = jit_once(self.init)
 
-    def init(self, numbers: dict[str, Any], seed: Any) -> LM:
-        """Return the model for a seed. This function is traced by `build`."""
-        return bind(self.structure, numbers).build(VOCAB, SEQ, key=root_key(seed))
-
-    def model(self, seed: int) -> LM:
-        """Return the model for a seed with concrete arrays."""
-        return self.build(self.numbers, seed)
+def split_numbers(config: Config) -> tuple[Any, dict[str, Any]]:
+    """Return the structure and the traced numbers of a config (see `core.static_dynamic.split`)."""
+    structure, numbers = split(config, promoted_fields(config))
+    return structure, {path: np.asarray(value, np.float32) for path, value in numbers.items()}
 
 
 @cache
 def plain_model(seed: int = 0) -> LM:
     """Return the tiny model without any component to check."""
-    return _plain_host().model(seed)
-
-
-@cache
-def _plain_host() -> Host:
-    return Host()
+    return build_host()(seed)
 
 
 def distance(a: Any, b: Any) -> float:

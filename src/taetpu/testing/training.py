@@ -1,30 +1,22 @@
 """Checks for optimizers and schedules."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from taetpu.core.jit import jit_once
-from taetpu.core.static_dynamic import bind, promoted_fields, split
+from taetpu.core.static_dynamic import bind
 from taetpu.nn.common import partition_trainable
 from taetpu.optim.form import build_update_rule
-from taetpu.testing.models import check_agreement, describe_numbers, find_read_numbers
+from taetpu.testing.models import check_agreement
 from taetpu.testing.report import CheckFailed, Checks
-from taetpu.testing.tiny import array_specs, describe_array, plain_model, stack_trees
+from taetpu.testing.tiny import array_specs, describe_array, plain_model, split_numbers, stack_trees
 
 STEPS = 20
 Numbers = dict[str, Any]
-
-
-def split_numbers(component: Any) -> tuple[Any, Numbers]:
-    """Return the structure and the traced numbers of a component."""
-    structure, numbers = split(component, promoted_fields(component))
-    return structure, {path: np.asarray(value, np.float32) for path, value in numbers.items()}
 
 
 # --- optimizers ------------------------------------------------------------------------------------------------------
@@ -67,9 +59,7 @@ def check_optimizer(checks: Checks) -> None:
     """Run all checks for an optimizer."""
     component = checks.component
     rule = UpdateRule(component)
-    if not checks.run("state", check_state, component, rule) or not checks.run(
-        "updates", check_updates, component, rule, checks
-    ):
+    if not checks.run("updates", check_updates, component, rule):
         checks.skip("descends", "packs")
         return
     found: list[Any] = []
@@ -77,16 +67,7 @@ def check_optimizer(checks: Checks) -> None:
     checks.run("packs", check_packs, component, rule, found) if found else checks.skip("packs")
 
 
-def check_state(component: Any, rule: UpdateRule) -> str:
-    """Check that the initial state does not depend on the learning rate, which is unknown when the state is built."""
-    traced, shapes = jax.make_jaxpr(lambda lr: rule.init(rule.numbers, lr), return_shape=True)(0.0)
-    if any(dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))[1]):
-        problem = "the initial state depends on the learning rate, which is 0 when the state is built"
-        raise CheckFailed(problem, at=(component, "transform"), remedy="Use the learning rate only in the update.")
-    return f"{len(jax.tree.leaves(shapes))} arrays"
-
-
-def check_updates(component: Any, rule: UpdateRule, checks: Checks) -> str:
+def check_updates(component: Any, rule: UpdateRule) -> str:
     """Check that updates have the shapes of the parameters, and that the shapes of the state do not change."""
     at = (component, "transform")
     before = jax.eval_shape(rule.init, rule.numbers, 0)
@@ -95,14 +76,7 @@ def check_updates(component: Any, rule: UpdateRule, checks: Checks) -> str:
         raise CheckFailed(describe_change("updates", array_specs(rule.params), array_specs(found)), at=at)
     if jax.tree.structure(after) != jax.tree.structure(before) or array_specs(after) != array_specs(before):
         raise CheckFailed(describe_change("the state after a step", array_specs(before), array_specs(after)), at=at)
-    given = (0.1, rule.params, before, rule.params)
-    first, again = (jit_once(partial(rule.update)).lower(rule.numbers, *given).as_text() for _ in range(2))
-    if first != again:
-        remedy = "Draw nothing with numpy or random, and keep no state between calls."
-        raise CheckFailed("two traces of the same update differ", at=at, remedy=remedy)
-    read = find_read_numbers(rule.update, rule.numbers, *given) | find_read_numbers(rule.init, rule.numbers, 0)
-    read |= {"lr"} & set(rule.numbers)  # the schedule reads lr
-    return f"shaped like the parameters; {describe_numbers(rule.numbers, read, checks)}"
+    return "shaped like the parameters; the state keeps its shapes"
 
 
 def describe_change(what: str, expected: dict[str, str], seen: dict[str, str]) -> str:
@@ -139,10 +113,10 @@ def check_packs(component: Any, rule: UpdateRule, found: list[Any]) -> str:
 
 def check_schedule(checks: Checks) -> None:
     """Run all checks for a schedule."""
-    checks.run("rates", check_rates, checks.component, checks)
+    checks.run("rates", check_rates, checks.component)
 
 
-def check_rates(component: Any, checks: Checks) -> str:
+def check_rates(component: Any) -> str:
     """Check that the learning rate of every step is a finite number of at least 0, also in a run with one step."""
     at = (component, "lr")
     structure, numbers = split_numbers(component)
@@ -160,10 +134,4 @@ def check_rates(component: Any, checks: Checks) -> str:
         if len(wrong):
             problem = f"the rate of step {wrong[0]} of {steps} is {found[wrong[0]]:.3g} at a peak of 0.1"
             raise CheckFailed(f"{problem}, expected at least 0", at=at)
-    args = (jnp.float32(0.1), jnp.int32(3))
-    if "peak" not in find_read_numbers(
-        lambda p, n, s: rate(n, p["peak"], s, STEPS), {"peak": args[0]}, numbers, args[1]
-    ):
-        raise CheckFailed("the rate does not depend on the peak, the optimizer's lr", at=at)
-    read = find_read_numbers(lambda n, p, s: rate(n, p, s, STEPS), numbers, *args)
-    return f"runs of {STEPS} steps and of one; {describe_numbers(numbers, read, checks)}"
+    return f"runs of {STEPS} steps and of one: rates of at least 0"

@@ -36,7 +36,6 @@ from taetpu.train.layout import Layout
 from taetpu.train.matmul_count import (
     Matmul,
     count_unbounded_loops,
-    inner_jaxprs,
     kernel_matmuls,
     list_matmuls,
     matmul_flops,
@@ -59,10 +58,9 @@ def compile_request(request: Json) -> Json:
 
     Returns:
         `program`, the program's hash; `flops` and `padded_flops`; `kernel_flops`, by kernel; `endless`, the number of
-        loops without a known trip count; `scans`, the lengths of scans; `recompiles`, reasons for recompilation; and
-        `compile_seconds`. If the program compiles, also `memory` and the costs (see `read_costs`). Otherwise, also an
-        `error`, and `too_large` if the program exceeds the device's memory. If the state alone exceeds that memory,
-        only `error`, `too_large` and `compile_seconds`.
+        loops without a known trip count; and `compile_seconds`. If the program compiles, also `memory` and the costs
+        (see `read_costs`). Otherwise, also an `error`, and `too_large` if the program exceeds the device's memory. If
+        the state alone exceeds that memory, only `error`, `too_large` and `compile_seconds`.
     """
     start = time.process_time()  # CPU time of all threads: independent of other load on this machine
     program, shapes = build(request)
@@ -73,7 +71,7 @@ def compile_request(request: Json) -> Json:
     lowered = traced.lower()
     parts = program.mesh.size if program.partitioned else 1  # XLA partitions the program after tracing
     facts: Json = {
-        "program": hash_program(lowered),
+        "program": sha256(lowered.as_text().encode()).hexdigest(),
         "flops": matmul_flops(traced.jaxpr) // parts,
         "padded_flops": sum(map(padded_flops, list_matmuls(traced.jaxpr))) // parts,
         "kernel_flops": {
@@ -82,8 +80,6 @@ def compile_request(request: Json) -> Json:
         "endless": max(
             0, count_unbounded_loops(traced.jaxpr) - 1
         ),  # excludes the loop over steps, whose length is an input
-        "scans": sorted(scan_lengths(traced.jaxpr.jaxpr)),
-        "recompiles": [*changed_types(step, shapes), *(check_rebuild(request, lowered) if request["plugins"] else [])],
     }
     with tempfile.TemporaryDirectory() as dump:
         options = {"xla_dump_to": dump, "xla_dump_hlo_as_text": True}
@@ -122,17 +118,6 @@ def _prepare_task(config: str, folder: str) -> Source:
     return load_config(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
 
 
-def hash_program(lowered: Any) -> str:
-    """Return the SHA-256 of a lowered program's text."""
-    return sha256(lowered.as_text().encode()).hexdigest()
-
-
-def scan_lengths(jaxpr: Any) -> set[int]:
-    """Return the lengths of all scans in a jaxpr."""
-    lengths = {eqn.params["length"] for eqn in jaxpr.eqns if eqn.primitive.name == "scan"}
-    return lengths.union(*(scan_lengths(part) for eqn in jaxpr.eqns for part in inner_jaxprs(eqn.params)))
-
-
 def padded_flops(one: Matmul) -> int:
     """Return the FLOPs of a matmul with its sides padded to the matrix unit.
 
@@ -156,33 +141,6 @@ def kernel_flops(one: Matmul) -> int:
 
 def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
-
-
-def changed_types(step: Any, shapes: Any) -> list[str]:
-    """Return descriptions of the arrays in the state whose type differs before and after a dispatch.
-
-    A changed type causes the next dispatch to recompile.
-    """
-    new_state, _ = jax.eval_shape(step, *shapes)
-    before, after = map(jax.tree_util.tree_leaves_with_path, (shapes[0], new_state))
-    return [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.')} is {old.dtype} {old.shape} before a step and "
-        f"{new.dtype} {new.shape} after it"
-        for (path, old), (_, new) in zip(before, after, strict=True)
-        if (old.shape, old.dtype, old.weak_type) != (new.shape, new.dtype, new.weak_type)
-    ]
-
-
-def check_rebuild(request: Json, first: Any) -> list[str]:
-    """Build the program again; return a message if it differs from the first, otherwise an empty list.
-
-    The program differs if a plug-in depends on time, randomness or a counter.
-    """
-    program, shapes = build(request)
-    step: Any = program.advance
-    if hash_program(step.lower(*shapes)) == hash_program(first):
-        return []
-    return ["the program differs each time it is built: a plug-in depends on time, randomness or a counter"]
 
 
 def read_memory(executable: Any, dump: Path) -> Json:
@@ -210,14 +168,11 @@ def read_costs(dump: Path) -> Json:
     if file is None:
         return {"missing": "the compiler wrote no program text: cycles and memory traffic are unknown"}
     module = hlo.parse(file.read_text())
-    plain, padded = hlo.tile_bytes(module, module.step_loop or module.entry)
     return {
         "cycles": module.step.cycles,
         "bytes": module.step.bytes,
-        "collectives": module.collectives,
         "kernels": module.kernels,
         "loops": sorted(trips for trips in module.loops.values() if trips is not None),
-        "filled": round(plain / padded, 4) if padded else 1.0,
     }
 
 

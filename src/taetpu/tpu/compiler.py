@@ -210,7 +210,7 @@ def describe_crash(message: str) -> str:
     """
     how, _, output = message.strip().removeprefix("the process ended ").partition(":")
     last = (output.strip().splitlines() or [""])[-1][:300]
-    remedy = "this machine may have too little memory" if "SIGKILL" in how else "try another slice"
+    remedy = "use a machine with more memory" if "SIGKILL" in how else "try another slice"
     return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"
 
 

@@ -129,29 +129,23 @@ def _divide(amount: float, seconds: Range) -> tuple[float | None, float]:
     return None if high is None else amount / high, amount / low
 
 
-def bill(seconds: Sequence[Range | None], compiling: float, tpu: Slice) -> dict[str, Any]:
+def bill(seconds: Sequence[Range | None], tpu: Slice) -> dict[str, Any]:
     """Return the time and cost of training a study on a slice.
 
     Args:
         seconds: time for all packs of each program; None for a program that cannot be trained.
-        compiling: CPU seconds that compilation takes on this machine.
+        tpu: the slice.
 
     Returns:
-        `hours`, `usd_on_demand` and `usd_spot`, each `[low, high]`, or None if unknown; `compile_seconds`, and
-        `usd_compiling`, the cost of the slice for that time, on demand and spot.
+        `hours`, `usd_on_demand` and `usd_spot`, each `[low, high]`, or None if unknown.
     """
-    rates = tpu.usd_per_hour(False), tpu.usd_per_hour(True)
-    compiled = {
-        "compile_seconds": compiling,
-        "usd_compiling": [None if rate is None else compiling / 3600 * rate for rate in rates],
-    }
     if any(one is None for one in seconds):
-        return {"hours": None, "usd_on_demand": None, "usd_spot": None, **compiled}
+        return {"hours": None, "usd_on_demand": None, "usd_spot": None}
     known = [one for one in seconds if one is not None]
     highs = [high for _, high in known]
     hours = sum(low for low, _ in known) / 3600, None if None in highs else sum(h for h in highs if h) / 3600
-
+    rates = tpu.usd_per_hour(False), tpu.usd_per_hour(True)
     on_demand, spot = (
         None if rate is None else [None if end is None else end * rate for end in hours] for rate in rates
     )
-    return {"hours": list(hours), "usd_on_demand": on_demand, "usd_spot": spot, **compiled}
+    return {"hours": list(hours), "usd_on_demand": on_demand, "usd_spot": spot}

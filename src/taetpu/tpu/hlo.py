@@ -21,7 +21,6 @@ MOVES_NOTHING = frozenset(f"{kind}-done" for kind in DONE) | {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
     "opt-barrier", "async-update", "partition-id", "replica-id", "domain",
 }  # fmt: skip
-EXCHANGES = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all"}
 READS_A_PART = frozenset(("dynamic-slice", "gather", "slice", "slice-start", "async-start", "dynamic-update-slice"))
 
 
@@ -92,11 +91,6 @@ class Module:
         """Number of operations that call kernels; the text gives no cost for them."""
         return sum("tpu_custom_call" in op.line for ops in self.computations.values() for op in ops)
 
-    @cached_property
-    def collectives(self) -> int:
-        """Number of operations that exchange data between devices."""
-        return sum(op.kind.removesuffix("-start") in EXCHANGES for ops in self.computations.values() for op in ops)
-
     def _trips(self, condition: str) -> int | None:
         text = "\n".join(op.line for op in self.computations.get(condition, ()))
         compared = re.search(r"ROOT .*compare\(([^)]*)\), direction=LT", text)
@@ -108,12 +102,7 @@ class Module:
     @cached_property
     def step(self) -> Cost:
         """Cost of one iteration of the loop over steps, or of the whole program if it has no such loop."""
-        return self.cost(self.step_loop or self.entry)
-
-    @cached_property
-    def step_loop(self) -> str | None:
-        """Name of the body of the loop over steps; None if there is no such loop."""
-        return self._step_loop(self.entry)
+        return self.cost(self._step_loop(self.entry) or self.entry)
 
     def _step_loop(self, name: str) -> str | None:
         """Return the name of the body of the outermost loop without a trip count."""
@@ -290,13 +279,3 @@ def bits(dtype: str) -> int:
     """Return the number of bits per element: 16 for `bf16`, 8 for `f8e4m3fn`."""
     match = re.match(r"[a-z]+(\d+)", dtype)
     return BITS.get(dtype) or (int(match[1]) if match else 0)
-
-
-def tile_bytes(module: Module, name: str) -> tuple[int, int]:
-    """Return the bytes of all results in a computation, first without and then with the padding of tiles."""
-    plain = padded = 0
-    for op in module.computations[name]:
-        for array in ARRAY.finditer(op.result) if op.kind not in MOVES_NOTHING else ():
-            plain += math.prod(int(size) for size in array[2].split(",") if size) * bits(array[1]) // 8
-            padded += padded_bytes(array[1], array[2], array[3] or "")
-    return plain, padded

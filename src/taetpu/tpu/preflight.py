@@ -12,7 +12,7 @@ from taetpu.tpu.compiler import Compiler, CompileRequest, Facts
 from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.group_plan import GroupPlan, plan_group
 from taetpu.tpu.padding import describe_padding, tiled_sizes
-from taetpu.tpu.remedies import Compile, LargerSlice, Remedy, find_larger_slice, find_remedies
+from taetpu.tpu.remedies import Compile, find_advice
 from taetpu.train.compute import list_fallbacks
 from taetpu.train.layout import Packing, group_runs
 from taetpu.train.training_flops import training_flops_per_token
@@ -81,11 +81,10 @@ def preflight(
         for tpu in tpus:
             own = [(plan, facts) for (slice_, plan), facts in zip(plans, answers, strict=True) if slice_ is tpu]
             fitted = [_halve_until_fitting(plan, facts, tpu, compile_plan) for plan, facts in own]
-            too_large = [i for i, (_, facts) in enumerate(fitted) if "too_large" in facts]
-            found = dict(zip(too_large, find_remedies([fitted[i] for i in too_large], tpu, compile_plan), strict=True))
-            unsolved = [i for i, remedy in found.items() if remedy is None and len(tpus) == 1]
-            larger = {i: find_larger_slice(fitted[i][0], tpu, compile_plan) for i in unsolved}
-            programs = [_describe_program(*one, tpu, found.get(i), larger.get(i)) for i, one in enumerate(fitted)]
+            advice = [
+                find_advice(plan, facts, tpu, compile_plan) if "too_large" in facts else {} for plan, facts in fitted
+            ]
+            programs = [_describe_program(*one, tpu, advised) for one, advised in zip(fitted, advice, strict=True)]
             results.append(_describe_slice(tpu, programs))
     return results
 
@@ -97,9 +96,7 @@ def _halve_until_fitting(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan
     return plan, facts
 
 
-def _describe_program(
-    plan: GroupPlan, facts: Facts, tpu: Slice, remedy: Remedy | None, larger: LargerSlice | None
-) -> dict[str, Any]:
+def _describe_program(plan: GroupPlan, facts: Facts, tpu: Slice, advice: Mapping[str, Any]) -> dict[str, Any]:
     config, source, layout = plan.first.config, plan.source, plan.layout
     tokens, sizes, fallbacks = config.train.batch_size * source.seq_len, tiled_sizes(config, source), _fallbacks(plan)
     work = Work(
@@ -122,39 +119,19 @@ def _describe_program(
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes],
-        "filled": facts.get("filled"),
         "loops": facts.get("loops"),
-        "collectives": facts.get("collectives"),
-        "hazards": [*_hazards(plan, facts, tpu), *fallbacks, *describe_padding(sizes), *_uncertainties(facts)],
+        "hazards": [*_hazards(plan, tpu), *fallbacks, *describe_padding(sizes), *_uncertainties(facts)],
     }
     if "too_large" in facts:
-        return {**found, "too_large": {**facts["too_large"], **_describe_remedy(remedy, larger)}}
+        return {**found, "too_large": {**facts["too_large"], **advice}}
     if "memory" not in facts:
         return {**found, "error": facts["error"]}
     return {**found, "largest": facts["memory"]["largest"], **estimate(facts, work, tpu)}
 
 
-def _describe_remedy(remedy: Remedy | None, larger: LargerSlice | None) -> dict[str, Any]:
-    """Describe how a run can be made to fit.
-
-    Returns:
-        `remedy`, an option for the same slice, and the bytes that the run then `needs`; or `larger`, a larger slice.
-        Unknown values are None.
-    """
-    found: dict[str, Any] = {"remedy": None, "needs": None, "larger": None}
-    if remedy:
-        found |= {"remedy": remedy.option, "needs": remedy.facts["memory"]["needed"]}
-    if larger:
-        layout, facts = larger.plan.layout, larger.facts
-        needs = facts["memory"]["needed"] if facts else None
-        found["larger"] = {"tpu": larger.tpu.name, "data": layout.data, "model": layout.model, "needs": needs}
-    return found
-
-
-def _hazards(plan: GroupPlan, facts: Facts, tpu: Slice) -> list[str]:
-    """Describe avoidable losses of time: recompilation, idle devices, padded packs."""
-    layout, runs = plan.layout, len(plan.group.runs)
-    found = [f"recompiles: {reason}" for reason in facts.get("recompiles", ())]
+def _hazards(plan: GroupPlan, tpu: Slice) -> list[str]:
+    """Describe avoidable losses of time: idle devices and padded packs."""
+    layout, runs, found = plan.layout, len(plan.group.runs), list[str]()
     if layout.devices < tpu.devices:
         idle = tpu.devices - layout.devices
         sharing = "1 run uses" if runs == 1 else f"{runs} runs share"
@@ -173,14 +150,10 @@ def _fallbacks(plan: GroupPlan) -> list[str]:
 
 def _uncertainties(facts: Facts) -> list[str]:
     """Describe the loops that make time estimates uncertain."""
-    found = []
-    if endless := facts.get("endless"):
-        loops = f"{endless} loop{'s' if endless > 1 else ''}"
-        found.append(f"the trip count of {loops} with matmuls is unknown before execution: counted as 1 iteration")
-    if unknown := sorted(set(facts.get("loops", ())) - set(facts.get("scans", ()))):
-        trips = ", ".join(map(str, unknown))
-        found.append(f"the program has loops of {trips} iterations that its source does not have: times may be wrong")
-    return found
+    if not (endless := facts.get("endless")):
+        return []
+    loops = f"{endless} loop{'s' if endless > 1 else ''}"
+    return [f"the trip count of {loops} with matmuls is unknown before execution: counted as 1 iteration"]
 
 
 def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -194,7 +167,8 @@ def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any
         "hbm": tpu.hbm_bytes_per_device,
         "fits": not any("too_large" in one or "error" in one for one in programs),
         "programs": programs,
-        **bill([one.get("seconds") for one in programs], compiling, tpu),
+        "compile_seconds": compiling,
+        **bill([one.get("seconds") for one in programs], tpu),
         "rates": {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)},
     }
 
@@ -204,35 +178,25 @@ def describe_failures(found: Mapping[str, Any]) -> list[str]:
 
     Programs that do not fit are listed first, then programs that do not compile for another reason.
     """
-    too_large = [program for program in found["programs"] if "too_large" in program]
-    settings = {program["too_large"]["remedy"] for program in too_large}
-    (shared,) = settings if len(too_large) > len(settings) == 1 else (None,)
-    lines = [_describe_too_large(program, found["tpu"], with_remedy=not shared) for program in too_large]
-    if shared:
-        needs = max(program["too_large"]["needs"] for program in too_large)
-        lines.append(f"All of them compile with {shared}; the largest then needs {_gib(needs)}.")
-    elif len(too_large) > 1 and None not in settings:
-        lines.append("No setting that was tried makes all of them fit. Set one for each arm in the study.")
+    too_large = [_describe_too_large(one, found["tpu"]) for one in found["programs"] if "too_large" in one]
     failed = [
         f"{', '.join(program['arms'])}: does not compile for {found['tpu']}: {program['error']}"
         for program in found["programs"]
         if "error" in program
     ]
-    return [*lines, *failed]
+    return [*too_large, *failed]
 
 
-def _describe_too_large(program: Mapping[str, Any], tpu: str, *, with_remedy: bool) -> str:
-    """Return a message about a program that does not fit, with its largest buffers and, if wanted, a remedy."""
+def _describe_too_large(program: Mapping[str, Any], tpu: str) -> str:
+    """Return a message about a program that does not fit, with its largest buffers and a remedy."""
     large = program["too_large"]
     needed, available = _gib(large["needed"]), f"{_gib(large['available'])} on a device of {tpu}"
-    what = "the state (parameters and moments) of one run" if "state" in large else "one run"
-    lines = [f"{', '.join(program['arms'])}: {what} needs {needed} of {available}"]
+    subject = "the state (parameters and moments) of one run" if "state" in large else "one run"
+    lines = [f"{', '.join(program['arms'])}: {subject} needs {needed} of {available}"]
     for one in large["largest"]:
         times = f"{one['count']} x " if one["count"] > 1 else ""
         lines.append(f"  {times}{_gib(one['bytes'])}  {one['shape']}  {one['what']}".rstrip())
-    if with_remedy:
-        lines.append(f"  {_recommend(large, tpu)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"  {_recommend(large, tpu)}"])
 
 
 def _recommend(large: Mapping[str, Any], tpu: str) -> str:
@@ -242,10 +206,7 @@ def _recommend(large: Mapping[str, Any], tpu: str) -> str:
     if (larger := large["larger"]) is None:
         return f"{nothing} Use a smaller model or another generation (`taetpu chips`)."
     mesh = f"train.compute.mesh={{data: {larger['data']}, model: {larger['model']}}}"
-    options = f"--tpu {larger['tpu']} --set {shlex.quote(mesh)}"
-    if larger["needs"] is None:
-        return f"{nothing} Try {options}: the state fits; it was not compiled."
-    return f"{nothing} Use {options}: it compiles and needs {_gib(larger['needs'])} per device."
+    return f"{nothing} Try --tpu {larger['tpu']} --set {shlex.quote(mesh)}: the state fits; it was not compiled."
 
 
 def _gib(size: int) -> str:

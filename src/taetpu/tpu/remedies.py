@@ -4,8 +4,8 @@ A setting is recommended only if its program compiles and fits.
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from taetpu.core.chips import Slice
@@ -18,130 +18,84 @@ from taetpu.train.sharding import device_bytes, possible_divisions
 
 Compile = Callable[[GroupPlan, Slice], Facts]
 """Function that compiles a plan for a slice and returns the compiler's report."""
-MAX_COMPILED_SLICES = 1
-"""Maximum number of larger slices that `find_larger_slice` compiles for: each compilation may take a minute."""
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """A plan with a changed setting.
+def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile) -> dict[str, Any]:
+    """Find a way to make a run fit that exceeds the memory of a device.
 
-    Attributes:
-        setting: argument of the option `--set`.
-        facts: the compiler's report on the plan; empty until the plan is compiled.
+    Args:
+        plan: The plan that does not fit, with one run per pack.
+        facts: The compiler's report on the plan.
+        tpu: The slice.
+        compile_plan: The compiler.
+
+    Returns:
+        `remedy`, a command-line option for the same slice, and the bytes that the run then `needs`; or `larger`, the
+        smallest larger slice on which the state fits (see `find_larger_slice`).
+        Unknown values are None.
     """
-
-    setting: str
-    plan: GroupPlan
-    facts: Facts = field(default_factory=dict)
-
-    @property
-    def option(self) -> str:
-        """The command-line option that changes the setting."""
-        return f"--set {shlex.quote(self.setting)}"
-
-    def try_compile(self, compile_plan: Compile, tpu: Slice) -> "Remedy | None":
-        """Compile the plan and return the remedy with the compiler's facts; None if the plan does not fit."""
-        facts = compile_plan(self.plan, tpu)
-        return replace(self, facts=facts) if "memory" in facts else None
+    for setting, changed in list_remedies(plan, tpu, state="state" in facts["too_large"]):
+        found = compile_plan(changed, tpu)
+        if "memory" in found:
+            option = f"--set {shlex.quote(setting)}"
+            return {"remedy": option, "needs": found["memory"]["needed"], "larger": None}
+    return {"remedy": None, "needs": None, "larger": find_larger_slice(plan, tpu)}
 
 
-@dataclass(frozen=True)
-class LargerSlice:
-    """A larger slice, with the plan that divides each run over its devices.
+def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
+    """Return the smallest larger slice of the same generation on which parameters, moments and gradients fit.
 
-    Attributes:
-        facts: the compiler's report on the plan; None if the plan was not compiled.
-    """
-
-    tpu: Slice
-    plan: GroupPlan
-    facts: Facts | None
-
-
-def find_remedies(
-    too_large: Sequence[tuple[GroupPlan, Facts]], tpu: Slice, compile_plan: Compile
-) -> list[Remedy | None]:
-    """Return a remedy for each plan that is too large; None for a plan without a remedy.
-
-    If one setting makes all plans fit, the remedies have that setting.
-    """
-    candidates = [list(remedies(plan, tpu, state="state" in facts["too_large"])) for plan, facts in too_large]
-    found = [next((fit for one in own if (fit := one.try_compile(compile_plan, tpu))), None) for own in candidates]
-    if None in found or len({one.setting for one in found if one}) <= 1:
-        return found
-    # The candidates before a plan's remedy did not make it fit, so they are not compiled again.
-    rest = [
-        own[i:] for own, fit in zip(candidates, found, strict=True)
-        for i, one in enumerate(own) if fit and one.setting == fit.setting
-    ]  # fmt: skip
-    for candidate in rest[0]:
-        same = [next((one for one in own if one.setting == candidate.setting), None) for own in rest]
-        if None not in same:
-            fitting = [one.try_compile(compile_plan, tpu) for one in same if one]
-            if None not in fitting:
-                return fitting
-    return found
-
-
-def find_larger_slice(plan: GroupPlan, tpu: Slice, compile_plan: Compile) -> LargerSlice | None:
-    """Return the smallest larger slice of the same generation on which a run fits; None if there is none.
-
-    A slice is selected if the parameters, moments and gradients fit, and the plan is then compiled for it. After
-    `MAX_COMPILED_SLICES` compilations that did not fit, the next selected slice is returned without compilation.
+    The result has the name of the slice, `tpu`, and the `data` and `model` axes that divide a run over its devices.
+    Return None if there is no such slice. The program is not compiled.
     """
     config, source = plan.first.config, plan.source
-    memory, compiled = int(tpu.generation.program_gib * 2**30), 0
+    memory = int(tpu.generation.program_gib * 2**30)
     for larger in tpu.generation.slices():
         if larger.devices <= tpu.devices:
             continue
         data, model = fitting_division(config, source, memory, larger.devices)
-        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) > memory:
-            continue
-        divided = plan_divided(plan.group, source, plan.precision, larger, data, model)
-        if compiled == MAX_COMPILED_SLICES:
-            return LargerSlice(larger, divided, None)
-        facts, compiled = compile_plan(divided, larger), compiled + 1
-        if "memory" in facts:
-            return LargerSlice(larger, divided, facts)
+        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) <= memory:
+            return {"tpu": larger.name, "data": data, "model": model}
     return None
 
 
-def remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[Remedy]:
-    """Yield settings that change results only by rounding, in increasing order of cost.
+def list_remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[tuple[str, GroupPlan]]:
+    """Yield settings that change results only by rounding, and the changed plans, in increasing order of cost.
 
     The order is: the smallest possible increase in microbatches, which costs little; higher levels of
     rematerialisation; larger increases in microbatches; division of each run over devices.
 
     Args:
-        state: whether the state alone exceeds the memory, so that only division over devices can help.
+        plan: The plan to change.
+        tpu: The slice.
+        state: Whether the state alone exceeds the memory, so that only division over devices can help.
     """
     if not state:
         microbatches = list(_accumulate(plan))
         yield from microbatches[:1]
         levels = list(REMAT)  # from least to most recomputation
         for remat in levels[levels.index(plan.execution.remat) + 1 :]:
-            yield Remedy(f"train.compute.remat={remat}", replace(plan, execution=replace(plan.execution, remat=remat)))
+            yield f"train.compute.remat={remat}", replace(plan, execution=replace(plan.execution, remat=remat))
         yield from microbatches[1:]
     yield from _divide(plan, tpu)
 
 
-def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[Remedy]:
+def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[tuple[str, GroupPlan]]:
     """Yield plans that divide each run, including its parameters, over more devices of the slice."""
     config, now = plan.first.config, plan.layout.data * plan.layout.model
     for data, model in possible_divisions(config, plan.source.vocab_size, tpu.devices):
         if data * model > now:
             setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
-            yield Remedy(setting, plan_divided(plan.group, plan.source, plan.precision, tpu, data, model))
+            yield setting, plan_divided(plan.group, plan.source, plan.precision, tpu, data, model)
 
 
-def _accumulate(plan: GroupPlan) -> Iterator[Remedy]:
+def _accumulate(plan: GroupPlan) -> Iterator[tuple[str, GroupPlan]]:
     """Yield plans with more microbatches than `plan` has, in increasing order of their number."""
     train = plan.first.config.train
     parts = train.accumulate
     while (parts := 2 * parts) <= train.batch_size:
         if train.batch_size % parts == 0:
-            yield Remedy(f"train.accumulate={parts}", with_train(plan, accumulate=parts))
+            yield f"train.accumulate={parts}", with_train(plan, accumulate=parts)
 
 
 def with_train(plan: GroupPlan, **fields: Any) -> GroupPlan:

@@ -6,12 +6,13 @@ the configs of its runs. After the last pack, it broadcasts the exit code.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from signal import SIGINT
 from typing import Any
 
 from taetpu.core.distributed import PeerFailed, broadcast, find_local_failure, in_every_process, multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.loading import load_config
-from taetpu.core.signals import record_interrupts
+from taetpu.core.signals import record_signal
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import run_id
 from taetpu.spec.resolved_study import RunSpec, Sources
@@ -61,7 +62,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
         UserError: if the runs have different IDs in this process, because its data or plug-ins differ.
     """
     programs, refused = ProgramCache(), list[UserError]()
-    with record_interrupts():  # Ctrl-C takes effect in all processes at the next dispatch
+    with record_signal(SIGINT):  # Ctrl-C takes effect in all processes at the next dispatch
         while (message := broadcast())["pack"] is not None:
             with suppress(UserError, PeerFailed, NotReproduced, KeyboardInterrupt):  # reported by the primary process
                 try:

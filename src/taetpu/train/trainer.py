@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from signal import SIGINT, SIGTERM
 from typing import Any, NoReturn
 
 import jax
@@ -22,8 +23,7 @@ from taetpu.core.distributed import (
     to_host,
 )
 from taetpu.core.errors import Failed
-from taetpu.core.plugins import check_unchanged
-from taetpu.core.signals import raise_interrupts, record_interrupts, record_sigterm
+from taetpu.core.signals import record_signal
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.store.study import StudyFolder
@@ -131,7 +131,7 @@ class PackTrainer:
     def train_pack(self) -> None:
         """Train to the last step, and write the results."""
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
-        with self.interruptible() as self.check, record_sigterm() as self.ending, checkpoints, self.profile:
+        with self.interruptible() as self.interrupted, record_signal(SIGTERM) as self.ending, checkpoints, self.profile:
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.observations}):
@@ -145,12 +145,9 @@ class PackTrainer:
                     self.observe(state, step)
         self.finish(state)
 
-    def interruptible(self) -> AbstractContextManager[Callable[[], bool | None]]:
-        """Return a context that handles Ctrl-C.
-
-        With several processes, an interrupt is only recorded, so that all processes stop at the same dispatch.
-        """
-        return record_interrupts() if multi_process() else raise_interrupts()
+    def interruptible(self) -> AbstractContextManager[Callable[[], bool]]:
+        """Return a context that records Ctrl-C if there are several processes, so that all stop at one dispatch."""
+        return record_signal(SIGINT) if multi_process() else nullcontext(lambda: False)
 
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the latest state and its step. Everything that was logged after this step is deleted."""
@@ -178,7 +175,7 @@ class PackTrainer:
         pending: tuple[int, dict[str, jax.Array]] | None = None
         clock = time.monotonic()
         while step < border or pending:
-            stop, leave, dispatch = any_process(bool(self.check()), self.ending(), number=self.dispatch)
+            stop, leave, dispatch = any_process(self.interrupted(), self.ending(), number=self.dispatch)
             if stop:
                 raise KeyboardInterrupt
             if leave:
@@ -290,12 +287,7 @@ class PackTrainer:
         return measure_usage(list(self.program.mesh.devices.flat), rate)
 
     def save_state(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint, with the digests of the runs' stored files.
-
-        Raises:
-            UserError: if a plug-in changed state that all runs share. No checkpoint is then written.
-        """
-        in_every_process(check_unchanged)
+        """Write a checkpoint, with the digests of the runs' stored files."""
         digests: dict[str, Any] = {}
         self.write(lambda writer: digests.update(writer.digests()))
         checkpoints.save(step, state, runs=digests)
@@ -305,7 +297,6 @@ class PackTrainer:
 
         Raises:
             NotReproduced: if the saved model of a run does not reproduce its losses. No result is written for this run.
-            UserError: if a plug-in changed state that all runs share. No result is then written for any run.
         """
         test = self.evaluator.evaluate(state.model, "test")
         if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
@@ -313,7 +304,6 @@ class PackTrainer:
         diverged = to_host(state.diverged_at)
         stored = self.write_models(self.model_files(state))
         wrong = mismatches(self.program, state.model, stored, self.evaluator.windows, self.evaluator.first_batch)
-        in_every_process(check_unchanged)
         right = [i for i in stored if i not in wrong]
         self.write(lambda writer: writer.finish(right, self.evaluator, test, diverged))
         if wrong:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from taetpu.core.errors import UserError, suggest
 
 Status = Literal["ok", "slow", "FAILED", "skipped"]
-Group = Literal["machine", "jax", "torch"]
+Group = Literal["machine", "jax"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,8 @@ class Check:
 
     @property
     def group(self) -> Group:
-        """Process in which the check runs: this process, or a child process with jax or torch.
-
-        A child process may hang, or a driver may kill it.
-        """
-        module = self.function.partition(".")[0]
-        return "machine" if module == "machine" else "torch" if module == "pytorch_backends" else "jax"
+        """Process in which the check runs: this process, or a child process with jax, which a driver may kill."""
+        return "machine" if self.function.startswith("machine.") else "jax"
 
     def run(self) -> Finding:
         """Run the check; an exception is a failure."""
@@ -71,14 +67,13 @@ _SLOW = "Make sure that nothing else uses the device and run it again; if it is 
 
 CHECKS = (
     Check("versions", "installed versions", "machine.versions", 10, "Install the package that the line names."),
-    Check("lock", "libtpu's lock file", "machine.lock", 10, "End the process that holds it."),
     Check(
         "busy", "processes on the accelerators", "machine.busy", 30,
         "Wait for those processes, end them if they are yours, or choose another device with `taetpu --device N`.",
     ),
     Check(
         DEVICES, "devices that jax finds", "devices.devices", 180,
-        "Fix what versions, lock and busy report first. On a slice of several hosts, run it on all of them at once.",
+        "Fix what versions and busy report first. On a slice of several hosts, run it on all of them at once.",
     ),
     Check(
         "matmul", "matmul against numpy", "numerics.matmul", 120,
@@ -91,16 +86,8 @@ CHECKS = (
         "Use one device (`taetpu --device 0`) or another machine.",
     ),
     Check(
-        "transfer", "host to device and back", "rates.transfer", 120,
-        "Run it again. Values that change on the way are a hardware fault: use another machine.",
-    ),
-    Check(
         "training", "50 steps against stored losses", "training.training", 240,
         "If matmul is ok, suspect the versions of jax and taetpu: install those of requirements.lock.",
-    ),
-    Check(
-        "pytorch", "torch_xla or torch_tpu", "pytorch_backends.pytorch", 240,
-        "Install the torch version that the backend requires. taetpu itself does not use it.",
     ),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Measure the rates of matmul, memory and host transfer, and compare them with the published peaks."""
+"""Measure the rates of matmul and memory, and compare them with the published peaks."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from taetpu.core.chips import Peak, find_peak
 from taetpu.tpu.verifying.checks import Finding, Status
@@ -122,27 +121,3 @@ def compare_rates(rates: list[float], best: float | None, known: Peak | None) ->
         share = f"device {rates.index(slowest)} reaches {slowest / fastest:.0%} of the fastest"
         return "slow", f"{comparison}; {share}"
     return status, comparison
-
-
-def transfer() -> Finding:
-    """Copy 128 MiB from the host to the first device and back; compare the values and measure both rates."""
-    if not on_accelerator():
-        return Finding("skipped", "a CPU device uses the host's memory")
-    return transfer_bytes(jax.local_devices()[0], 128 * MEBI)
-
-
-def transfer_bytes(device: Any, size: int, to_host: Callable[[Any], np.ndarray] = np.asarray) -> Finding:
-    """Copy `size` random bytes to a device and back; compare the values and measure both rates."""
-    sent = np.random.default_rng(0).integers(0, 2**31, size // 4, dtype=np.int32)
-    upload = sent.nbytes / fastest_seconds(lambda: jax.device_put(sent, device))
-    received, seconds = sent, float("inf")
-    for _ in range(3):
-        array = jax.block_until_ready(jax.device_put(sent, device) + 0)  # jax caches the host copy of its inputs
-        start = time.perf_counter()
-        received = to_host(array)
-        seconds = min(seconds, time.perf_counter() - start)
-    download = sent.nbytes / seconds
-    values = {"to_device": upload, "from_device": download}
-    if wrong := int(np.sum(received != sent)):
-        return Finding("FAILED", f"{wrong} of {sent.size} values changed on the way", values)
-    return Finding("ok", f"to the device {format_rate(upload, 'B')}, back {format_rate(download, 'B')}", values)
