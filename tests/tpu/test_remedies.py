@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
-from taetpu.tpu.compiler import describe_crash
 from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.preflight import describe_failures
 from taetpu.tpu.remedies import find_advice
@@ -73,15 +70,3 @@ def test_failures_name_the_remedy() -> None:
     assert "the state (parameters and moments) of one run needs 32.00 GiB of 16.00 GiB" in other
     assert "--tpu v5litepod-4 --set 'train.compute.mesh={data: 4, model: 1}'" in other
     assert "Use a smaller model" in third
-
-
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ("the process ended with code 9: ", "the compiler ended with code 9; try another slice"),
-        ("the process ended with code 1: x\ny\n", "the compiler ended with code 1: y; try another slice"),
-        ("killed by SIGKILL", "the compiler was killed by SIGKILL; use a machine with more memory"),
-    ],
-)
-def test_a_crash_is_described_by_its_last_line(message: str, expected: str) -> None:
-    assert describe_crash(message) == expected

@@ -54,7 +54,7 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
         raise UserError(
             f"{data!r} is not a mapping of settings",
             path=path,
-            remedy=f"Use a mapping with the fields: {field_names(cls)}.",
+            remedy=f"Use a mapping with the fields: {', '.join(cls.model_fields)}.",
         )
     values, mistakes = {}, ErrorList()
     unread = set[str]()  # fields that are invalid, or resemble an unknown field
@@ -166,11 +166,6 @@ def _with_kind(name: str, settings: Any) -> Any:
 def replace_fields(config: C, **fields: Any) -> C:
     """Return a validated copy of a config with the given fields replaced."""
     return load_config(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
-
-
-def field_names(cls: type[Config]) -> str:
-    """Return the names of a config's fields, separated by commas."""
-    return ", ".join(cls.model_fields)
 
 
 def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:

@@ -191,7 +191,7 @@ class Compiler:
         except (ChildFailed, MemoryError) as error:  # the compiler crashed or was killed
             if child := self.children.pop(owner, None):
                 child.close()
-            return {"error": describe_crash(str(error))}
+            return {"error": f"the compiler crashed: {str(error).strip()[-300:]}"}
         if "trace" not in answer:
             _write_cache(request.key, answer)
         return answer
@@ -200,18 +200,6 @@ class Compiler:
         """Close the thread's child process for another TPU generation, since each child holds a compiler in memory."""
         for owner in [owner for owner in self.children if owner[0] == thread]:
             self.children.pop(owner).close()
-
-
-def describe_crash(message: str) -> str:
-    """Describe a crash of the compiler from a message of `core.child.Child`.
-
-    Returns:
-        How the process ended, the last line of its output, and a remedy.
-    """
-    how, _, output = message.strip().removeprefix("the process ended ").partition(":")
-    last = (output.strip().splitlines() or [""])[-1][:300]
-    remedy = "use a machine with more memory" if "SIGKILL" in how else "try another slice"
-    return f"the compiler{' was' if how.startswith('killed') else ' ended'} {how}{': ' if last else ''}{last}; {remedy}"
 
 
 def _read_cache(key: str) -> Facts | None:

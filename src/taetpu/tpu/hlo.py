@@ -154,7 +154,8 @@ class Module:
             return 2 * min((size for size in results if size), default=0)
         if op.kind in ("copy-start", "fusion-start"):
             return sum(results)  # the result lists destination and source
-        read = [sum(map(_hbm_bytes, ARRAY.finditer(ops[n].result))) if _is_array(n, ops) else 0 for n in op.operands]
+        operands = [ops[name].result if name in ops else "" for name in op.operands]
+        read = [0 if one.startswith("(") else sum(map(_hbm_bytes, ARRAY.finditer(one))) for one in operands]
         fused = self.computations.get(next(iter(op.called("calls")), ""), []) if op.kind == "fusion" else []
         for number, size in _sliced_operands(fused).items():
             read[number] = min(read[number], size)
@@ -241,11 +242,6 @@ def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
 def _padded_result(result: str) -> int:
     """Return the bytes of a result, including padding, in any memory space."""
     return sum(padded_bytes(array[1], array[2], array[3] or "") for array in ARRAY.finditer(result))
-
-
-def _is_array(name: str, ops: Mapping[str, Op]) -> bool:
-    """Return whether a name in a computation denotes an array and not a tuple."""
-    return name in ops and not ops[name].result.startswith("(")
 
 
 def _hbm_bytes(array: "re.Match[str]") -> int:

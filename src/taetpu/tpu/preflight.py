@@ -98,7 +98,8 @@ def _halve_until_fitting(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan
 
 def _describe_program(plan: GroupPlan, facts: Facts, tpu: Slice, advice: Mapping[str, Any]) -> dict[str, Any]:
     config, source, layout = plan.first.config, plan.source, plan.layout
-    tokens, sizes, fallbacks = config.train.batch_size * source.seq_len, tiled_sizes(config, source), _fallbacks(plan)
+    tokens, sizes = config.train.batch_size * source.seq_len, tiled_sizes(config, source)
+    fallbacks = list_fallbacks(config, source, plan.execution, plan.precision, platform="tpu", divided=layout.divided)
     work = Work(
         packs=plan.packs,
         steps=config.train.total_steps(source.num_windows),
@@ -115,12 +116,12 @@ def _describe_program(plan: GroupPlan, facts: Facts, tpu: Slice, advice: Mapping
         **asdict(layout),
         "precision": plan.precision,
         **plan.execution.non_default,
-        "routed": fallbacks,
+        "routed": [str(one) for one in fallbacks],
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
         "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes],
         "loops": facts.get("loops"),
-        "hazards": [*_hazards(plan, tpu), *fallbacks, *describe_padding(sizes), *_uncertainties(facts)],
+        "hazards": [*_hazards(plan, tpu), *map(str, fallbacks), *describe_padding(sizes), *_uncertainties(facts)],
     }
     if "too_large" in facts:
         return {**found, "too_large": {**facts["too_large"], **advice}}
@@ -139,13 +140,6 @@ def _hazards(plan: GroupPlan, tpu: Slice) -> list[str]:
     if spare := plan.packs * layout.width - runs:
         found.append(f"{spare} of {plan.packs * layout.width} slots in packs are padding")
     return found
-
-
-def _fallbacks(plan: GroupPlan) -> list[str]:
-    """Describe the computations that do not take the configured or the fastest path."""
-    config, divided = plan.first.config, plan.layout.divided
-    found = list_fallbacks(config, plan.source, plan.execution, plan.precision, platform="tpu", divided=divided)
-    return [str(one) for one in found]
 
 
 def _uncertainties(facts: Facts) -> list[str]:
