@@ -68,7 +68,7 @@ def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(draw
                 assert shown == "-" or min(decimals(shown)) >= places
             assert row.effect != "0" or formatting.is_zero(arm["effect"])
             assert row.noise_sd == "-" or decimals(row.noise_sd) == [1]
-        tables = [table for part in build_sections(results, {}) for table in part.tables]
+        tables = [table for part in build_sections(results, {}, {}) for table in part.tables]
         tables += [detail.runs for detail in gather_background(folder, results).arms]
         for table in tables:
             for cell in differences(table):

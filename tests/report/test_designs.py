@@ -35,7 +35,7 @@ def study(folder):
 
 
 def section(results, title):
-    return next(part for part in build_sections(results, {}) if part.title == title)
+    return next(part for part in build_sections(results, {}, {}) if part.title == title)
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -44,7 +44,7 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
     results, written = every.read_results(), build_report(every)
     assert verify(every) == []
     page, text = (Path(written[kind]).read_text() for kind in ("html", "markdown"))
-    for part in build_sections(results, {}):
+    for part in build_sections(results, {}, {}):
         assert f">{part.title}</h2>" in page
         assert f"\n## {part.title}\n" in text
         assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
@@ -53,7 +53,7 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
     for spec in drawn.values():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
         assert "NaN" not in svg
-    assert [name for part in build_sections(results, {}) for _, name in part.charts] == list(drawn)
+    assert [name for part in build_sections(results, {}, {}) for _, name in part.charts] == list(drawn)
 
 
 def test_excess_of_all_parts_is_shown_at_every_scale(study) -> None:

@@ -43,7 +43,7 @@ def test_markdown_escapes_names(store_study) -> None:
     assert found[16:18] == [name, "note: one two | three"]
     assert (
         found.count(name)
-        == sum(any(name in row for row in t.rows) for p in build_sections(results, {}) for t in p.tables) + 1
+        == sum(any(name in row for row in t.rows) for p in build_sections(results, {}, {}) for t in p.tables) + 1
     )
 
 

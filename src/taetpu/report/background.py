@@ -8,6 +8,7 @@ from taetpu.report import held_out, overview, summary
 from taetpu.report.contents import Table
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
+from taetpu.report.priors import Prior, find_priors
 from taetpu.report.summary import Arm, Costs, Results
 from taetpu.stats import formatting
 from taetpu.store.runs import RunFolder
@@ -64,6 +65,8 @@ class Background:
     """Sentences on the training setup."""
     cautions: Sequence[str] = ()
     """Caveats in addition to `summary.notices`."""
+    priors: Mapping[str, Prior] = field(default_factory=dict)
+    """Published findings on the changes of arms, by arm."""
 
 
 def gather_background(folder: StudyFolder, results: Results) -> Background:
@@ -90,6 +93,7 @@ def gather_background(folder: StudyFolder, results: Results) -> Background:
             *overview.learning_cautions(results, next(iter(data.values()), {})),
             *held_out.describe_held_out(data),
         ],
+        priors=find_priors(results, folder.read_study().get("base", {})),
     )
 
 

@@ -29,7 +29,7 @@ def render_page(results: Results, background: Background) -> str:
         rows=summary.verdict_rows(results, background.costs),
         summary=summary,
         overview=overview,
-        sections=build_sections(results, background.costs),
+        sections=build_sections(results, background.costs, background.priors),
         background=background,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),

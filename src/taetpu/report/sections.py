@@ -7,16 +7,18 @@ from taetpu.report import overview, summary
 from taetpu.report.contents import Section, Table
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.priors import Prior, priors_section
 from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
 from taetpu.stats import formatting
 
 
-def build_sections(results: Results, costs: Costs) -> list[Section]:
+def build_sections(results: Results, costs: Costs, priors: Mapping[str, Prior]) -> list[Section]:
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
     found = [
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
         *design_sections(results),
+        priors_section(results, priors),
         matching_section(results),
         divergence_section(results),
         sensitivity_section(results),

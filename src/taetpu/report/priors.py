@@ -1,0 +1,119 @@
+"""Published findings on the changes made by arms, read from `priors.yaml`."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from taetpu.report import summary
+from taetpu.report.contents import Section, Table
+from taetpu.report.summary import Results, baseline_of
+from taetpu.store.documents import from_yaml
+
+REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
+MORE_THAN_ONE = "more than 1"
+"""Pattern in `priors.yaml` that matches any integer above one."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Published finding on a change. `found` is `better`, `worse`, `no clear difference` or `mixed`."""
+
+    change: str
+    found: str
+    what: str
+    by: str
+    """Authors and years of the sources."""
+    sources: str
+    """Authors, years, titles and identifiers of the sources."""
+
+
+@functools.cache
+def read_priors() -> Mapping[str, Any]:
+    """Return the content of `priors.yaml`, which includes the `collected` date and the `entries`."""
+    file = files("taetpu.report").joinpath("priors.yaml")
+    return from_yaml(file.read_bytes(), str(file))
+
+
+def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
+    """Return the published finding for each arm that makes exactly one change and whose change has a finding.
+
+    Args:
+        results: the content of `results.json`.
+        base: the baseline's config as frozen in the study's folder.
+    """
+    if base.get("model", {}).get("layers"):
+        return {}  # no change replaces the same kind in all layers
+    found = {}
+    for arm in results["arms"]:
+        against = baseline_of(results, arm)["diff"]
+        changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
+        if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
+            found[arm["name"]] = known
+    return found
+
+
+def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
+    path = path.removesuffix(".kind")
+    old, new = _kind(against.get(path, _value_at(base, path))), _kind(value)
+    for entry in read_priors()["entries"]:
+        if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
+            continue
+        change = f"{path}: {old} -> {new}"
+        if _matches(old, entry["from"]) and _matches(new, entry["to"]):
+            return _make_prior(change, entry, entry["found"])
+        if _matches(old, entry["to"]) and _matches(new, entry["from"]):
+            return _make_prior(change, entry, REVERSED.get(str(entry["found"]), entry["found"]))
+    return None
+
+
+def _value_at(base: Mapping[str, Any], path: str) -> Any:
+    value: Any = base
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return _kind(value, fields=True)
+
+
+def _kind(value: Any, fields: bool = False) -> Any:
+    """Return a component's kind, or the component itself if it sets other fields and `fields` is False.
+
+    None becomes `none`, and other values are returned unchanged.
+    """
+    if isinstance(value, Mapping):
+        return value.get("kind") if fields or len(value) == 1 else value
+    return "none" if value is None else value
+
+
+def _matches(value: Any, patterns: Sequence[Any]) -> bool:
+    return value in patterns or (MORE_THAN_ONE in patterns and type(value) is int and value > 1)
+
+
+def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
+    """Return whether the baseline meets the conditions of a finding. Unset values meet any condition."""
+    return all(_value_at(base, path) in (*values, "none") for path, values in where.items())
+
+
+def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
+    sources = entry["sources"]
+    places = [f"{s['by']}, {s['title']}, {'arXiv ' + s['arxiv'] if 'arxiv' in s else s['at']}" for s in sources]
+    return Prior(change, found, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
+
+
+def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
+    """Return the section that compares published findings by arm with this study's results."""
+    known = [(arm, priors[arm["name"]]) for arm in results["arms"] if arm["name"] in priors]
+    rows = [[arm["name"], prior.change, prior.found, prior.by, _own_result(arm, results)] for arm, prior in known]
+    lead = (
+        "Published findings on the same or the closest changes, by direction only. Models, data and budgets differ, so "
+        "they neither confirm nor refute the results of this study, and verdicts do not use them. Collected in "
+        f"{read_priors()['collected']}; not complete."
+    )
+    notes = dict.fromkeys(f"{prior.what} {prior.sources}." for _, prior in known)
+    columns = ("arm", "change", "published", "source", "this study")
+    return Section("Published findings", lead, [Table(columns, rows, left=5)], notes=list(notes))
+
+
+def _own_result(arm: Mapping[str, Any], results: Results) -> str:
+    verdict = summary.verdict_label(arm)
+    return verdict if arm["effect"] is None else f"{verdict}, {summary.format_effect(arm, results)}"

@@ -1,0 +1,153 @@
+"""Published findings: valid entries, changes matched in both directions, the same words in every format."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.report.build import build_report
+from taetpu.report.priors import MORE_THAN_ONE, find_priors, read_priors
+from taetpu.spec.schema import RunConfig
+
+BASE = {
+    "model": {
+        "mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": None, "causal": True},
+        "position": {"kind": "rope"},
+        "norm": {"kind": "rms", "placement": "pre"},
+        "ffn": {"kind": "swiglu"},
+        "embedding": {"kind": "tied"},
+        "layers": {},
+    }
+}
+ENTRIES = read_priors()["entries"]
+
+
+def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, Any] | None = None):
+    """Return the prior of an arm with these changes."""
+    arms = [
+        {"name": "baseline", "against": None, "diff": against or {}},
+        {"name": "arm", "against": "baseline", "diff": {**(against or {}), **diff}},
+    ]
+    return find_priors({"arms": arms}, base).get("arm")
+
+
+def based(**slots: Any) -> dict[str, Any]:
+    return {"model": {**BASE["model"], **slots}}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['setting']} {entry['to']}")
+def test_entries_name_existing_kinds_and_dated_sources(entry) -> None:
+    slot = entry["setting"].removeprefix("model.")
+    for value in (*entry["from"], *entry["to"]):
+        if slot in BUILTIN_MODULES:
+            assert value in kinds(slot)
+        else:
+            slot_of, _, field = slot.partition(".")
+            classes = kinds(slot_of).values()
+            assert any(field in cls.model_fields for cls in classes)
+            assert value in ("none", MORE_THAN_ONE) or not isinstance(value, str) or slot == "norm.placement"
+    assert entry["found"] in ("better", "worse", "no clear difference", "mixed")
+    assert entry["what"].endswith(".")
+    assert not re.search(r"\d", entry["what"])
+    assert entry["sources"]
+    for source in entry["sources"]:
+        assert re.search(r" (19|20)\d\d$", source["by"])
+        assert re.fullmatch(r"\d{4}\.\d{5}", source["arxiv"]) if "arxiv" in source else source["at"]
+    assert set(entry) <= {"setting", "from", "to", "where", "found", "what", "sources"}
+
+
+def test_the_collection_is_dated_and_has_no_duplicates() -> None:
+    assert re.search(r"20\d\d", read_priors()["collected"])
+    pairs = [(e["setting"], frozenset((str(a), str(b)))) for e in ENTRIES for a in e["from"] for b in e["to"]]
+    assert len(pairs) == len(set(pairs))
+
+
+@pytest.mark.parametrize(
+    ("slot", "old", "new", "found"),
+    [
+        ("norm", "layer", "rms", "mixed"),
+        ("ffn", "gelu-erf", "swiglu", "better"),
+        ("ffn", "swiglu", "relu", "worse"),
+        ("ffn", "none", "relu", "better"),
+        ("mixer", "attention", "none", "worse"),
+        ("position", "learned", "none", "no clear difference"),
+        ("position", "none", "rope", "mixed"),
+        ("embedding", "untied", "tied", "mixed"),
+    ],
+)
+def test_both_directions_match(slot: str, old: str, new: str, found: str) -> None:
+    path, base = f"model.{slot}", based(**{slot: {"kind": old}})
+    written = [{path: new}, {path: {"kind": new}}, {f"{path}.kind": new}, *([{path: None}] if new == "none" else [])]
+    said = [known(diff, base) for diff in written]
+    assert [prior and prior.found for prior in said] == [found] * len(written)
+    assert said[0].change == f"{path}: {old} -> {new}"
+    back = known({path: old}, based(**{slot: {"kind": new}}))
+    assert back.found == {"better": "worse", "worse": "better"}.get(found, found)
+    assert (back.what, back.sources) == (said[0].what, said[0].sources)
+
+
+def test_values_match_like_kinds() -> None:
+    few = "model.mixer.num_kv_heads"
+    assert known({few: 1}).found == "worse"
+    assert known({few: 2}).found == "no clear difference"
+    assert known({few: None}, based(mixer={"kind": "attention", "num_kv_heads": 1})).found == "better"
+    assert known({"model.norm.placement": "post"}).found == "mixed"
+
+
+def test_other_or_additional_changes_have_no_prior() -> None:
+    assert known({}) is None
+    assert known({"model.ffn": "relu", "train.steps": 10}) is None
+    assert known({"model.ffn": {"kind": "relu", "mult": 8}}) is None
+    assert known({"model.layers.0.ffn": "none"}) is None
+    assert known({"model.position": "learned"}) is None
+    assert known({"model.ffn": "none"}, based(layers={"0": {"ffn": "relu"}})) is None
+    assert known({"model.norm": "layer"}, based(norm={"kind": "rms", "placement": "post"})) is None
+    assert known({"model.position": "none"}, based(mixer={"kind": "attention", "causal": False})) is None
+    assert known({"model.position": "none"}, {}) is None
+
+
+def test_changes_are_relative_to_the_baseline_of_the_rung() -> None:
+    """An arm on a rung of a ladder, like its baseline, also has the changes of the rung."""
+    rung = {"model.dim": 16}
+    prior = known({"model.ffn": "none"}, against=rung)
+    assert (prior.found, prior.change) == ("worse", "model.ffn: swiglu -> none")
+    assert known({"model.ffn": "none"}, against={"model.ffn": "relu"}).change == "model.ffn: relu -> none"
+
+
+def test_settings_are_paths_of_a_config() -> None:
+    fields = RunConfig.model_fields["model"].annotation.model_fields
+    for entry in ENTRIES:
+        for path in (entry["setting"], *entry.get("where", {})):
+            top, _, field = path.removeprefix("model.").partition(".")
+            assert top in fields
+            assert not field or any(field in cls.model_fields for cls in kinds(top).values())
+
+
+def test_every_format_of_the_report_has_the_findings(store_study) -> None:
+    folder = store_study()
+    before = folder.read_results()
+    written = build_report(folder)
+    assert folder.read_results() == before
+    page, text = (Path(written[kind]).read_text() for kind in ("html", "markdown"))
+    found = find_priors(before, folder.read_study()["base"])
+    assert set(found) == {"nope", "no-ffn", "no-mixer", "layernorm", "untied"}
+    for prior in found.values():
+        assert prior.by in page
+        assert prior.by in text
+        assert prior.what.replace("'", "&#39;") in page
+        assert prior.what in text
+    assert "## Published findings" in text
+    assert "verdicts do not use them" in text
+    arm = next(arm for arm in before["arms"] if arm["name"] == "no-ffn")
+    line = next(line for line in text.splitlines() if line.startswith("| no-ffn |") and "Pires" in line)
+    assert f"| worse | Pires et al. 2023; Dong et al. 2021 | {arm['verdict']}, " in line
+
+
+def test_a_study_without_priors_has_no_section(store_study) -> None:
+    folder = store_study({"baseline": ({}, 0.0), "one-head": ({"model.mixer.num_heads": 1}, 0.02)})
+    written = build_report(folder)
+    for kind in ("html", "markdown"):
+        text = Path(written[kind]).read_text()
+        assert "Published findings" not in text
