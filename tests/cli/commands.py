@@ -1,4 +1,4 @@
-"""The commands as typer has them, and whether a line that names one could be given."""
+"""The commands of `taetpu`, and a check of command lines in docs and messages."""
 
 import shlex
 from functools import cache
@@ -39,7 +39,7 @@ def wrong(line: str) -> str:
 
 
 def _misused(command: Any, words: list[str], name: str) -> str:
-    """The first option that a command does not have."""
+    """Return a message about the first unknown option of a command."""
     options = {opt: p for p in command.params for opt in (*p.opts, *p.secondary_opts) if opt.startswith("-")}
     own = command.context_settings.get("allow_interspersed_args", True)
     waiting = iter(words)

@@ -1,4 +1,4 @@
-"""Fixtures: the command in this process and in one of its own, a tiny study, and one that was trained."""
+"""Fixtures: the command in this process and in a subprocess, a small study, and a trained study."""
 
 import io
 import json
@@ -15,14 +15,14 @@ from tests.small import STUDY
 
 
 class Done(NamedTuple):
-    """What came of a command."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def json(self):
-        """Its output as strict JSON."""
+        """Return the output, which must be strict JSON."""
 
         def refuse(word):
             raise AssertionError(f"{word} is no JSON")
@@ -43,7 +43,7 @@ def text() -> str:
 
 @pytest.fixture(scope="session")
 def contents() -> Callable[[Path], dict[str, bytes]]:
-    """`contents(folder)`: every file below a folder, and every folder."""
+    """`contents(folder)`: the bytes of all files below a folder, and empty bytes for folders."""
     return lambda folder: {
         str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))
     }
@@ -51,7 +51,7 @@ def contents() -> Callable[[Path], dict[str, bytes]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder with `s.yaml` in it; no root is named by the environment, and terminals are 80 wide."""
+    """A working folder with `s.yaml` only, without `TAETPU_ROOT`, and terminals of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TAETPU_ROOT", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -80,7 +80,7 @@ def taetpu(here: Path) -> Callable[..., Done]:
 
 @pytest.fixture
 def process(here: Path) -> Callable[..., Done]:
-    """`process(*arguments, **environment) -> Done`: the command in a process of its own, in `here`."""
+    """`process(*arguments, **environment) -> Done`: the command in a subprocess, in `here`."""
 
     def call(*args: object, **environment: str) -> Done:
         ended = subprocess.run(
@@ -99,7 +99,7 @@ def process(here: Path) -> Callable[..., Done]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done]:
-    """A root with the study above, trained once; and the output of the command."""
+    """A root with the trained small study, and the output of its training."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "s.yaml").write_text(STUDY)
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Screens that are stored as files in `screens/`; UPDATE_SCREENS=1 writes them."""
+"""Expected screens in the folder `screens/`. UPDATE_SCREENS=1 writes them."""
 
 import os
 import re

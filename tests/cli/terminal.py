@@ -1,4 +1,4 @@
-"""A command on a terminal of 80 columns, and what is typed there."""
+"""Run a command on a terminal of 80 columns and type answers."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ CTRL_C = "\x03"
 
 
 def on_terminal(folder: Path, words: list[str], answer: str, prompt: str = "?", seconds: float = 60.0):
-    """Run `taetpu`, type an answer when the prompt is shown; its exit code and everything that was on the screen."""
+    """Run `taetpu` and type an answer at the prompt. Return the exit code and all output."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"} | {"TERM": "xterm-256color"}

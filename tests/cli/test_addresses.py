@@ -1,4 +1,4 @@
-"""Every command that takes a study or a root takes a bucket's: what it says, and what it stores, is the same."""
+"""Commands print and store the same for a study on a disk and in a bucket."""
 
 import json
 import re
@@ -18,7 +18,7 @@ CLAIMS = "claims: [low-lr is worse, low-lr is better]\n"
 
 @pytest.fixture
 def places(trained: tuple[Path, Done], here: Path, gs_root: str) -> dict[str, str]:
-    """The trained study on a disk and in a bucket: two roots."""
+    """Two roots with the trained study: one on a disk, one in a bucket."""
     local, bucket = open_store(here / "root"), open_store(gs_root)
     source = open_store(trained[0])
     for key in source.list("small"):
@@ -29,7 +29,7 @@ def places(trained: tuple[Path, Done], here: Path, gs_root: str) -> dict[str, st
 
 
 def masked(text: str, root: str) -> str:
-    """Without where it is, when it was changed, how long it took, and how often this process has drawn."""
+    """Mask addresses, dates, durations and counters of drawings."""
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "WHEN", text.replace(root, "ROOT"))
     return re.sub(r"\d+(\.\d+)? s\b", "TIME", re.sub(r" {2,}|─+|clip\d+", " ", text))
 
@@ -39,7 +39,7 @@ Compare = Callable[..., Done]
 
 @pytest.fixture
 def both(taetpu: Callable[..., Done], here: Path, places: dict[str, str]) -> Compare:
-    """`both(*words, code=0)`: a command with ROOT in its words for either root; what it says, which is the same."""
+    """`both(*words, code=0)`: run a command for either root, named ROOT, and return its output, which must be equal."""
 
     def call(*words: str, code: int = 0) -> Done:
         told: dict[str, Done] = {}
@@ -55,12 +55,12 @@ def both(taetpu: Callable[..., Done], here: Path, places: dict[str, str]) -> Com
 
 
 @pytest.mark.slow
-def test_what_looks_says_the_same(both: Compare, here: Path):
+def test_read_only_commands_print_the_same_for_disk_and_bucket(both: Compare, here: Path):
     assert both("list", "--root", "ROOT").out.split()[-5:] == ["small", "2", "2", "4/4", "WHEN"]
     assert json.loads(both("list", "--root", "ROOT", "--json").out)[0]["runs"] == "4/4"
     assert "4/4" in both("list", "--root", "ROOT/small").out
     for place in ("ROOT", "ROOT/small"):
-        assert both("status", place).out.startswith("small\n")
+        assert both("status", place).out.startswith("small ")
         assert json.loads(both("status", place, "--json").out)["small"][0]["done"] == "2/2"
         assert "4/4" in both("status", place, "--watch").out
     assert "agrees with the raw metrics of 4 runs" in both("report", "ROOT/small", "--verify").out
@@ -75,13 +75,13 @@ def test_what_looks_says_the_same(both: Compare, here: Path):
 
 
 @pytest.mark.slow
-def test_what_is_not_there_is_told_alike(both: Compare):
+def test_missing_studies_give_the_same_error_on_disk_and_in_a_bucket(both: Compare):
     for words in (("status", "ROOT/none"), ("report", "ROOT/none"), ("plot", "ROOT/none", "--metric", "val/loss")):
         assert both(*words, code=2).err.startswith("error: ")
 
 
 @pytest.mark.slow
-def test_a_plan_and_a_run_of_what_is_done(both: Compare):
+def test_plan_and_run_of_a_finished_study_print_the_same(both: Compare):
     assert "small" in both("plan", "s.yaml", "--root", "ROOT").out
     assert "low-lr" in both("run", "s.yaml", "--root", "ROOT").out
 
@@ -95,7 +95,7 @@ def test_runs_are_reused_from_a_bucket(both: Compare, places: dict[str, str]):
 
 
 @pytest.mark.slow
-def test_a_report_is_written_the_same(both: Compare, places: dict[str, str]):
+def test_report_has_the_same_files_on_disk_and_in_a_bucket(both: Compare, places: dict[str, str]):
     for words in (("report", "ROOT/small"), ("report", "ROOT", "--figures", "svg"), ("report", "ROOT/small", "--json")):
         assert both(*words).out
     disk, bucket = (open_store(root) for root in places.values())
@@ -107,7 +107,7 @@ def test_a_report_is_written_the_same(both: Compare, places: dict[str, str]):
 
 
 @pytest.mark.slow
-def test_the_live_page_and_python_read_the_same(places: dict[str, str]):
+def test_live_page_and_python_read_the_same_from_disk_and_bucket(places: dict[str, str]):
     pytest.importorskip("uvicorn")
     from tests.ui.served import TOKEN, serving
 

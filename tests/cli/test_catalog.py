@@ -2,7 +2,7 @@
 
 import pytest
 
-from taetpu.cli.catalog import describe_field
+from taetpu.cli.authoring import describe_field
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.fields import find_fields, walk_fields
 from taetpu.spec.schema import StudySpec
@@ -57,7 +57,7 @@ def test_every_field_is_documented_in_80_columns(taetpu, path):
         assert " ".join(entry["about"].split())[1:].rstrip(".") in words
 
 
-def test_a_field_is_documented_as_the_schema_has_it(taetpu):
+def test_field_is_documented_as_in_the_schema(taetpu):
     out = taetpu("catalog", "train.optimizer.lr").out
     assert out.startswith("train.optimizer.lr (adamw): float > 0 = 0.001 (traced)\n    Peak learning rate")
     assert "e.g. tune: {train.optimizer.lr: [1e-3, 3e-3]}" in taetpu("catalog", "tune").out
@@ -76,14 +76,14 @@ def test_a_field_is_documented_as_the_schema_has_it(taetpu):
         ("base.seeds", "no field of a study file is called 'seeds'", "Use one of: "),
     ],
 )
-def test_a_misspelt_field_is_told_with_the_nearest(taetpu, path, problem, remedy):
+def test_misspelt_field_is_refused_with_the_nearest(taetpu, path, problem, remedy):
     code, out, err = taetpu("catalog", path)
     assert (code, out) == (2, "")
     assert problem in err
     assert remedy in err
 
 
-def test_a_kind_is_shown_with_its_fields_defaults_and_reference(taetpu):
+def test_kind_is_shown_with_fields_defaults_and_reference(taetpu):
     out = taetpu("catalog", "mixer/attention").out
     for line in (
         "num_kv_heads: int > 0 and <= 4096 or none = none",

@@ -15,7 +15,7 @@ def checks(done) -> dict[str, dict[str, str]]:
     return {one["name"]: one for one in json.loads(done.out)}
 
 
-def test_it_is_fine_where_everything_is_set_up(taetpu, shared_google: FakeGoogle):
+def test_doctor_passes_on_a_complete_setup(taetpu, shared_google: FakeGoogle):
     done = taetpu("doctor", "--json")
     found = checks(done)
     assert done.code == 0, found
@@ -25,7 +25,7 @@ def test_it_is_fine_where_everything_is_set_up(taetpu, shared_google: FakeGoogle
 
 
 @pytest.mark.parametrize("name", ["key.json", "src/deep/other.txt"])
-def test_a_service_account_key_among_the_files_fails(taetpu, here, monkeypatch, name):
+def test_doctor_fails_on_a_service_account_key_among_the_files(taetpu, here, monkeypatch, name):
     monkeypatch.delenv("TAETPU_PROJECT", raising=False)
     (here / name).parent.mkdir(parents=True, exist_ok=True)
     (here / name).write_text(KEY)
@@ -38,7 +38,7 @@ def test_a_service_account_key_among_the_files_fails(taetpu, here, monkeypatch, 
     assert "abc" not in done.out + done.err, "the key itself is not shown"
 
 
-def test_a_key_that_the_environment_names_fails(taetpu, tmp_path_factory, monkeypatch):
+def test_doctor_fails_if_the_environment_names_a_key(taetpu, tmp_path_factory, monkeypatch):
     file = tmp_path_factory.mktemp("elsewhere") / "key.json"
     file.write_text(KEY)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
@@ -46,7 +46,7 @@ def test_a_key_that_the_environment_names_fails(taetpu, tmp_path_factory, monkey
 
 
 @pytest.mark.slow
-def test_what_is_missing_fails_with_the_line_that_mends_it(taetpu, google: FakeGoogle, monkeypatch):
+def test_doctor_prints_a_remedy_for_each_missing_part(taetpu, google: FakeGoogle, monkeypatch):
     google.compute.rules.clear()
     google.project.services.remove("iap.googleapis.com")
     google.project.bindings.clear()
@@ -84,7 +84,7 @@ def buckets(shared_google: FakeGoogle):
         shared_google.world.table(table).update(kept)
 
 
-def test_creating_one_says_what_it_costs_and_needs_a_yes(taetpu, here, buckets, shared_google):
+def test_bucket_create_prints_its_cost_and_requires_confirmation(taetpu, here, buckets, shared_google):
     code, out, err = taetpu("bucket", "create", "lab-studies", "--region", "us-east5")
     assert (code, out) == (2, "")
     for part in ("gs://lab-studies", "us-east5", "per GB and month", "1234567890-compute@", "--yes"):
@@ -94,7 +94,7 @@ def test_creating_one_says_what_it_costs_and_needs_a_yes(taetpu, here, buckets, 
 
 
 @pytest.mark.slow
-def test_it_is_private_and_labelled_and_repeating_changes_nothing(taetpu, here, buckets):
+def test_created_bucket_is_private_and_labelled(taetpu, here, buckets):
     for _ in range(2):
         created = taetpu("bucket", "create", "lab-studies", "--region", "us-east5", "--yes")
         assert created.code == 0
@@ -119,7 +119,7 @@ def test_pasted_lines_of_a_dry_run_create_and_delete_it(taetpu, here, buckets):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [("yes\n", 1), (CTRL_C, 130), ("lab-studies\n", 0)])
-def test_deleting_one_needs_its_name(taetpu, here, buckets, answer, code):
+def test_bucket_delete_requires_typing_the_name(taetpu, here, buckets, answer, code):
     assert taetpu("bucket", "create", "lab-studies", "--region", "us-east5", "--yes").code == 0
     ended, shown = on_terminal(here, ["bucket", "delete", "lab-studies"], answer, prompt="confirm")
     assert ended == code, shown
@@ -127,7 +127,7 @@ def test_deleting_one_needs_its_name(taetpu, here, buckets, answer, code):
 
 
 @pytest.mark.slow
-def test_one_of_somebody_else_is_kept(taetpu, buckets):
+def test_bucket_of_another_owner_is_kept(taetpu, buckets):
     code, _, err = taetpu("bucket", "delete", "studies", "--yes")
     assert code == 2
     assert "gcloud storage rm gs://studies --recursive" in err
@@ -149,7 +149,7 @@ def cloud(shared_google: FakeGoogle):
         shared_google.world.table(table).clear()
 
 
-def test_a_build_says_what_it_costs_and_prints_its_lines(taetpu, here, cloud):
+def test_image_build_prints_its_cost_and_gcloud_lines(taetpu, here, cloud):
     wrong = taetpu("image", "build")
     assert wrong.code == 2
     assert "Dockerfile" in wrong.err
@@ -164,7 +164,7 @@ def test_a_build_says_what_it_costs_and_prints_its_lines(taetpu, here, cloud):
 
 
 @pytest.mark.slow
-def test_the_same_content_is_built_once_and_other_content_again(taetpu, here, cloud):
+def test_image_is_built_once_per_content(taetpu, here, cloud):
     (here / "Dockerfile").write_text("FROM scratch\n")
     build = taetpu("image", "build", "--dry-run").out.splitlines()[-1]
     found = re.search(r"--tag=\S+/taetpu/(\S+):(\S+)", build)
@@ -180,7 +180,6 @@ def test_the_same_content_is_built_once_and_other_content_again(taetpu, here, cl
 def test_images_are_listed_and_deleted(taetpu, here, cloud):
     assert taetpu("image", "list").out == "no images\n"
     cloud.artifacts.push("us-central1", "lab", "abc")
-    assert [one["tags"] for one in taetpu("image", "list", "--json").json()] == [["abc"]]
     assert re.search(r"lab +abc", taetpu("image", "list").out)
     address = f"{ADDRESS}/lab:abc"
     assert on_terminal(here, ["image", "delete", address], "n\n")[0] == 1

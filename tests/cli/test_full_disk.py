@@ -1,4 +1,4 @@
-"""A disk that fills up: in the middle of a checkpoint, and at every stage of a run."""
+"""A disk that fills up during a checkpoint or at any stage of a run."""
 
 import pytest
 
@@ -54,8 +54,9 @@ with checkpoint.Checkpoints(pack) as checkpoints:
 """
 
 
-@pytest.mark.parametrize("room", [0, 40_000])  # for nothing at all, and for a part of the arrays
-def test_a_disk_that_fills_up_while_a_checkpoint_is_written(here, on_disk, room):
+# For nothing at all, and for a part of the arrays.
+@pytest.mark.parametrize("room", [pytest.param(0, marks=pytest.mark.slow), 40_000])
+def test_disk_full_during_a_checkpoint_keeps_the_previous_checkpoint(here, on_disk, room):
     (here / "checkpoints.py").write_text(CHECKPOINTS)
     done = on_disk("size=4m", f'"$PYTHON" checkpoints.py "$DISK" {room}')
     problem, where, remedy, kept, then = done.out.splitlines()
@@ -67,7 +68,8 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(here, on_disk, room)
     assert done.code == 0
 
 
-def test_two_checkpoints_are_kept_and_one_gives_way_where_there_is_no_room_for_a_third(here, on_disk):
+@pytest.mark.slow
+def test_oldest_checkpoint_is_deleted_if_space_is_short(here, on_disk):
     (here / "crowded.py").write_text(CROWDED)
     done = on_disk("size=4m", '"$PYTHON" crowded.py "$DISK"')
     assert (done.out.splitlines(), done.code) == (["[2, 3]", "[3, 4]"], 0), done.err
@@ -83,8 +85,8 @@ cp disk/small/results.json grown.json
 """
 
 
-@pytest.mark.slow
-def test_a_disk_too_small_at_every_stage_loses_nothing(here, on_disk, trained):
+@pytest.mark.nightly
+def test_disk_full_at_any_stage_loses_nothing(here, on_disk, trained):
     """Too small for the runs' configs, for a run's metrics or the times beside them (each file takes a page, and so one
     of two sizes that differ by a page meets the metrics), for the first checkpoint, for the second; then enough.
     """

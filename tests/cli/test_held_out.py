@@ -1,4 +1,4 @@
-"""What `plan` and the report say of evaluation text: what of it was trained on, and what no token expresses."""
+"""`plan` states overlap with the training text and characters without a token, as the report does."""
 
 import pytest
 
@@ -9,7 +9,7 @@ base:
   model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 1}}
   train: {steps: 2, batch_size: 2, optimizer: {kind: adamw, lr: 1e-3}}
 seeds: 1
-arms: {nope: {model.position: none}}
+arms: {hot: {train.optimizer.lr: 1e-2}}
 """
 HEAD = "This letter is confidential, and meant for whom it is addressed to and for nobody else in the world."
 
@@ -24,7 +24,7 @@ def folder(here):
     return here
 
 
-def test_overlap_and_escapes_are_said_in_the_plan_and_the_report(taetpu, folder):
+def test_plan_states_overlap_and_escapes(taetpu, folder):
     arm = taetpu("plan", "s.yaml", "--json").json()["arms"][0]
     share, raw = arm["data"]["overlap"]["val"], arm["data"]["bytes"]["val"]
     # Of each letter's 301 characters and the empty line after it, the windows within its head are found in training.
@@ -36,8 +36,3 @@ def test_overlap_and_escapes_are_said_in_the_plan_and_the_report(taetpu, folder)
     )
     planned = " ".join(taetpu("plan", "s.yaml").out.split())
     assert all(sentence in planned for sentence in said)
-    assert taetpu("run", "s.yaml").code == 0
-    for page in ("report.md", "index.html"):
-        text = (folder / "runs/leaky/report" / page).read_text().replace("\\_", "_")  # as Markdown escapes it
-        report = " ".join(text.split())
-        assert all(sentence in report for sentence in said)

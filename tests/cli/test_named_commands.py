@@ -1,4 +1,4 @@
-"""Every `taetpu ...` that a message, a docstring or a page names is a command with these options."""
+"""Every `taetpu ...` in a message, docstring or docs page is a command with these options."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ SCRIPTS = sorted((ROOT / "examples").rglob("*.sh"))
 QUOTED = re.compile(r"`(taetpu(?: [^`\n]*)?)`")
 EXAMPLE = re.compile(r"Example: (taetpu [^\n\"]*)")
 SHOWN = re.compile(r'f?"(taetpu (?:doctor|image|bucket|tpu|dev|report)(?: [^"]*)?)"')
-"""Strings that are a command as a whole, such as `Check.command`; what is filled in is taken to be a word."""
+"""Return strings that consist of a command, such as `Check.command`. Placeholders count as words."""
 BLOCK = re.compile(r"^```(?:bash)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"^(?:\$ |!)?(taetpu .*)$", re.MULTILINE)
 
@@ -22,7 +22,7 @@ def problems(lines: list[str]) -> list[str]:
     return [f"{problem}: {line}" for line in lines if (problem := wrong(line))]
 
 
-def test_what_is_wrong_is_seen():
+def test_checker_of_commands_finds_mistakes():
     assert wrong("taetpu tpu ups") == "there is no command 'tpu ups'"
     assert wrong("taetpu tpu up --typ v6e-8") == "`taetpu tpu up` has no option --typ"
     assert wrong("taetpu --device 1 run a.yaml --set a.b=--c") == ""

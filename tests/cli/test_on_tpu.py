@@ -1,4 +1,4 @@
-"""`taetpu run --on tpu` on machines of the fake cloud that are taken away: it ends as the same study does here."""
+"""`taetpu run --on tpu` on preempted machines of the fake cloud gives the results of a local run."""
 
 import os
 import re
@@ -35,7 +35,7 @@ SAVED = r"packs/[^/]+/\d+/\.files\.json"
 
 
 class Command:
-    """A `taetpu` in a process of its own."""
+    """A `taetpu` process."""
 
     def __init__(self, folder: Path, *words: str):
         self.log = folder / f"log-{time.monotonic_ns()}"
@@ -51,7 +51,7 @@ class Command:
         return self.log.read_text(errors="replace")
 
     def until(self, holds: Callable[[], object], seconds: float = 120.0) -> None:
-        """Wait for something to hold while the command runs."""
+        """Wait until a condition holds while the command runs."""
         end = time.monotonic() + seconds
         while not holds():
             assert self.process.poll() is None, self.printed
@@ -64,7 +64,7 @@ class Command:
 
 @pytest.fixture
 def folder(google: FakeGoogle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the study; machines keep compiled programs between them."""
+    """A folder with the study. Machines share compiled programs."""
     google.hosts.environment["JAX_COMPILATION_CACHE_DIR"] = str(PROGRAMS)
     monkeypatch.setenv("TAETPU_BUCKET", BUCKET)
     monkeypatch.setenv("TAETPU_READY_MINUTES", "2")
@@ -75,14 +75,14 @@ def folder(google: FakeGoogle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def train_here(folder: Path) -> bytes:
-    """The results of the study trained here."""
+    """The results of the study trained on this machine."""
     run = Command(folder, "run", "tiny.yaml", *PACKED, "--root", "local")
     assert run.end() == 0, run.printed
     return (folder / "local" / "tiny" / "results.json").read_bytes()
 
 
 def keys(google: FakeGoogle) -> set[str]:
-    """What is stored in the study's folder in the bucket."""
+    """The keys below the study's folder in the bucket."""
     start = f"{BUCKET}/studies/tiny/"
     with google.world.lock:
         names = google.world.table("storage.objects")
@@ -90,12 +90,12 @@ def keys(google: FakeGoogle) -> set[str]:
 
 
 def saved(google: FakeGoogle) -> set[str]:
-    """The packs with a whole checkpoint."""
+    """The packs that have a complete checkpoint."""
     return {name.split("/")[1] for name in keys(google) if re.fullmatch(SAVED, name)}
 
 
 def check_results(google: FakeGoogle, folder: Path, expected: bytes) -> None:
-    """The results in the bucket and the copy here are the expected ones; no machine is left."""
+    """Check the results in the bucket and their local copy, and that no machine is left."""
     assert google.world.table("storage.objects")[f"{BUCKET}/studies/tiny/results.json"].data == expected
     assert (folder / "cloud/tiny/results.json").read_bytes() == expected
     assert (folder / "cloud/tiny/report/index.html").stat().st_size
@@ -108,7 +108,7 @@ def check_nothing_left(google: FakeGoogle) -> None:
 
 
 @pytest.mark.slow
-def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path):
+def test_run_preempted_three_times_gives_the_same_results(google: FakeGoogle, folder: Path):
     run = Command(folder, *V5E)
     run.until(lambda: "installing Python packages" in run.printed)  # while it is set up
     google.preempt(NAME)
@@ -126,8 +126,8 @@ def test_preempted_three_times_it_ends_as_here(google: FakeGoogle, folder: Path)
 
 
 @pytest.mark.slow
-def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path):
-    """After Ctrl-C and after SIGKILL the machine trains on, and the same command follows it."""
+def test_interrupted_and_killed_command_resumes(google: FakeGoogle, folder: Path):
+    """After Ctrl-C and SIGKILL the machine continues to train, and the repeated command follows it."""
     first = Command(folder, *V6E)
     first.until(lambda: saved(google))
     os.killpg(first.process.pid, signal.SIGINT)  # as a terminal does: ssh, too, receives it
@@ -153,7 +153,7 @@ def test_interrupted_and_killed_it_is_picked_up(google: FakeGoogle, folder: Path
 
 
 @pytest.mark.nightly
-def test_a_zone_without_capacity_is_passed_over(google: FakeGoogle, folder: Path):
+def test_zone_without_capacity_is_skipped(google: FakeGoogle, folder: Path):
     google.world.faults.append(Fault("queuedResources.create", stockout("us-west4-a"), zone="us-west4-a", times=9))
     run = Command(folder, *V5E, "--zone", "us-central1-a", "--set", "train.steps=80", "--keep")
     assert run.end() == 0, run.printed
@@ -165,8 +165,8 @@ def test_a_zone_without_capacity_is_passed_over(google: FakeGoogle, folder: Path
 
 
 @pytest.mark.slow
-def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """What may cost too much, or is too short, is refused before anything is made; lost machines use up the hours."""
+def test_cost_and_time_limits_are_enforced(google: FakeGoogle, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Limits are checked before a machine is created; lost machines count towards the hours."""
     for option, value in (("--max-usd", "1"), ("--max-hours", "0.01"), ("--max-hours", "1000")):
         refused = Command(folder, *V5E, option, value)
         assert refused.end() == 2, refused.printed
@@ -184,7 +184,7 @@ def test_limits_are_kept(google: FakeGoogle, folder: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.nightly
-def test_a_machine_that_was_made_for_something_else_is_kept(google: FakeGoogle, folder: Path):
+def test_machine_created_for_another_purpose_is_kept(google: FakeGoogle, folder: Path):
     up = Command(folder, "tpu", "up", "mine", "--type", "v6e-8", "--zone", "us-east5-b", "--spot", "--yes")
     assert up.end() == 0, up.printed
     (machine,) = google.hosts.vms.values()
@@ -196,8 +196,8 @@ def test_a_machine_that_was_made_for_something_else_is_kept(google: FakeGoogle, 
 
 
 @pytest.mark.slow
-def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
-    """Neither is a loss: no machine is made in place of one that the user ends."""
+def test_stop_and_down_end_the_followed_run(google: FakeGoogle, folder: Path):
+    """No machine replaces one that the user stopped or deleted."""
     run = Command(folder, *V6E)
     run.until(lambda: saved(google))
     assert Command(folder, "tpu", "stop", "--tpu", NAME).end() == 0
@@ -213,7 +213,7 @@ def test_stop_and_down_end_what_a_run_follows(google: FakeGoogle, folder: Path):
 
 
 @pytest.mark.nightly
-def test_what_fails_at_the_end_leaves_nothing_running(google: FakeGoogle, folder: Path):
+def test_failure_at_the_end_leaves_no_machine_running(google: FakeGoogle, folder: Path):
     (folder / "cloud").write_text("where the report would be copied to")
     run = Command(folder, *V6E, "--set", "train.steps=80")
     assert run.end() == 2, run.printed
@@ -222,7 +222,7 @@ def test_what_fails_at_the_end_leaves_nothing_running(google: FakeGoogle, folder
 
 
 @pytest.mark.slow
-def test_a_machine_that_cannot_be_prepared_is_said_to_cost_money(google: FakeGoogle, folder: Path):
+def test_machine_that_cannot_be_prepared_is_reported_to_cost_money(google: FakeGoogle, folder: Path):
     google.world.faults.append(Fault("nodes.getGuestAttributes", Refused(7, "Permission denied"), times=10**6))
     run = Command(folder, *V5E)
     assert run.end() == 2, run.printed

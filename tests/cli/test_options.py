@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from taetpu.cli.options import OnTpuOptions, RunOptions, StudyOptions, TrainOptions, takes_options, to_argv
+from taetpu.cli.on_tpu import OnTpuOptions
+from taetpu.cli.options import StudyOptions, TrainOptions, takes_options, to_argv
+from taetpu.cli.run import RunOptions
 
 
 def parse(words: list[str]) -> RunOptions:
@@ -46,7 +48,7 @@ TPU = {
 }
 
 
-def test_defaults_need_no_words():
+def test_defaults_give_an_empty_command_line():
     assert to_argv(DEFAULTS, RunOptions) == []
     assert parse(["s.yaml"]) == DEFAULTS
 
@@ -57,7 +59,7 @@ def test_a_command_line_restores_each_option(field):
     assert parse(["s.yaml", *to_argv(options, RunOptions)]) == options
 
 
-def test_a_command_line_has_the_options_of_one_class_only():
+def test_command_line_contains_the_options_of_one_class_only():
     options = replace(DEFAULTS, **TRAIN, **TPU)
     assert parse(["s.yaml", *to_argv(options, TrainOptions)]) == replace(DEFAULTS, **TRAIN)
     assert parse(["s.yaml", *to_argv(options, OnTpuOptions)]) == replace(DEFAULTS, **TPU)

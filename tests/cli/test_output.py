@@ -1,4 +1,4 @@
-"""Tables in little room."""
+"""Tables in 80 columns."""
 
 import pytest
 
@@ -11,7 +11,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("columns", [20, 60, 70, 80, 200])
-def test_words_are_folded_and_figures_are_whole(columns, monkeypatch, capsys):
+def test_words_are_folded_and_numbers_are_not(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
     print_table(ROWS)
     shown = capsys.readouterr().out
@@ -22,6 +22,6 @@ def test_words_are_folded_and_figures_are_whole(columns, monkeypatch, capsys):
     assert max(map(len, shown.splitlines())) <= max(80, min(columns, 80))
 
 
-def test_a_column_without_a_value_is_left_out(capsys):
+def test_column_without_values_is_omitted(capsys):
     print_table([{"arm": "a", "devices": None, "": ""}])
     assert capsys.readouterr().out.split() == ["arm", "a"]

@@ -1,4 +1,4 @@
-"""`--pack`: what `plan` foresees of packs without measuring or compiling, and what is no way to pack."""
+"""`plan --pack` lists packs without measuring or compiling, and refuses invalid values."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from taetpu.train.step_time import remember_step
 
 @pytest.fixture(autouse=True)
 def nothing_is_measured(here, monkeypatch):
-    """No process is started, no program of a pack is made; nothing was measured before."""
+    """No process starts and no program is built; nothing was measured before."""
 
     def refuse(*_, **__):
         raise AssertionError("something was started")
@@ -27,7 +27,7 @@ def packs(plan) -> list[tuple]:
     return [(p["width"], p["devices"], p["unroll"], p["chosen"], len(p["runs"])) for p in plan["packs"]]
 
 
-def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
+def test_plan_lists_packs_and_how_they_were_chosen(taetpu):
     plan = taetpu("plan", "s.yaml", "--json").json()
     assert packs(plan) == [(4, 2, 1, "rule of thumb", 4)]
     assert packs(taetpu("plan", "s.yaml", "--pack", "off", "--json").json()) == [(1, 2, 1, "asked for", 1)] * 4
@@ -37,10 +37,9 @@ def test_a_plan_says_how_runs_would_be_packed_and_how_that_was_chosen(taetpu):
     assert re.search(r"\ntime: \S+ \(train steps \S+, evaluation \S+, compiling\s+\S+\), from this\s+machine's", said)
     low, high = plan["time"]["total"]
     assert 0 < low < high
-    assert f"evaluation: {plan['evaluation']['windows']} of 32 validation windows during training" in said
 
 
-def test_a_plan_knows_the_step_time_of_earlier_training(taetpu, here):
+def test_plan_uses_the_step_time_of_earlier_training(taetpu, here):
     study = load_study(here / "s.yaml")
     runs = tuple(study.runs())
     work = Workload(RunGroup(frozenset(), runs), study.sources.prepare(runs[0].config), "float32")
@@ -53,7 +52,7 @@ def test_a_plan_knows_the_step_time_of_earlier_training(taetpu, here):
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_no_way_to_pack_is_a_mistake_and_stores_nothing(taetpu, here, command):
+def test_invalid_pack_option_is_refused(taetpu, here, command):
     code, out, err = taetpu(command, "s.yaml", "--pack", "wide")
     assert (code, out) == (2, "")
     assert "'wide'" in err

@@ -26,7 +26,7 @@ BROKEN = {
 
 @pytest.fixture
 def write(here, text):
-    """`write(arm, ...)`: the tiny study with these arms more, and the planted kinds to name in them."""
+    """`write(arm, ...)`: write the tiny study with additional arms, which may use the kinds of `planted.py`."""
 
     def written(*arms: str) -> None:
         (here / "planted.py").write_bytes(PLANTED.read_bytes())
@@ -35,8 +35,7 @@ def write(here, text):
     return written
 
 
-@pytest.mark.parametrize("command", ["plan", "run"])
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize(("broken", "command"), [*zip(BROKEN, ("plan", "run", "plan"), strict=True)])
 def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, contents, write, broken, command):
     arm, problem, rest = BROKEN[broken]
     write(arm)
@@ -51,7 +50,7 @@ def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, c
 ARMS = ("relu: {model.ffn: relu}", "batch: {train.batch_size: 8}", "mute: {model.mixer.drop_heads: [1]}")
 
 
-def test_the_plan_says_which_arms_share_a_program_and_what_they_keep(taetpu, write):
+def test_plan_states_shared_programs_and_kept_parameters(taetpu, write):
     write(*ARMS)
     arms = {arm["name"]: arm["contract"] for arm in taetpu("plan", "s.yaml", "--json").json()["arms"]}
     programs = {name: arm.pop("program") for name, arm in arms.items()}
@@ -64,14 +63,14 @@ def test_the_plan_says_which_arms_share_a_program_and_what_they_keep(taetpu, wri
 
 
 @pytest.mark.slow
-def test_a_program_has_the_same_name_in_every_process(taetpu, process):
+def test_program_name_is_the_same_in_every_process(taetpu, process):
     def programs(done):
         return [arm["contract"]["program"] for arm in done.json()["arms"]]
 
     assert programs(taetpu("plan", "s.yaml", "--json")) == programs(process("plan", "s.yaml", "--json"))
 
 
-def test_the_difference_of_an_arm(taetpu, here, contents, write):
+def test_diff_shows_changes_of_parameters_and_operations(taetpu, here, contents, write):
     write(*ARMS)
     before = contents(here)
     found = taetpu("plan", "s.yaml", "--diff", "relu", "--json").json()
@@ -97,7 +96,7 @@ def test_the_difference_of_an_arm(taetpu, here, contents, write):
     assert contents(here) == before
 
 
-def test_the_difference_of_an_arm_that_breaks_the_contract_shows_how(taetpu, write):
+def test_diff_explains_a_broken_contract(taetpu, write):
     write("x: {model.mixer.kind: louder}")
     found = taetpu("plan", "s.yaml", "--diff", "x", "--json").json()
     assert list(found["redrawn"]) == ["layers.0.mixer.wq"]
@@ -107,17 +106,17 @@ def test_the_difference_of_an_arm_that_breaks_the_contract_shows_how(taetpu, wri
     assert found["breaks"] in table
 
 
-def test_an_arm_that_differs_in_numbers_alone_has_the_same_program(taetpu):
+def test_arm_that_differs_in_numbers_only_has_the_same_program(taetpu):
     assert "the program is the same; only its input values differ" in taetpu("plan", "s.yaml", "--diff", "low-lr").out
 
 
-def test_the_difference_of_an_unknown_arm_names_the_nearest(taetpu):
+def test_diff_of_an_unknown_arm_suggests_the_nearest(taetpu):
     code, out, err = taetpu("plan", "s.yaml", "--diff", "lowlr")
     assert (code, out) == (2, "")
     assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: Did you mean 'low-lr'? Use one of: low-lr.\n"
 
 
-def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
+def test_metric_of_an_unknown_site_is_refused(taetpu, here, text):
     file, metrics = here / "s.yaml", "metrics: {stream: {kind: activation, site: residul}}"
     file.write_text(text.replace("metrics: {gradient-norm: {every: 6}}", metrics))
     assert metrics in file.read_text()
@@ -128,8 +127,8 @@ def test_a_metric_of_a_site_that_no_arm_has(taetpu, here, text):
     assert "Did you mean 'residual'" in err
 
 
-def test_a_model_that_does_not_fit_into_memory(taetpu, here):
-    """`plan` says so, and `run` refuses it before anything is stored."""
+def test_model_too_large_for_memory_is_refused_by_run(taetpu, here):
+    """`plan` reports it, and `run` refuses it before anything is stored."""
     from taetpu.train.memory import device_bytes_limit
 
     large = ("s.yaml", "--set", "model.dim=131072")

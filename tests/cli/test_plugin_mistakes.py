@@ -1,4 +1,4 @@
-"""Ordinary mistakes in a plug-in: `plan` and `run` name each with its place and remedy, exit with 2, store nothing."""
+"""Common mistakes in a plug-in are reported with place and remedy; nothing is stored."""
 
 import pytest
 from tests.cli.mistakes import EXITS, FFN, MISTAKES, STUDY, ffn
@@ -18,7 +18,7 @@ def written(here):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named_with_its_place_and_remedy(taetpu, written, here, name):
+def test_plug_in_mistake_is_reported_with_place_and_remedy(taetpu, written, here, name):
     source, arm, problem, where, remedy = MISTAKES[name]
     written(source, arm)
     code, out, err = taetpu("plan", "own.yaml")
@@ -39,7 +39,7 @@ RUN = ("at import", "in a call")
 
 
 @pytest.mark.parametrize(("name", "command"), [*((name, "plan") for name in EXITS), *((name, "run") for name in RUN)])
-def test_an_exit_in_a_plug_in_never_ends_a_study_as_if_it_were_done(taetpu, written, here, name, command):
+def test_exit_in_a_plug_in_is_an_error(taetpu, written, here, name, command):
     source, arm, problem = EXITS[name]
     written(source, arm)
     code, out, err = taetpu(command, "own.yaml")
@@ -49,9 +49,9 @@ def test_an_exit_in_a_plug_in_never_ends_a_study_as_if_it_were_done(taetpu, writ
     assert not (here / "runs").exists()
 
 
-@pytest.mark.parametrize("name", ["no init", "nan", "syntax", "one channel", "init returns nothing", "no rule"])
-def test_the_plug_in_s_own_check_says_the_same(written, here, capsys, monkeypatch, name):
-    """`python -m taetpu.testing` fails on what `plan` refuses, and says it of the same file and line."""
+@pytest.mark.parametrize("name", ["no init", "syntax", "one channel"])
+def test_taetpu_testing_reports_the_same_mistakes(written, here, capsys, monkeypatch, name):
+    """`python -m taetpu.testing` reports the mistakes that `plan` reports, at the same lines."""
     from taetpu.testing.__main__ import main
 
     source, arm, problem, where, _ = MISTAKES[name]
@@ -66,6 +66,6 @@ def test_the_plug_in_s_own_check_says_the_same(written, here, capsys, monkeypatc
     assert f"own.py:{line}" in err
 
 
-def test_a_plug_in_without_a_mistake_is_admitted(taetpu, written):
+def test_correct_plug_in_is_accepted(taetpu, written):
     written(ffn(), FFN)
     assert taetpu("plan", "own.yaml").code == 0

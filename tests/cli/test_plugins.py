@@ -1,4 +1,4 @@
-"""Plug-ins through the command: from `taetpu new`'s template to a report, and what a faulty one is told as."""
+"""Plug-ins on the command line: the template of `taetpu new`, faulty plug-ins, edited plug-ins."""
 
 import os
 import shutil
@@ -13,6 +13,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.loading import load_study
 from taetpu.spec.train_config import TrainConfig
+from taetpu.store.documents import from_yaml, to_yaml
 from taetpu.testing import check_component
 from taetpu.train.model_io import open_run
 
@@ -79,7 +80,7 @@ LR = "  lr: {train.optimizer.lr: 1e-2}\n"
 
 @pytest.fixture
 def own(here: Path):
-    """`own(source, arms, train)`: writes `own.yaml`, a study of these arms, and its plug-in `own.py`."""
+    """`own(source, arms, train)`: write the study `own.yaml` with these arms, and its plug-in `own.py`."""
 
     def write(source: str, arms: str, train: str = "") -> Path:
         (here / "own.py").write_text(source)
@@ -92,7 +93,7 @@ def own(here: Path):
 # --- the template ----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_exists_is_overwritten_and_nothing_is_written_beside_it(taetpu, here):
+def test_new_overwrites_nothing(taetpu, here):
     (here / "taken.py").write_text("mine")
     code, _, err = taetpu("new", "taken")
     assert (code, err.splitlines()[:2]) == (2, ["error: file exists", "  where:  taken.py"])
@@ -100,12 +101,26 @@ def test_nothing_that_exists_is_overwritten_and_nothing_is_written_beside_it(tae
     assert not (here / "taken.yaml").exists()
 
 
+def keep_arms(file: Path, *names: str) -> None:
+    """Remove all other arms from a study's file, and train one seed."""
+    data = from_yaml(file.read_bytes(), str(file))
+    data["arms"] = {name: change for name, change in data["arms"].items() if name in names}
+    file.write_bytes(to_yaml({**data, "seeds": 1}))
+
+
 @pytest.mark.slow
-def test_the_template_from_new_to_a_report(taetpu, here):
-    """The plug-in's arms stand beside built-in ones, and its two are trained in one program."""
+def test_the_template_from_new_to_a_report(taetpu, here, contents):
+    """Planning writes nothing, and the two arms of the plug-in are trained in one program."""
     assert taetpu("new", "my-idea").code == 0
+    before = contents(here)
+    done = taetpu("plan", "my-idea.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert "my-idea: 8 arms x 3 seeds, 300 steps" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert contents(here) == before
+    keep_arms(here / "my-idea.yaml", "mine", "leaky", "one-head")
     plan = taetpu("plan", "my-idea.yaml", *SMALL, "--json").json()
-    assert {"mine", "leaky", "one-head"} <= {arm["name"] for arm in plan["arms"]}
+    assert [arm["name"] for arm in plan["arms"]] == ["baseline", "mine", "leaky", "one-head"]
     assert {"mine", "leaky"} in [set(pack["arms"]) for pack in plan["packs"]]
     done = taetpu("run", "my-idea.yaml", *SMALL, "--pack", 9)
     assert done.code == 0, done.err
@@ -144,7 +159,7 @@ REPLACING = f"{AFTER}\n\nimport taetpu.nn.norm\n\ntaetpu.nn.norm.RMSNorm.__call_
     ],
     ids=["import", "syntax", "nothing", "replaces", "built-in", "init", "call", "hook", "metric"],
 )
-def test_a_faulty_plug_in_is_told_with_its_line_and_nothing_is_stored(
+def test_faulty_plug_in_is_reported_with_its_line_and_nothing_is_stored(
     taetpu, own, here, source, arms, train, problem, line
 ):
     own(source, arms, train)
@@ -158,14 +173,14 @@ def test_a_faulty_plug_in_is_told_with_its_line_and_nothing_is_stored(
     assert not (here / "runs").exists()
 
 
-def test_a_faulty_plug_in_named_from_the_working_folder_is_told_alike(taetpu, here):
+def test_faulty_plug_in_is_reported_by_catalog_too(taetpu, here):
     (here / "own.py").write_text("1 / 0\n")
     code, _, err = taetpu("catalog", "after", "--plugin", "own.py")
     assert code == 2
     assert f"where:  {here / 'own.py'}:1" in err
 
 
-def test_what_a_refused_plug_in_replaced_is_put_back(own, here):
+def test_replacements_of_a_refused_plug_in_are_undone(own, here):
     from taetpu.nn.norm import RMSNorm
 
     before = vars(RMSNorm)["__call__"]
@@ -183,7 +198,7 @@ def test_what_a_refused_plug_in_replaced_is_put_back(own, here):
         ("[onw.py]", "there is no plug-in 'onw.py'", "Did you mean 'own.py'?"),
     ],
 )
-def test_plug_ins_that_do_not_go_together(own, here, plugins, problem, remedy):
+def test_conflicting_plug_ins_are_refused(own, here, plugins, problem, remedy):
     file = own(AFTER, ON_AFTER)
     (here / "other.py").write_text(f"{AFTER}\n")
     file.write_text(file.read_text().replace("[own.py]", plugins))
@@ -192,7 +207,7 @@ def test_plug_ins_that_do_not_go_together(own, here, plugins, problem, remedy):
     assert remedy in str(caught.value)
 
 
-def test_a_schedule_without_warm_up_can_be_of_any_length(here):
+def test_schedule_without_warmup_can_have_any_length(here):
     (here / "own.py").write_text(
         "from taetpu.plugin import Component, register\n\n\n"
         '@register("schedule", "flat")\nclass Flat(Component):\n    def lr(self, step, steps, peak):\n'
@@ -205,7 +220,7 @@ def test_a_schedule_without_warm_up_can_be_of_any_length(here):
 # --- edited ones -----------------------------------------------------------------------------------------------------
 
 
-def test_editing_a_plug_in_changes_the_runs_that_use_it_and_no_others(own):
+def test_editing_a_plug_in_changes_only_ids_of_runs_that_use_it(own):
     def ids(source):
         return {run.arm: run.id for run in load_study(own(source, ON_AFTER + LR)).runs()}
 
@@ -214,8 +229,8 @@ def test_editing_a_plug_in_changes_the_runs_that_use_it_and_no_others(own):
     assert ids(AFTER) == first
 
 
-def test_what_is_run_is_what_was_read(here, monkeypatch):
-    """Also where an edit changes neither the file's time nor its size, which is all that Python's bytecode knows."""
+def test_edited_plug_in_is_never_run_from_bytecode(here, monkeypatch):
+    """The edit changes neither the file's time nor its size, by which Python validates bytecode."""
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     file = here / "own.py"
     for factor in (2, 3):
@@ -228,14 +243,14 @@ def test_what_is_run_is_what_was_read(here, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_trained_arm_keeps_its_plug_in(taetpu, own, here, contents):
-    """An edited one is refused, the copy is named, and the copy opens the model."""
-    file = own(AFTER, ON_AFTER)
+def test_trained_arm_keeps_a_copy_of_its_plug_in(taetpu, own, here, contents):
+    """An edited plug-in is refused with the path of the copy, which opens the model."""
+    file = own(AFTER, ON_AFTER, ", metrics: []")
     assert taetpu("run", "own.yaml").code == 0
     (copy,) = (here / "runs/own/plugins").iterdir()
     assert copy.read_text() == AFTER
     before = contents(here / "runs/own/runs")
-    own(AFTER.replace("2 * x", "3 * x"), ON_AFTER)
+    own(AFTER.replace("2 * x", "3 * x"), ON_AFTER, ", metrics: []")
     code, _, err = taetpu("run", "own.yaml")
     assert code == 2
     assert "arm 'own' was trained with another version of its plug-in" in err

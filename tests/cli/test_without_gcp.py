@@ -1,4 +1,4 @@
-"""taetpu without the extra `[gcp]` and without gcloud: what needs neither works, the rest says where to get it."""
+"""Without the extra `[gcp]` or gcloud, commands that need it name the remedy, and others work."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ for words in json.loads(sys.argv[1]):
 print(json.dumps(told))
 """
 BUCKET = ["list --root gs://my-bucket/x", "status gs://my-bucket/x"]
-HERE = ["chips", "list", "plan s.yaml", "catalog", "tpu --help", "tpu zones --type v6e-8", "run s.yaml --root root"]
+HERE = ["chips", "list", "plan s.yaml", "catalog", "tpu --help", "tpu zones --type v6e-8"]
 GCLOUD = [
     "tpu list", "tpu up --type v6e-8 --yes", "tpu up --type v5e-8 --yes", "tpu status", "tpu ssh ls", "tpu sync",
     "tpu run ls", "tpu logs", "tpu stop", "tpu clean", "tpu cost", "tpu gc", "tpu down --yes",
@@ -36,7 +36,7 @@ WITH_GOOGLE = ["tpu up --type v6e-8 --zone us-east5-b --yes", "tpu list", "tpu r
 
 
 def each(*lines: str) -> dict[str, tuple[int, str]]:
-    """Give commands in one process without Google's libraries: exit code and errors of each."""
+    """Run commands in one process without Google's libraries. Return each exit code and stderr."""
     commands = json.dumps([line.split() for line in lines])
     done = subprocess.run([sys.executable, "-c", EACH, commands], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def each(*lines: str) -> dict[str, tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_without_googles_library_only_buckets_are_missing(here):
+def test_only_buckets_require_googles_library(here):
     told = each(*BUCKET, *HERE)
     assert {line: told[line][0] for line in HERE} == dict.fromkeys(HERE, 0), told
     for line in BUCKET:
@@ -54,7 +54,7 @@ def test_without_googles_library_only_buckets_are_missing(here):
 
 
 @pytest.mark.slow
-def test_without_googles_library_machines_are_made_and_used(here, google: FakeGoogle, monkeypatch):
+def test_machines_work_without_googles_library(here, google: FakeGoogle, monkeypatch):
     monkeypatch.setenv("TAETPU_READY_MINUTES", "2")  # sshd starts slowly beside other tests
     told = each(*WITH_GOOGLE)
     assert {line: code for line, (code, _) in told.items()} == dict.fromkeys(WITH_GOOGLE, 0), told
@@ -62,7 +62,7 @@ def test_without_googles_library_machines_are_made_and_used(here, google: FakeGo
 
 
 @pytest.mark.slow
-def test_without_gcloud_every_command_says_where_to_get_it(here, monkeypatch, tmp_path):
+def test_missing_gcloud_is_reported_by_every_command(here, monkeypatch, tmp_path):
     monkeypatch.setenv("TAETPU_PROJECT", "my-project")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", str(tmp_path))

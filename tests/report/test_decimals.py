@@ -1,5 +1,6 @@
 """Effects, intervals and differences have at least as many decimal places as the means, in every output."""
 
+import io
 import re
 import tempfile
 from collections.abc import Iterator
@@ -8,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from tests.stats.conftest import made_study
 
+from taetpu.cli.status import render
 from taetpu.cli.status_model import StudyMonitor
-from taetpu.cli.status_screen import screen
 from taetpu.report import notebook, summary
 from taetpu.report.background import Background, gather_background
 from taetpu.report.contents import Table
@@ -73,9 +75,9 @@ def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(draw
         for table in tables:
             for cell in differences(table):
                 assert min(decimals(cell), default=places) >= places, (table.columns, cell)
-        watched = StudyMonitor(root)
-        watched.update()
-        watch = "\n".join(line.plain for line in screen(list(watched.views.values())))
+        console = Console(file=io.StringIO(), width=80, record=True)
+        console.print(render(StudyMonitor(root).update(), console))
+        watch = console.export_text()
         for text in (markdown(results, Background()), table_text(results), notebook.notebook_html(results, {}), watch):
             assert all(row.effect in text for row in rows if row.effect != "-")
         assert all(f"${row.effect}$" in latex_table(results) for row in rows if row.effect != "-")

@@ -135,6 +135,5 @@ def test_plan_states_the_range_and_compiles_no_program_of_the_study(tmp_path):
     done = subprocess.run([sys.executable, "-c", PLAN], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "time: " in done.stdout
     assert "measured at run" not in done.stdout
-    assert "evaluation: 12 of 32 validation windows during training, all at the end" in done.stdout
     compiled = done.stdout.rpartition("compiled: ")[2]
     assert not any(name in compiled for name in ("advance", "evaluate", "init", "observe", "sample"))

@@ -1,4 +1,4 @@
-"""Trackers with their real libraries, and nobody to talk to: every connection that one tries is noticed."""
+"""Fixtures: trackers with their real libraries and without a network."""
 
 import socket
 from contextlib import suppress
@@ -18,7 +18,7 @@ from taetpu.train.callbacks import Callback
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """No network, and the libraries' own files in a folder of the tests': a proxy that nobody may ask."""
+    """Disable the network by a proxy that must not be contacted, and redirect the libraries' files."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
@@ -42,7 +42,7 @@ def alone(tmp_path_factory):
 
 
 class Told(Callback):
-    """Remembers what a person would be told, and how often runs were trained."""
+    """Records tracker failures and counts training steps."""
 
     def __init__(self):
         self.off, self.trained, self.evaluations = {}, 0, 0
@@ -72,7 +72,7 @@ def study(tmp_path):
 
 @pytest.fixture
 def own(monkeypatch):
-    """Two kinds of the tests': `breaks`, which raises where it is asked to, and `keeps`, one run at a time."""
+    """Register two trackers: `breaks` raises where asked to, `keeps` has one open run at a time."""
     for slot in registry.BUILTIN_MODULES:  # else what is first asked for here would be forgotten after the test
         kinds(slot)
     monkeypatch.setattr(registry, "_KINDS", {slot: dict(known) for slot, known in registry._KINDS.items()})

@@ -1,4 +1,4 @@
-"""What trackers have written, read back: `{metric: {step: value}}` of a run, and the texts that stand there."""
+"""Read the files of trackers as `{metric: {step: value}}`, and their texts."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ def added(points: Points, name: str, step: int, value: float | str) -> None:
 
 
 def stored(run: RunFolder, cut=float) -> Points:
-    """What the store has of a run; `cut` is what a tracker makes of a number."""
+    """Return the stored values of a run, converted by `cut` as by the tracker."""
     points = {
         name: dict(zip(s.step.tolist(), map(cut, s.value.tolist()), strict=True)) for name, s in run.metrics().items()
     }
@@ -32,7 +32,7 @@ def final(run: RunFolder) -> dict[str, float]:
 
 
 def tensorboard(file: Path) -> Points:
-    """The scalars and texts of an event file; every checksum is compared."""
+    """Return the scalars and texts of an event file. Check every checksum."""
     from tensorboardX.proto import event_pb2
     from tensorboardX.record_writer import masked_crc32c
 
@@ -75,7 +75,7 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def wandb(folder: Path) -> tuple[Points, dict, dict]:
-    """Of a run written offline: its history, its config and its summary."""
+    """Return the history, the config and the summary of an offline run."""
     from wandb.proto import wandb_internal_pb2
 
     points, config, summary = {}, {}, {}
@@ -93,7 +93,7 @@ def wandb(folder: Path) -> tuple[Points, dict, dict]:
 
 
 def trackio(file: Path) -> dict[str, Points]:
-    """By name of the run."""
+    """Return the values of all runs by name."""
     found: dict[str, Points] = {}
     with sqlite3.connect(file) as database:
         for run, step, row in database.execute("SELECT run_name, step, metrics FROM metrics ORDER BY id"):

@@ -1,4 +1,4 @@
-"""A tracker that fails or is missing never stops training, and moves no number; Ctrl-C does stop it."""
+"""A failing or missing tracker neither stops training nor changes results."""
 
 import io
 import sys
@@ -40,7 +40,7 @@ def without_libraries(monkeypatch):
 
 
 @pytest.mark.slow
-def test_trackers_that_fail_are_switched_off_and_training_goes_on(study, own, without_libraries, results, plain):
+def test_failing_trackers_are_disabled_and_training_continues(study, own, without_libraries, results, plain):
     folder, told = study(SHORT + BROKEN)
     missing = "is not installed: run `pip install 'taetpu[trackers]'`"
     assert told.off == {
@@ -75,7 +75,7 @@ def test_ctrl_c_in_a_tracker_stops_the_study(study, own, place, results, plain):
 
 
 @pytest.mark.slow
-def test_a_tracker_that_cannot_write_is_off(study, tmp_path):
+def test_tracker_that_cannot_write_is_disabled(study, tmp_path):
     (tmp_path / "root/tiny").mkdir(parents=True)
     (tmp_path / "root/tiny/trackers").write_text("a file where a folder should be")
     _, told = study(SHORT + "trackers: tensorboard\n")
@@ -84,15 +84,15 @@ def test_a_tracker_that_cannot_write_is_off(study, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_an_api_key_nobody_is_asked_for_one(study, alone, monkeypatch):
-    """On a terminal wandb would ask, and wait for an answer."""
+def test_wandb_without_an_api_key_does_not_prompt(study, alone, monkeypatch):
+    """On a terminal, wandb would prompt for a key."""
     monkeypatch.setenv("NETRC", str(alone / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     _, told = study(SHORT + "trackers: {wandb: {mode: online}}\n")
     assert told.off == {"wandb": "no API key was found (Run `wandb login`, or set `mode: offline`)"}
 
 
-def test_a_person_is_told_in_a_line():
+def test_tracker_failure_is_printed_in_one_line():
     out = io.StringIO()
     StudyProgress(Console(file=out)).on_tracker_failed("wandb", "no API key was found")
     assert out.getvalue() == "tracker wandb is switched off: no API key was found; training continues\n"

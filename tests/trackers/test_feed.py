@@ -1,4 +1,4 @@
-"""Runs reach a tracker whole and once: whenever it is named, however few it takes at a time, whatever begins anew."""
+"""Each run reaches a tracker completely and once, also after restarts and with few open runs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from taetpu.trackers.feed import Trackers
 
 
 def whole(folder, own):
-    """Has the tracker that takes one run at a time each of them whole, and once?"""
+    """Check that the tracker with one open run received each run completely and once."""
     assert sorted(own) == ["baseline/0", "baseline/1", "low-lr/0", "low-lr/1"]
     for run in folder.runs():
         tracked, *rows, result = own[f"{run.arm}/{run.seed}"]
@@ -26,7 +26,7 @@ def whole(folder, own):
 
 
 @pytest.mark.slow
-def test_trackers_come_and_go_and_nothing_is_trained_again(study, own, results):
+def test_adding_trackers_trains_nothing_again(study, own, results):
     folder, first = study(STUDY + "trackers: [keeps]\n")
     before, frozen = results(folder), Path(folder.where, "study.yaml").read_bytes()
     assert first.trained
@@ -44,7 +44,7 @@ def test_trackers_come_and_go_and_nothing_is_trained_again(study, own, results):
 
 @pytest.fixture
 def followed(tmp_path):
-    """A run that is moved on by hand, its trackers, and the event file of the first."""
+    """A run that tests extend, its trackers, and its event file."""
     folder = StudyFolder(open_store(tmp_path), "toy")
     run = folder.run("baseline", 0, "0" * 8)
     run.start({"config": {"model": {"layers": []}, "train": {}}})
@@ -58,7 +58,7 @@ def events(run) -> reading.Points:
     return reading.tensorboard(file)
 
 
-def test_a_pack_that_begins_anew_leaves_nothing_of_its_first_time(followed):
+def test_restarted_pack_leaves_no_rows_of_its_first_start(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5, 10], [1.0, 2.0])})
     run.write_sample(10, "first")
@@ -73,7 +73,7 @@ def test_a_pack_that_begins_anew_leaves_nothing_of_its_first_time(followed):
     assert (found["train/loss"], "sample" in found, off) == ({20: 3.0}, False, {})
 
 
-def test_numbers_that_are_none_are_shown_as_they_are(followed):
+def test_non_finite_numbers_are_shown(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5, 10], [float("nan"), float("inf")])})
     run.finish({"outcome": "diverged", "metrics": {"train/loss": float("nan"), "lr": 1.0}})
@@ -85,7 +85,7 @@ def test_numbers_that_are_none_are_shown_as_they_are(followed):
     assert "final/train/loss" not in found
 
 
-def test_a_damaged_store_switches_trackers_off_and_nothing_else(followed):
+def test_damaged_store_disables_trackers_only(followed):
     run, trackers, off = followed
     run.append(0, 10, {"train/loss": ([5], [1.0])})
     Path(run.where, "metrics/0-10.json").write_text("damaged")
@@ -106,7 +106,7 @@ def test_a_damaged_store_switches_trackers_off_and_nothing_else(followed):
         ("trackers: 3", "3 is neither a list of kinds nor a mapping", "trackers"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(tmp_path, written, problem, where):
+def test_mistake_is_reported_with_its_line(tmp_path, written, problem, where):
     (tmp_path / "s.yaml").write_text(STUDY + written)
     with pytest.raises(UserError) as caught:
         load_study(tmp_path / "s.yaml")
@@ -114,7 +114,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path, written, problem, where):
     assert (".".join(map(str, caught.value.path)), caught.value.line) == (where, 9)
 
 
-def test_what_may_stand_there(tmp_path):
+def test_checker_of_commands_accepts_valid_lines(tmp_path):
     forms = {
         "trackers: tensorboard": ["tensorboard"],
         "trackers: [tensorboard, wandb]": ["tensorboard", "wandb"],

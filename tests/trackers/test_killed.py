@@ -1,4 +1,4 @@
-"""Killed with -9 while trackers are written, and started again: every step is there, and once."""
+"""After SIGKILL and a restart, trackers have each step exactly once."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 @pytest.mark.slow
-def test_killed_twice_every_library_has_each_step_once(tmp_path, alone):
+def test_study_killed_twice_has_each_step_once_in_every_library(tmp_path, alone):
     (tmp_path / "study.yaml").write_text(LONGER + TRACKERS)
     root = tmp_path / "root/small"
     for moment in ("100-150", "300-350"):
@@ -61,7 +61,7 @@ def test_killed_twice_every_library_has_each_step_once(tmp_path, alone):
     assert (len(runs), of_wandb, of_trackio) == (4, {}, {})
 
 
-def test_what_a_server_has_is_not_sent_again():
+def test_rows_on_the_server_are_not_sent_again():
     class Theirs:
         starting_step = 11  # the server's last step is 10
 

@@ -1,4 +1,4 @@
-"""What the real libraries write is what is stored, of every run at every step, however often the study was stopped."""
+"""The real libraries receive the stored values of every run and step, also after interruptions."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ trackers:
 
 
 class Stopping(Callback):
-    """Ctrl-C when the runs are evaluated at a step."""
+    """Press Ctrl-C when the runs are evaluated at a step."""
 
     def __init__(self, step):
         self.step = step
@@ -45,7 +45,7 @@ def tracked(request, study, alone):
     return folder, alone / "TRACKIO_DIR" / f"{name}.db"
 
 
-def test_every_library_has_what_is_stored(tracked):
+def test_every_library_receives_the_stored_values(tracked):
     folder, database = tracked
     of_trackio = reading.trackio(database)
     for run in folder.runs():

@@ -1,4 +1,4 @@
-"""A study that goes on while it is watched."""
+"""A study that grows during a test."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from taetpu.store.study import StudyFolder
 
 
 class Growing:
-    """A study of two arms on two seeds whose runs are moved on by hand."""
+    """A study with two arms and two seeds, whose runs are written by tests."""
 
     def __init__(self, root: Path, name: str = "toy"):
         self.folder = StudyFolder(open_store(root), name)
@@ -25,7 +25,7 @@ class Growing:
         return run
 
     def train(self, arm: str, seed: int, start: int, end: int, every: int = 10, **times: float) -> None:
-        """Steps of a run; its loss at a step is `1 / step`. `times` are noted at its end."""
+        """Store steps of a run. Its loss is `1 / step`. `times` are recorded at the last step."""
         steps = list(range(start + every, end + 1, every))
         noted = {name: ([end], [value]) for name, value in times.items()}
         self.run(arm, seed).append(start, end, {"train/loss": (steps, [1 / step for step in steps])}, noted)

@@ -16,7 +16,7 @@ TOKEN = "secret"
 def serving(root, port: int = 0) -> Iterator[int]:
     """A server at a port of 127.0.0.1; 0 is a free one."""
     config = uvicorn.Config(
-        Server(Root(str(root)), TOKEN, period=0.05).app(), port=port, log_level="error", timeout_graceful_shutdown=1
+        Server(Root(str(root)), TOKEN).app(), port=port, log_level="error", timeout_graceful_shutdown=1
     )
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run)

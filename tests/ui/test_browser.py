@@ -1,4 +1,4 @@
-"""The live page in a real browser, while a study grows under it."""
+"""The live page in a real browser during training."""
 
 import json
 
@@ -19,13 +19,13 @@ def address(port: int, path: str) -> str:
 
 
 def points(growing) -> dict[str, list]:
-    """What the store holds of the training loss, by run."""
+    """Return the stored training losses of each run."""
     found = {run.key: run.metrics()["train/loss"] for run in growing.folder.runs()}
     return {key.partition("/")[2]: [series.step.tolist(), series.value.tolist()] for key, series in found.items()}
 
 
 def shown(page) -> dict[str, list]:
-    """What the page knows of it."""
+    """Return the training losses of each run in the page."""
     runs = page.evaluate(f"{STATE}?.runs ?? {{}}")
     return {key: run["series"]["train/loss"] for key, run in runs.items() if "train/loss" in run["series"]}
 
@@ -37,7 +37,7 @@ def wait_until_shown(page, growing) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, opened) -> None:
+def test_page_follows_the_store(growing, tmp_path, opened) -> None:
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
         page = opened(address(port, f"study/{HERE}"), offline=False)
@@ -53,7 +53,7 @@ def test_the_page_holds_what_the_store_holds_as_it_grows(growing, tmp_path, open
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growing, tmp_path, opened) -> None:
+def test_restarted_server_neither_loses_nor_duplicates_points(growing, tmp_path, opened) -> None:
     growing.train("baseline", 0, 0, 100)
     with serving(tmp_path) as port:
         page = opened(address(port, f"study/{HERE}"), offline=False)
@@ -74,7 +74,7 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_no_point(growi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "dark"), (PHONE, "light")])
-def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width: int, scheme: str) -> None:
+def test_every_page_fits_and_is_accessible(growing, tmp_path, opened, width: int, scheme: str) -> None:
     for arm in ("baseline", "other"):
         for seed in (0, 1):
             growing.train(arm, seed, 0, 100)
@@ -91,7 +91,7 @@ def test_every_page_fits_and_can_be_read_by_all(growing, tmp_path, opened, width
 
 
 @pytest.mark.slow
-def test_a_root_without_studies_says_so_until_one_comes(tmp_path, opened) -> None:
+def test_empty_root_says_so_until_a_study_appears(tmp_path, opened) -> None:
     with serving(tmp_path) as port:
         page = opened(address(port, ""), offline=False)
         page.get_by_text("There is no study here yet.").wait_for()

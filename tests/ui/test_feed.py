@@ -1,4 +1,4 @@
-"""A page that folds the messages of a feed has what the store has, however often it or the server was cut off."""
+"""A page that folds the messages of a feed has all stored values, also after interruptions."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from taetpu.ui.feed import MAX_MESSAGES, MAX_POINTS, Feed, thin_series
 
 
 class Page:
-    """What the browser does: `fold` in live.js."""
+    """The browser's page, as `fold` in live.js."""
 
     def __init__(self):
         self.cursor, self.state, self.doubled = None, {"runs": {}, "effects": {}, "study": {}}, 0
@@ -54,7 +54,7 @@ def _copy(series):
     return {name: (list(steps), list(values)) for name, (steps, values) in series.items()}
 
 
-def test_what_is_stored_is_told_once(growing: Growing) -> None:
+def test_stored_points_are_sent_once(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     growing.train("baseline", 0, 0, 20)
     feed.poll()
@@ -69,7 +69,7 @@ def test_what_is_stored_is_told_once(growing: Growing) -> None:
     assert (page.steps("baseline", 0), page.steps("other", 1)) == ([10, 20, 30, 40], [10])
 
 
-def test_how_a_device_is_used_is_told_in_words_when_it_changes(growing: Growing) -> None:
+def test_device_usage_is_sent_when_it_changes(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     noted = {"seconds": 1.0, "utilisation": 0.413, "memory_bytes": 3 * 2**30, "memory_limit": 16 * 2**30}
     growing.train("baseline", 0, 0, 20, **noted)
@@ -107,7 +107,7 @@ def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing)
     assert {run["status"] for run in page.state["runs"].values()} == {"done"}
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_takes_back_what_it_lost(growing: Growing) -> None:
+def test_points_lost_by_a_resume_are_removed_from_the_page(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     growing.train("baseline", 0, 0, 20)
     growing.train("baseline", 0, 20, 40)
@@ -125,7 +125,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_takes_back_what_it_lost(growing: G
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(["train", "take", "server", "page", "cut"]), max_size=25))
-def test_whatever_is_cut_off_no_point_is_lost_or_there_twice(tmp_path_factory, events: list[str]) -> None:
+def test_no_interruption_loses_or_duplicates_points(tmp_path_factory, events: list[str]) -> None:
     growing = Growing(tmp_path_factory.mktemp("study"))
     growing.train("baseline", 0, 0, 10)
     feed, page, reached = Feed(growing.folder), Page(), 10
@@ -148,7 +148,7 @@ def test_whatever_is_cut_off_no_point_is_lost_or_there_twice(tmp_path_factory, e
     assert page.steps("baseline", 0) == list(range(10, reached + 1, 10))
 
 
-def test_a_page_that_was_away_for_too_long_gets_all_anew(growing: Growing) -> None:
+def test_page_with_an_old_cursor_receives_the_whole_state(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     growing.train("baseline", 0, 0, 10)
     feed.poll()
@@ -161,7 +161,7 @@ def test_a_page_that_was_away_for_too_long_gets_all_anew(growing: Growing) -> No
     assert page.steps("baseline", 0) == [10, 20]
 
 
-def test_a_damaged_file_is_said_and_does_not_stop_the_others(growing: Growing) -> None:
+def test_damaged_segment_is_reported_and_read_again_once_repaired(growing: Growing) -> None:
     feed, page = Feed(growing.folder), Page()
     growing.train("baseline", 0, 0, 10)
     feed.poll()
@@ -190,7 +190,7 @@ def test_thinning_keeps_ends_extremes_and_order(length: int) -> None:
     assert kept == values[steps].tolist()
 
 
-def test_thinning_leaves_out_what_is_no_number() -> None:
+def test_thinning_omits_missing_values() -> None:
     values: list[float | None] = [None] * 5000
     values[2500] = 3.0
     steps, kept = thin_series(list(range(5000)), values)
@@ -198,8 +198,8 @@ def test_thinning_leaves_out_what_is_no_number() -> None:
     assert len(steps) <= 3
 
 
-def test_one_damaged_run_costs_no_other(growing) -> None:
-    """It is named at every look, the others are told, and comes itself once it is mended."""
+def test_damaged_run_does_not_hide_other_runs(growing) -> None:
+    """Every poll reports the damaged run and sends the others. Once repaired, the run is sent too."""
     feed = Feed(growing.folder)
     for seed in (0, 1):
         growing.train("baseline", seed, 0, 100)
@@ -218,8 +218,8 @@ def test_one_damaged_run_costs_no_other(growing) -> None:
     assert [len(state.series["train/loss"][0]) for state in feed.runs.values()] == [10, 10]
 
 
-def test_the_series_that_shows_the_primary_metric_is_told_as_soon_as_it_is_known(growing) -> None:
-    """While runs train on a sample of the validation split, that sample; in the end the primary metric itself."""
+def test_shown_metric_follows_the_recorded_series(growing) -> None:
+    """While runs train, the sampled metric is shown, and at the end the primary metric."""
     study = growing.folder.read_study()
     growing.folder.write_study({**study, "measure": {"primary": "val/accuracy"}}, replace=True)
     feed = Feed(growing.folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from taetpu.cli.options import MachineOptions
-from taetpu.cli.output import log, wrap_lines
+from taetpu.cli.output import log, wrap
 from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
     if options.kind is None:
         raise UserError("missing --type", remedy="Name a slice, such as v6e-8; `taetpu chips` lists them.")
     if options.spot and options.reservation:
-        raise UserError("--spot and --reservation exclude each other", remedy="Give one of them.")
+        raise UserError("--spot and --reservation exclude each other", remedy="Use only one of them.")
     hours = settings.max_hours if options.max_hours is None else options.max_hours
     if not SHORTEST_HOURS <= hours <= LONGEST_HOURS:
         problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
@@ -136,7 +136,7 @@ def confirm(
     Raises:
         UserError: if a question is necessary and standard input is not a terminal.
     """
-    log(wrap_lines(plan))
+    log("\n".join(wrap(line, hanging=4) for line in plan.splitlines()))
     if dry_run:
         log("dry run: nothing was changed")
         if commands:
@@ -189,15 +189,12 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
-    """Print the plan of a machine and the command that creates it. Commands for other zones are printed as comments."""
+    """Print the plan of a machine, and the command that creates it in the first zone."""
     from taetpu.cloud.provision import creation_command
 
-    first, *others = (creation_command(spec, zone, settings) for zone in zones)
     confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
     typer.echo("# Use it now: it contains the time of deletion. Later, repeat --dry-run.")
-    print_commands([first])
-    for one in others:
-        typer.echo(f"# or, if there is no capacity: {one.shown}")
+    print_commands([creation_command(spec, zones[0], settings)])
 
 
 @contextmanager
@@ -249,7 +246,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     machines = list_machines()
     there = sorted((one for one in machines if one.name == wanted), key=lambda one: one.state != "ready")
     if not there:
-        hint = suggest(wanted, (one.name for one in machines)) if machines else "`taetpu tpu up` creates one."
+        hint = suggest(wanted, (one.name for one in machines)) if machines else "Create one with `taetpu tpu up`."
         raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
     check_one([one for one in there if one.state == "ready"])
     return there[0]
@@ -269,7 +266,7 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
     machine = find_machine(settings, name)
     if machine.state != "ready":
         problem = f"{machine.name} in {machine.zone} is {machine.state} ({machine.detail})"
-        raise CloudError(problem, remedy="`taetpu tpu up` waits for it.")
+        raise CloudError(problem, remedy="Wait for it with `taetpu tpu up`.")
     return Hosts.configure(machine, settings.user, settings.project)
 
 

@@ -58,7 +58,7 @@ def create_bucket(
     """
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import change
-    from taetpu.cloud.labels import OWNER, label_value
+    from taetpu.cloud.labels import label_value
     from taetpu.cloud.provision import default_account
     from taetpu.store.gcs_client import check_bucket_name
 
@@ -66,10 +66,8 @@ def create_bucket(
     name, place = check_bucket_name(name or settings.bucket), region or settings.default_region
     account = settings.service_account or default_account(settings.project)
     lines = [bucket.create_command(name, place), bucket.label_command(name, label_value(settings.owner))]
-    if found := bucket.describe(name):
+    if bucket.describe(name):
         log(f"gs://{name} exists")
-        if not found.get("labels", {}).get(OWNER):
-            log(f"it has no owner. If it is yours, `{lines[1].shown}` lets `bucket delete` delete it")
         lines = []
     lines.append(bucket.grant_command(name, account))
     rate = f"${bucket.STANDARD_RATE:.3f} per GB and month in most US regions ({bucket.RATE_DATE})"
@@ -94,7 +92,7 @@ def bucket_status(name: Bucket = None, as_json: AsJson = False) -> None:
     name = name or settings.bucket
     found = bucket.describe(name)
     if found is None:
-        raise CloudError(f"gs://{name} is not in {settings.project}", remedy="`taetpu bucket create` creates it.")
+        raise CloudError(f"gs://{name} is not in {settings.project}", remedy="Create it with `taetpu bucket create`.")
     size = bucket.usage(name)
     cells = {"bucket": name, "region": found.get("location", "").lower(), "bytes": size}
     cells["usd_per_month"] = round(size / 1e9 * bucket.STANDARD_RATE, 2)
@@ -166,7 +164,7 @@ def build_image(
 
 
 @image_app.command("list")
-def list_images(as_json: AsJson = False) -> None:
+def list_images() -> None:
     """List the images in the project's repository.
 
     Example: taetpu image list
@@ -175,9 +173,7 @@ def list_images(as_json: AsJson = False) -> None:
 
     settings = read_settings()
     found = [] if image.repository_commands(settings) else image.list_images(settings)
-    if as_json:
-        print_json(found)
-    elif found:
+    if found:
         rows = [(one["package"].rpartition("/")[2], one.get("tags") or (), one.get("createTime", "")) for one in found]
         print_table([{"image": name, "tags": ", ".join(tags), "created": made} for name, tags, made in rows])
     else:

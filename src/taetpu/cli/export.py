@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from taetpu.cli.options import Spot, StudyOptions, integer, takes_options, to_argv
-from taetpu.cli.output import log
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ class ExportOptions(StudyOptions):
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: named after the study.")] = (
         None
     )
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists and differs.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +81,8 @@ def slurm(options: ExportOptions) -> None:
     study, root = load_study(options.study, options.sets or []), _shared_root(options.root)
     file = options.out or Path(f"{study.name}.slurm.sh")
     logs = file.parent / f"{study.name}-slurm"
-    _write(file, slurm_script(_share(options, study, root), options.study, logs), options.force)
+    _write(file, slurm_script(_share(options, study, root), options.study, logs))
     logs.mkdir(parents=True, exist_ok=True)  # without it, Slurm ends tasks silently
-    _warn_of_idle_shards(study, options.shards)
     _print_next(f"sbatch {file}", root, study)
 
 
@@ -101,9 +99,7 @@ def skypilot(options: SkyPilotOptions) -> None:
         remedy = "Use --install 'taetpu[gcp,tpu] @ git+https://github.com/OWNER/taetpu@COMMIT'."
         raise UserError("missing --install, the package for the machines", path=("--install",), remedy=remedy)
 
-    def task(share: "Share", base: Path, names: list[str], tpu: "Slice") -> str:
-        return skypilot_task(share, base, names, tpu, options.install, options.spot)
-
+    task = partial(skypilot_task, install=options.install, spot=options.spot)
     _export_to_cloud(options, task, "sky.yaml", f"sky jobs launch --num-jobs {options.shards}")
 
 
@@ -118,9 +114,8 @@ def kueue(options: KueueOptions) -> None:
     """
     from taetpu.study.export import kueue_job
 
-    def job(share: "Share", base: Path, names: list[str], tpu: "Slice") -> str:
-        return kueue_job(share, base, names, tpu, options.image, options.queue, options.service_account, options.spot)
-
+    account = options.service_account
+    job = partial(kueue_job, image=options.image, queue=options.queue, account=account, spot=options.spot)
     _export_to_cloud(options, job, "kueue.yaml", "kubectl apply -f")
 
 
@@ -144,9 +139,8 @@ def _export_to_cloud(
     base, names = study_files(study, options.study)
     root, tpu = _bucket_root(options.root), parse_slice(options.tpu)
     file = options.out or Path(f"{study.name}.{ending}")
-    _write(file, text(_share(options, study, root), base, names, tpu), options.force)
+    _write(file, text(_share(options, study, root), base, names, tpu))
     _print_cost(tpu, options)
-    _warn_of_idle_shards(study, options.shards, tpu)
     _print_next(f"{command} {file}", root, study)
 
 
@@ -163,41 +157,8 @@ def _print_cost(tpu: "Slice", options: CloudOptions) -> None:
     from taetpu.core.chips import table_date
 
     rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, options.spot).usd) is not None]
-    if rates:
-        most = max(rates) * tpu.chips * options.shards
-        typer.echo(f"cost: at most ${most:,.2f}/h for {options.shards} x {tpu.name} (rates of {table_date()})")
-    else:
-        typer.echo(f"cost: unknown, no rate of {tpu.name} is published (rates of {table_date()})")
-
-
-def _warn_of_idle_shards(study: "Study", shards: int, tpu: "Slice | None" = None) -> None:
-    """Print a warning if there are more shards than packs."""
-    packs = _count_packs(study, tpu)
-    if shards > packs:
-        where = tpu.name if tpu else "this machine"
-        log(f"warning: {shards} shards, but only {packs} packs on {where}: use --shards {packs}")
-
-
-def _count_packs(study: "Study", tpu: "Slice | None") -> int:
-    """Return the number of packs in the study's largest stage, on a slice or (with None) on this machine."""
-    from taetpu.core.runtime import prepare_jax
-
-    prepare_jax(cpu=tpu is not None)
-    from taetpu.study.arms import list_arms
-    from taetpu.study.tuning import trial_study
-    from taetpu.tpu.group_plan import plan_group
-    from taetpu.train.layout import AUTO, group_runs
-    from taetpu.train.pack_plan import plan_packs
-
-    study = study.changed(arms=list_arms(study))
-    stages = [study.runs(), *([trial_study(study).runs()] if study.tune else [])]
-    sources = study.sources
-    if tpu is None:
-        return max(len(plan_packs(runs, [sources.prepare(run.config) for run in runs])) for runs in stages)
-    return max(
-        sum(plan_group(tpu, one, sources.prepare(one.runs[0].config), AUTO).packs for one in group_runs(runs))
-        for runs in stages
-    )
+    usd = f"at most ${max(rates) * tpu.chips * options.shards:,.2f}/h" if rates else "unknown"
+    typer.echo(f"cost: {usd} for {options.shards} x {tpu.name} (rates of {table_date()})")
 
 
 def _shared_root(root: str | None) -> str:
@@ -206,17 +167,12 @@ def _shared_root(root: str | None) -> str:
     Raises:
         UserError: if the root is a folder that is local to each node.
     """
-    from taetpu.store.backend import default_root
-    from taetpu.store.gcs_client import parse_address
-
-    named = default_root(root)
-    if found := parse_address(named):
-        return str(found)
+    address, named = _root_address(root)
     path = Path(named).resolve()
-    if any(path.is_relative_to(folder) for folder in LOCAL):
+    if address is None and any(path.is_relative_to(folder) for folder in LOCAL):
         remedy = "Use a folder on a shared file system, or gs://BUCKET/FOLDER."
         raise UserError(f"{path} is local to each node", path=("--root",), remedy=remedy)
-    return str(path)
+    return address or str(path)
 
 
 def _bucket_root(root: str | None) -> str:
@@ -225,28 +181,34 @@ def _bucket_root(root: str | None) -> str:
     Raises:
         UserError: if the root is not in a bucket.
     """
+    address, named = _root_address(root)
+    if address is None:
+        remedy = "Use gs://BUCKET/FOLDER; `taetpu bucket create` creates a bucket."
+        raise UserError(f"machines in the cloud cannot read the folder {named!r}", path=("--root",), remedy=remedy)
+    return address
+
+
+def _root_address(root: str | None) -> tuple[str | None, str]:
+    """Return the address of the root if it is in a bucket, and the root as it is named."""
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 
     named = default_root(root)
-    if found := parse_address(named):
-        return str(found)
-    remedy = "Use gs://BUCKET/FOLDER; `taetpu bucket create` creates a bucket."
-    raise UserError(f"machines in the cloud cannot read the folder {named!r}", path=("--root",), remedy=remedy)
+    found = parse_address(named)
+    return (str(found) if found else None), named
 
 
-def _write(file: Path, text: str, force: bool) -> None:
+def _write(file: Path, text: str) -> None:
     """Write the file of a job.
 
     Raises:
-        UserError: if the file exists with different content and `force` is not set.
+        UserError: if the file exists with different content.
     """
     from taetpu.core import disk
 
-    if file.exists() and not force and file.read_bytes() != text.encode():
-        raise UserError(
-            "file exists with other content", file=file, remedy="Use --force to overwrite it, or another --out."
-        )
+    if file.exists() and file.read_bytes() != text.encode():
+        remedy = "Delete it, or use another --out."
+        raise UserError("file exists with other content", file=file, remedy=remedy)
     disk.write_file(file, text.encode(), replace=True)
     typer.echo(f"wrote {file}")
 

@@ -1,15 +1,20 @@
-"""`taetpu tpu ssh | sync | run | logs | stop | clean`: work with shells, files and jobs on a machine's hosts."""
+"""Work with shells, files and jobs on a machine's hosts.
 
-import shlex
+`taetpu tpu ssh | sync | run | logs | stop | clean` copy the whole project, `taetpu dev` copies single files.
+"""
+
+import os
 import signal
 import sys
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taetpu.cli.cloud import find_hosts, read_settings, select_hosts
-from taetpu.cli.options import DryRun, Tpu, Workers, integer, number
+from taetpu.cli.options import Tpu, Workers, integer, number
 from taetpu.cli.output import log
 from taetpu.core.errors import Failed, UserError
 
@@ -28,6 +33,8 @@ DEBUG = {
 }  # fmt: skip
 """Environment variables of a job started with `--debug`. `{job}` is the job's folder on the host."""
 FETCHED = "taetpu-debug"
+POLL = 0.5
+"""Seconds between scans of the project for `sync --watch`."""
 
 Debug = Annotated[
     bool,
@@ -37,6 +44,7 @@ Debug = Annotated[
     ),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; `tpu logs -f` shows the log.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Repeat after each local change until Ctrl-C.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="The job. Default: the newest.")]
 
 
@@ -48,16 +56,33 @@ def ssh(context: typer.Context, tpu: Tpu = None, worker: Annotated[int, integer(
     sys.exit(find_hosts(read_settings(), tpu).enter(worker, command_words(context)))
 
 
-def sync(tpu: Tpu = None, worker: Workers = "all", dry_run: DryRun = False) -> None:
-    """Copy this project to the hosts, except for files that git ignores. Files deleted here are deleted there.
+def sync(tpu: Tpu = None, worker: Workers = "all", watch: Watch = False) -> None:
+    """Copy this project to the hosts, once or after each change.
 
-    Files that jobs wrote are kept. While a job runs nothing is deleted.
+    Files that git ignores are not copied. Files deleted here are deleted there, unless a job runs. Files that jobs
+    wrote are kept.
 
-    Example: taetpu tpu sync
+    Example: taetpu tpu sync --watch
     """
+    from taetpu.cloud import transfer
+    from taetpu.cloud.ssh import Unreachable
+
     _, hosts, workers = select_hosts(tpu, worker)
-    for line in sync_project(hosts, workers, dry_run=dry_run):
-        typer.echo(line)
+    root, before = transfer.project_folder(Path.cwd()), None
+    while True:
+        now = {name: (root / name).lstat().st_mtime_ns for name in transfer.list_files(root)}
+        if now != before:
+            try:
+                for line in sync_project(hosts, workers):
+                    typer.echo(line)
+                before = now
+            except Unreachable as error:
+                if not watch:
+                    raise
+                log(f"{error.problem}; retrying")
+        if not watch:
+            return
+        time.sleep(POLL)
 
 
 def run(
@@ -66,7 +91,6 @@ def run(
     worker: Workers = "all",
     detach: Detach = False,
     debug: Debug = False,
-    dry_run: DryRun = False,
 ) -> None:
     """Copy this project to the hosts and run a command there.
 
@@ -76,15 +100,11 @@ def run(
     """
     words = command_words(context)
     if not words:
-        raise UserError("missing COMMAND", remedy="taetpu tpu run python train.py --lr 3e-4")
+        raise UserError("missing COMMAND", remedy="Write e.g. `taetpu tpu run python train.py --lr 3e-4`.")
     settings, hosts, workers = select_hosts(tpu, worker)
-    if not dry_run:
-        check_idle(hosts, workers)
-    for line in sync_project(hosts, workers, dry_run=dry_run):
+    check_idle(hosts, workers)
+    for line in sync_project(hosts, workers):
         typer.echo(line)
-    if dry_run:
-        log(f"would run `{shlex.join(words)}` on {len(workers)} host(s) of {hosts.name}")
-        return
     run_job(settings, hosts, [words], workers, detach=detach, debug=debug)
 
 
@@ -112,7 +132,6 @@ def stop(
     tpu: Tpu = None,
     worker: Workers = "all",
     grace: Annotated[float, number(help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
-    dry_run: DryRun = False,
 ) -> None:
     """Stop a job by SIGTERM, then SIGKILL.
 
@@ -126,8 +145,6 @@ def stop(
     running = [one["name"] for one in jobs.running(hosts, workers)]
     if not (name := job or (running[-1] if running else "")):
         log(f"no job runs on {hosts.name}")
-    elif dry_run:
-        log(f"would stop {name} on {hosts.name}")
     else:
         ended = jobs.stop(hosts, name, workers, grace=grace)
         log(f"{name}: {', '.join(f'worker {number} {describe(one)}' for number, one in ended.items())}")
@@ -137,7 +154,6 @@ def clean(
     job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Jobs; default: all that have ended.")] = None,
     tpu: Tpu = None,
     worker: Workers = "all",
-    dry_run: DryRun = False,
 ) -> None:
     """Delete the folders of jobs that have ended, with their logs.
 
@@ -146,13 +162,8 @@ def clean(
     from taetpu.cloud import jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    if dry_run:
-        states = jobs.state(hosts, workers).values()
-        gone = sorted({one["name"] for host in states for one in host["jobs"] if one["state"] != "running"})
-        gone = [name for name in gone if not job or name in job]
-    else:
-        gone = jobs.clean(hosts, job or [], workers)
-    log(f"{'would delete' if dry_run else 'deleted'} {', '.join(gone)}" if gone else "no job has ended")
+    gone = jobs.clean(hosts, job or [], workers)
+    log(f"deleted {', '.join(gone)}" if gone else "no job has ended")
 
 
 def register(app: typer.Typer) -> None:
@@ -163,7 +174,135 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-# --- shared with `taetpu dev` ---------------------------------------------------------------------------------------
+# --- `taetpu dev` -----------------------------------------------------------------------------------------------------
+
+dev_app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
+
+NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; default: the project.")]
+
+
+@dev_app.command()
+def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
+    """Copy files and folders to the hosts, to the same paths.
+
+    Example: taetpu dev mount train.py models/
+    """
+    _, hosts, workers = select_hosts(tpu, worker)
+    for line in _send(hosts, paths or [], workers):
+        typer.echo(line)
+
+
+@dev_app.command("run", context_settings=COMMAND, options_metavar=FILES)
+def dev_run(
+    context: typer.Context, tpu: Tpu = None, worker: Workers = "all", detach: Detach = False, debug: Debug = False
+) -> None:
+    """Copy Python files to the hosts and run them. `+` separates files with their arguments.
+
+    Example: taetpu dev run prepare.py --size 10 + train.py --lr 3e-4
+    """
+    _run_files(command_words(context), tpu, worker, detach=detach, debug=debug)
+
+
+@dev_app.command("run-all", context_settings=COMMAND, options_metavar=FILES)
+def run_all(context: typer.Context, tpu: Tpu = None, worker: Workers = "all") -> None:
+    """Copy Python files, run them, and delete the copies.
+
+    Example: taetpu dev run-all train.py --steps 10
+    """
+    _run_files(command_words(context), tpu, worker, scrap=True)
+
+
+def _run_files(
+    words: list[str], tpu: str | None, worker: str, *, detach: bool = False, debug: bool = False, scrap: bool = False
+) -> None:
+    """Copy Python files to the hosts and run them. If `scrap` is set, delete the copies at the end."""
+    settings, hosts, workers = select_hosts(tpu, worker)
+    commands, files = _parse(words)
+    check_idle(hosts, workers)
+    _send(hosts, files, workers)
+    try:
+        run_job(settings, hosts, commands, workers, detach=detach, debug=debug)
+    except Failed:
+        if scrap:
+            _delete(hosts, files, workers)
+        raise
+    if scrap:
+        _delete(hosts, files, workers)
+
+
+@dev_app.command("sync")
+def dev_sync(tpu: Tpu = None, worker: Workers = "all", watch: Watch = False) -> None:
+    """Copy this project to the hosts, as `taetpu tpu sync` does.
+
+    Example: taetpu dev sync --watch
+    """
+    sync(tpu, worker, watch)
+
+
+@dev_app.command()
+def scrap(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
+    """Delete the copies of files and folders from the hosts.
+
+    Without PATH, delete the whole project there. Local files are never deleted.
+
+    Example: taetpu dev scrap train.py
+    """
+    _, hosts, workers = select_hosts(tpu, worker)
+    _delete(hosts, paths or [], workers)
+
+
+def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
+    """Split words such as `a.py 1 + b.py 2` into commands. Return the commands and their files.
+
+    Raises:
+        UserError: if no file is named or a file does not exist.
+    """
+    ends = [-1, *(number for number, word in enumerate(words) if word == NEXT), len(words)]
+    groups = [words[a + 1 : b] for a, b in pairwise(ends)]
+    if not all(groups):
+        raise UserError("missing FILE", remedy="Write e.g. `taetpu dev run a.py --lr 1 + b.py`.")
+    for first, *_ in groups:
+        if not Path(first).exists():
+            raise UserError("no such file", file=first, remedy="Run other programs with `taetpu tpu run COMMAND`.")
+    return [["python", *group] for group in groups], [first for first, *_ in groups]
+
+
+def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
+    """Copy the given paths, or the whole project if there are none, to the hosts. Return the changed paths."""
+    from taetpu.cloud import transfer
+
+    if not paths:
+        return sync_project(hosts, workers)
+    root = transfer.project_folder(Path.cwd())
+    for path in paths:
+        if not os.path.lexists(path):
+            raise UserError("no such file or folder", file=path, remedy="Name a path in this project.")
+    names = [name for path in _relative(root, paths) for name in _files(root, path)]
+    return transfer.send(hosts, root, names, transfer.remote_folder(root), workers)
+
+
+def _delete(hosts: "Hosts", paths: list[str], workers: list[int]) -> None:
+    """Delete the copies of the given paths, or of the whole project if there are none, from the hosts."""
+    from taetpu.cloud import transfer
+
+    root = transfer.project_folder(Path.cwd())
+    transfer.delete(hosts, transfer.remote_folder(root), _relative(root, paths), workers)
+
+
+def _relative(root: Path, paths: list[str]) -> list[str]:
+    return [os.path.relpath(os.path.abspath(path), root) for path in paths]
+
+
+def _files(root: Path, name: str) -> list[str]:
+    """Return the path of a file, or the paths of all files in a folder that git does not ignore."""
+    from taetpu.cloud import transfer
+
+    path = root / name
+    return [f"{name}/{one}" for one in transfer.list_files(path)] if path.is_dir() else [name]
+
+
+# --- files and logs ---------------------------------------------------------------------------------------------------
 
 
 def command_words(context: typer.Context) -> list[str]:
@@ -179,62 +318,41 @@ def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
         raise jobs.Refused(f"{hosts.name} runs the job {running[0]['name']}", remedy=jobs.BUSY)
 
 
-def sync_project(hosts: "Hosts", workers: "Sequence[int]", *, dry_run: bool = False) -> list[str]:
-    """Copy this project to the hosts and return the changed paths. A dry run only returns all paths of the project."""
+def sync_project(hosts: "Hosts", workers: "Sequence[int]") -> list[str]:
+    """Copy this project to the hosts and return the changed paths."""
     from taetpu.cloud import jobs, transfer
 
     root = transfer.project_folder(Path.cwd())
-    if dry_run:
-        return transfer.list_files(root)
     keep = bool(jobs.running(hosts, workers))
     return transfer.sync(hosts, root, transfer.remote_folder(root), workers, keep=keep)
-
-
-def job_folder() -> str:
-    """Return the folder on the hosts that corresponds to the current folder."""
-    from taetpu.cloud import transfer
-
-    root = transfer.project_folder(Path.cwd())
-    return f"{transfer.remote_folder(root)}/{Path.cwd().resolve().relative_to(root).as_posix()}".removesuffix("/.")
 
 
 def run_job(
     settings: "Settings", hosts: "Hosts", commands: "list[list[str]]", workers: "Sequence[int]", *, detach: bool,
     debug: bool,
 ) -> None:  # fmt: skip
-    """Start a job. Unless `detach` is set, print its log until it ends.
+    """Start a job in the folder on the hosts that corresponds to the current folder.
 
-    Raises:
-        Failed: if the job failed on a host.
-    """
-    from taetpu.cloud import jobs
-
-    environment = DEBUG if debug else {}
-    request = jobs.Request(commands, job_folder(), environment, settings.image, settings.secret_names)
-    name = jobs.start(hosts, request, workers)
-    log(
-        f"started job {name} on {hosts.name}; `taetpu tpu logs -f {name}` shows its log, "
-        f"`taetpu tpu stop {name}` stops it"
-    )
-    if not detach:
-        finish(hosts, name, workers, debug=debug)
-
-
-def finish(hosts: "Hosts", name: str, workers: "Sequence[int]", *, debug: bool = False) -> None:
-    """Print a job's log until the job ends. Ctrl-C exits with 130, and the job continues.
+    Unless `detach` is set, print its log until it ends. Ctrl-C exits with 130, and the job continues.
 
     Raises:
         Failed: if the job failed on a host.
     """
     from taetpu.cloud import jobs, transfer
 
+    root = transfer.project_folder(Path.cwd())
+    below = Path.cwd().resolve().relative_to(root).as_posix()
+    folder = f"{transfer.remote_folder(root)}/{below}".removesuffix("/.")
+    request = jobs.Request(commands, folder, DEBUG if debug else {}, settings.image, settings.secret_names)
+    name = jobs.start(hosts, request, workers)
+    usage = f"`taetpu tpu logs -f {name}` shows its log, `taetpu tpu stop {name}` stops it"
+    log(f"started job {name} on {hosts.name}; {usage}")
+    if detach:
+        return
     try:
         print_log(hosts, name, workers, to_end=True)
     except KeyboardInterrupt:
-        log(
-            f"\njob {name} is still running: `taetpu tpu logs -f {name}` shows its log, "
-            f"`taetpu tpu stop {name}` stops it"
-        )
+        log(f"\njob {name} is still running: {usage}")
         sys.exit(128 + signal.SIGINT)
     ended = jobs.find(hosts, name, workers)
     if debug:

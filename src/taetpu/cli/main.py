@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from taetpu.cli import catalog, chips, cloud_setup, dev, export, new, plan, results, run, status, tpu, verify
+from taetpu.cli import authoring, cloud_setup, export, hardware, jobs, plan, results, run, status, tpu
 from taetpu.core.errors import Failed, UserError
 
 INTERRUPTED = 130
@@ -69,8 +69,8 @@ def options(
         select_device(device)
 
 
-app.command()(new.new)
-app.command()(catalog.catalog)
+app.command()(authoring.new)
+app.command()(authoring.catalog)
 app.command()(plan.plan)
 app.command()(run.run)
 app.command()(run.demo)
@@ -80,10 +80,10 @@ app.command()(results.report)
 app.command()(results.check)
 app.command()(results.plot)
 app.command()(status.ui)
-app.command()(verify.verify)
-app.command()(chips.chips)
+app.command()(hardware.verify)
+app.command()(hardware.chips)
 app.add_typer(tpu.app, name="tpu")
-app.add_typer(dev.app, name="dev")
+app.add_typer(jobs.dev_app, name="dev")
 app.command()(cloud_setup.doctor)
 app.add_typer(cloud_setup.image_app, name="image")
 app.add_typer(cloud_setup.bucket_app, name="bucket")
@@ -120,10 +120,7 @@ def _usage_error(error: typer.TyperException) -> "UserError":
     problem = error.format_message().rstrip(".")
     if getattr(error, "option_name", None) == "--device":
         return UserError("--device must precede the command", remedy="Write taetpu --device N COMMAND ...")
-    remedy = f"See `{command} --help`."
-    if context and not context.command.context_settings.get("allow_interspersed_args", True):
-        remedy += " Put -- before a command whose first word is an option."
-    return UserError(problem[:1].lower() + problem[1:], remedy=remedy)
+    return UserError(problem[:1].lower() + problem[1:], remedy=f"See `{command} --help`.")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """`taetpu run --on tpu`: train a study on a new Cloud TPU machine, fetch its report, delete the machine."""
 
 import os
+import re
 import signal
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from taetpu.cli.cloud import (
     build_spec,
@@ -18,14 +21,14 @@ from taetpu.cli.cloud import (
     warn_of_costs,
     with_idle_minutes,
 )
-from taetpu.cli.options import AUDIT, RunOptions, TrainOptions, to_argv
+from taetpu.cli.options import AUDIT, MachineOptions, TrainOptions, to_argv
 from taetpu.cli.output import log
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taetpu.cloud.machines import Machine, Spec
+    from taetpu.cloud.machines import Machine
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
     from taetpu.spec.resolved_study import Study
@@ -37,7 +40,20 @@ COORDINATOR_PORT = 8476
 """JAX's default coordinator port on Cloud TPU, for slices with several hosts."""
 
 
-def run_on_tpu(options: RunOptions) -> int:
+@dataclass(frozen=True, kw_only=True)
+class OnTpuOptions(MachineOptions):
+    """Options that require `--on tpu`."""
+
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None
+    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the TPU at the end.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TpuRunOptions(OnTpuOptions, TrainOptions):
+    """Options of `taetpu run` that affect `--on tpu`."""
+
+
+def run_on_tpu(options: TpuRunOptions) -> int:
     """Train a study on a machine, store its folder in the bucket, and return the exit code.
 
     A preempted machine is created again as long as its maximum hours permit. The machine is deleted at the end unless
@@ -89,7 +105,11 @@ def run_on_tpu(options: RunOptions) -> int:
     def make(hours: float) -> "Machine":
         return provision.make(replace(spec, hours=hours), zones, settings, log)
 
-    with warn_of_costs(_still_running(spec, study), spec.name):
+    warning = (
+        f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue; "
+        f"`taetpu tpu logs -f --tpu {spec.name}` shows its log; `taetpu tpu down {spec.name}` deletes the machine."
+    )
+    with warn_of_costs(warning, spec.name):
         code = supervise(make, job, Limits(spec.hours), settings, log)
         if keep or code == 128 + signal.SIGTERM:
             log(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
@@ -99,7 +119,7 @@ def run_on_tpu(options: RunOptions) -> int:
     return code
 
 
-def check_options(options: RunOptions) -> None:
+def check_options(options: TpuRunOptions) -> None:
     """Raise `UserError`, before a machine is created, if the command on the machine would reject the options."""
     from importlib.util import find_spec
 
@@ -134,13 +154,6 @@ def _transfers(address: str, zones: "Sequence[str]") -> str:
         region = ""
     far = bucket.far_zones(region, zones) if region else []
     return f"\nthe bucket is in {region}: transfers cost money and time from {', '.join(far)}" if far else ""
-
-
-def _still_running(spec: "Spec", study: "Study") -> str:
-    return (
-        f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue; "
-        f"`taetpu tpu logs -f --tpu {spec.name}` shows its log; `taetpu tpu down {spec.name}` deletes the machine."
-    )
 
 
 class StudyJob:
@@ -210,7 +223,9 @@ class StudyJob:
 
     def progress(self) -> object:
         """Return the keys of the finished runs and of the checkpoints."""
-        return stored_results(self.store, self.study.name)
+        keys = self.store.list(self.study.name)
+        found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in keys)
+        return {one[0] for one in found if one}
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
@@ -235,14 +250,6 @@ def _as_lost():
         yield
     except (NotSetUp, RemoteFailed, Unreachable) as error:
         raise Lost(error.problem, remedy=error.remedy) from error
-
-
-def stored_results(store: "Store", name: str) -> set[str]:
-    """Return the keys of finished runs and checkpoints in a study's folder."""
-    import re
-
-    found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in store.list(name))
-    return {one[0] for one in found if one}
 
 
 def check_bucket(store: "Store", study: "Study") -> None:

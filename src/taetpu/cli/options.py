@@ -134,8 +134,6 @@ class MachineOptions:
     yes: Yes = False
 
 
-# --- options of `run` -------------------------------------------------------------------------------------------------
-
 AUDIT = 0.05
 """Default of `--audit` with `--reuse`."""
 
@@ -171,63 +169,16 @@ class TrainOptions(StudyOptions):
         bool,
         typer.Option(
             "--retrain-damaged",
-            help="Train finished runs again whose files have changed or are missing, and move what is left of them to "
+            help="Train finished runs again whose files have changed or are missing, and move their remaining files to "
             "the study's damaged/. Without this option such runs are an error.",
         ),
     ] = False
 
-
-@dataclass(frozen=True, kw_only=True)
-class OnTpuOptions(MachineOptions):
-    """Options that require `--on tpu`."""
-
-    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None
-    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the TPU at the end.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(OnTpuOptions, TrainOptions):
-    """Options of `taetpu run`."""
-
-    coordinator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT|auto",
-            envvar="JAX_COORDINATOR_ADDRESS",
-            help="Train in several processes that connect to this address; auto: as Cloud TPU, Slurm or Open MPI "
-            "define it.",
-        ),
-    ] = None
-    processes: Annotated[
-        int | None, integer(envvar="JAX_NUM_PROCESSES", help="The number of processes, with --coordinator.")
-    ] = None
-    process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="This process's number, from 0.")] = None
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Train the I-th (from 0) of N shares of the packs; other processes with the same --root train the "
-            "others.",
-        ),
-    ] = None
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="With --shard, exit with 75 instead of waiting for other shards.")
-    ] = False
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="tpu|ray",
-            help="tpu: create a Cloud TPU, train on it into a bucket, delete it. ray: train on a Ray cluster's nodes.",
-        ),
-    ] = None
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="The cluster, with --on ray. Default: RAY_ADDRESS, else one on this host, else a new one.",
-        ),
-    ] = None
-    as_json: AsJson = False
+    def study_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of `taetpu.run` that these options set."""
+        names = ("root", "pack", "until_resolved", "profile", "retrain_damaged")
+        audit = AUDIT if self.audit is None else self.audit
+        return {name: getattr(self, name) for name in names} | {"reuse": self.reuse or [], "audit": audit}
 
 
 # --- dataclass to command, dataclass to command line -----------------------------------------------------------------

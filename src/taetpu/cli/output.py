@@ -3,9 +3,13 @@
 import json
 import re
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 WIDTH = 80
 UNBROKEN = 11
@@ -23,16 +27,6 @@ def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def wrap_lines(lines: str) -> str:
-    """Wrap each line to 80 columns. Continuation lines are indented by 2 additional columns."""
-
-    def fit(line: str) -> str:
-        indent = len(line) - len(line.lstrip())
-        return line if len(line) <= WIDTH else wrap(line.strip(), indent, indent + 2)
-
-    return "\n".join(map(fit, lines.splitlines()))
 
 
 def print_text(text: str, first: int = 0, hanging: int = 0) -> None:
@@ -58,11 +52,19 @@ def print_json(data: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows with the same keys as a table. Empty columns are omitted, and columns of numbers are right-aligned.
+    """Print rows with the same keys as a table; see `build_table`."""
+    from rich.console import Console
+
+    console = Console()
+    table = build_table(rows, console)
+    Console(soft_wrap=False, width=max(console.width, table.width or 0)).print(table)
+
+
+def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
+    """Return a table of rows with the same keys. Empty columns are omitted, and columns of numbers are right-aligned.
 
     If the table is wider than 80 columns, long words are broken. Numbers are never broken, so the table may stay wider.
     """
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -79,8 +81,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         needed += least + 2 * (name != names[-1])
     for row in rows:
         table.add_row(*(Text(_format_cell(row[name])) for name in names))
-    width = max(min(Console().width, WIDTH), needed)
-    Console(soft_wrap=False, width=width).print(table)
+    table.width = max(min(console.measure(table).maximum, WIDTH), needed)
+    return table
 
 
 def _format_cell(value: Any) -> str:

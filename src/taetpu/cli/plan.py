@@ -61,7 +61,7 @@ def plan(options: PlanOptions) -> None:
     slices = requested_slices(options.tpu)
     if slices and options.diff is not None:
         problem = "--tpu and --diff exclude each other: an arm changes the same on every machine"
-        raise UserError(problem, path=("--tpu",), remedy="Give one of them.")
+        raise UserError(problem, path=("--tpu",), remedy="Use only one of them.")
     set_flags(options.xla_flags, options.libtpu_args, compiles=bool(slices))
     prepare_jax(cpu=bool(slices))
     from rich.console import Console
@@ -91,14 +91,7 @@ def plan(options: PlanOptions) -> None:
 
 
 def _print_plan(found: dict[str, Any]) -> None:
-    _print_training(found)
-    if "tpu" in found:
-        typer.echo("")
-        print_slices(found["tpu"])
-
-
-def _print_training(found: dict[str, Any]) -> None:
-    """Print the arms, notes, packs and time in the result of `study.preview.preview`."""
+    """Print the arms, notes, packs and time in the result of `study.preview.preview`, and the slices of `--tpu`."""
     arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
     typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
@@ -118,12 +111,20 @@ def _print_training(found: dict[str, Any]) -> None:
         typer.echo("")
         print_text(note)
     typer.echo("")
-    if not found["tokens"]:
-        typer.echo("nothing is left to train")
-        return
     if found["packs"]:
         print_table([_pack_row(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
         typer.echo("")
+    _print_work(found)
+    if "tpu" in found:
+        typer.echo("")
+        print_slices(found["tpu"])
+
+
+def _print_work(found: dict[str, Any]) -> None:
+    """Print the work that is left, whether it fits into memory, and how long it takes."""
+    if not found["tokens"]:
+        typer.echo("nothing is left to train")
+        return
     typer.echo(f"to train: {plural(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
     for one in found["memory"]:
         needed, available = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
@@ -134,8 +135,6 @@ def _print_training(found: dict[str, Any]) -> None:
         )
     if found["packs"] and not found["memory"]:
         print_text(f"time: {_time(found['time'])}", hanging=2)
-        if sampled := _sampled(found["evaluation"]):
-            print_text(f"evaluation: {sampled}", hanging=2)
 
 
 def _time(found: dict[str, Any] | None) -> str:
@@ -145,15 +144,6 @@ def _time(found: dict[str, Any] | None) -> str:
     spent = {"train steps": "steps", "evaluation": "evaluating", "compiling": "compiling"}
     shares = ", ".join(f"{name} {format_range(found[key], format_seconds)}" for name, key in spent.items())
     return f"{format_range(found['total'], format_seconds)} ({shares}), from {found['source']}"
-
-
-def _sampled(found: dict[str, Any]) -> str:
-    """Return a description of the validation windows that are evaluated during training."""
-    if not found["total"]:
-        return ""
-    if found["windows"] >= found["total"]:
-        return f"all {plural(found['total'], 'window')} of the validation split each time"
-    return f"{found['windows']} of {found['total']} validation windows during training, all at the end"
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:
@@ -206,11 +196,9 @@ def _resolution(found: dict[str, Any]) -> str:
         text += f"detects a true effect of {found['resolves']:.2g} {chance}"
     if found["effect"] is None:
         return text
-    if found["seeds"] is None:
-        return f"{text}; an effect of {found['effect']:g} takes too many seeds to count"
-    return (
-        f"{text}; an effect of {found['effect']:g} takes {plural(found['seeds'], 'seed')}, {found['flops']:.3g} FLOPs"
-    )
+    seeds = "too many seeds to count" if found["seeds"] is None else plural(found["seeds"], "seed")
+    work = "" if found["seeds"] is None else f", {found['flops']:.3g} FLOPs"
+    return f"{text}; an effect of {found['effect']:g} takes {seeds}{work}"
 
 
 def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:

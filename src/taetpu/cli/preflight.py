@@ -1,12 +1,11 @@
 """`taetpu plan --tpu`: compile a study's programs for TPUs, and print tables of memory, speed and cost."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from taetpu.cli.chips import ALL, slice_named
-from taetpu.cli.output import plural, print_table, print_text
+from taetpu.cli.output import log, plural, print_table, print_text
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 ON_CHIP = 10
 """Arithmetic intensity, as a multiple of the device's balance, above which memory traffic is negligible."""
 SMALL = 0.01
-"""Utilisation below which a study is too small for a TPU."""
+"""Utilisation at the roofline below which a study is too small for a TPU."""
 COMPARED = 8
 """Size of the slices that `--tpu all` compares, as in their names (v5e-8)."""
 
@@ -33,10 +32,10 @@ def requested_slices(name: str | None) -> "list[Slice]":
 
     if name is None:
         return []
-    if name.strip().lower() == ALL:
+    if name == "all":
         return [parse_slice(f"{chip.name}-{COMPARED}") for chip in generations()]
     try:
-        return [slice_named(name, "compares the generations")]
+        return [parse_slice(name)]
     except UserError as error:
         raise error.within("--tpu") from None
 
@@ -49,41 +48,30 @@ def largest_capabilities(slices: "list[Slice]") -> "Capabilities | None":
 
 
 def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
-    """Return the compiler's figures for each slice: for the unfinished runs, or for all runs if all are finished."""
+    """Return the compiler's figures for each slice: for the unfinished runs, or for all runs if all are finished.
+
+    Slices that are too small for the study's mesh are left out.
+    """
     from rich.console import Console
 
     from taetpu.study.progress import DelayedBar
     from taetpu.tpu.preflight import PreflightRequest, preflight
-
-    study = ready.study
-    runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
-    plugins = tuple(plugin.file for plugin in study.plugins)
-    asked = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
-    too_few = {tpu: why for tpu in slices if (why := _too_few(tpu, study.arms[0].config.train.compute.mesh))}
-    with DelayedBar(Console(stderr=True), "compiling for TPU") as update:
-        found = iter(preflight(asked, [tpu for tpu in slices if tpu not in too_few], update))
-    return [_too_small(tpu, too_few[tpu]) if tpu in too_few else next(found) for tpu in slices]
-
-
-def _too_few(tpu: "Slice", mesh: Any) -> str:
-    """Return the reason why a slice is too small for the study's mesh, or "" if it is large enough."""
     from taetpu.train.device_capabilities import Capabilities
 
-    try:
-        if mesh != "auto":
-            Capabilities.of_slice(tpu).check_devices(mesh.data, mesh.model)
-    except UserError as error:
-        return error.problem
-    return ""
-
-
-def _too_small(tpu: "Slice", why: str) -> dict[str, Any]:
-    """Return the entry for a slice that is too small for the study's mesh. Nothing is compiled for it."""
-    shape = {"tpu": tpu.name, "topology": tpu.topology_name, "chips": tpu.chips, "devices": tpu.devices}
-    unknown = dict.fromkeys(("hours", "usd_on_demand", "usd_spot"))
-    rates = {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)}
-    room = {"hosts": tpu.hosts, "hbm": tpu.hbm_bytes_per_device}
-    return {**shape, **room, "fits": False, "refused": why, "programs": [], **unknown, "rates": rates}
+    study, large = ready.study, []
+    mesh = study.arms[0].config.train.compute.mesh
+    for tpu in slices:
+        try:
+            if mesh != "auto":
+                Capabilities.of_slice(tpu).check_devices(mesh.data, mesh.model)
+            large.append(tpu)
+        except UserError as error:
+            log(f"{tpu.name}: {error.problem}")
+    runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
+    plugins = tuple(plugin.file for plugin in study.plugins)
+    request = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
+    with DelayedBar(Console(stderr=True), "compiling for TPU") as update:
+        return preflight(request, large, update)
 
 
 def print_slices(found: list[dict[str, Any]]) -> None:
@@ -107,7 +95,9 @@ def print_slices(found: list[dict[str, Any]]) -> None:
 
 
 def _print_slice(found: dict[str, Any]) -> None:
-    shape = f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}, {_gib(found['hbm'])} a device"
+    shape = (
+        f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}, {found['hbm'] / 2**30:.4g} GiB a device"
+    )
     typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
     print_table([_program(one) for one in found["programs"]])
     affected: dict[str, list[str]] = {}
@@ -119,18 +109,13 @@ def _print_slice(found: dict[str, Any]) -> None:
         print_text(f"- {hazard} ({who})", hanging=2)
     for problem in _problems(found):
         print_text(f"- {problem}", hanging=2)
-    if _small(found["programs"]):
+    used = [one["utilisation"][1] for one in found["programs"] if "utilisation" in one]
+    if used and max(used) < SMALL:
         print_text("- this study is too small for a TPU: it uses less than 1%", hanging=2)
     if bound := _bound(found["programs"]):
         print_text(f"- {bound}", hanging=2)
     typer.echo("")
     print_text(_bill(found))
-
-
-def _small(programs: list[dict[str, Any]]) -> bool:
-    """Return whether all programs use less than `SMALL` of the device, even at the roofline."""
-    used = [one["utilisation"][1] for one in programs if "utilisation" in one]
-    return bool(used) and max(used) < SMALL
 
 
 def _bound(programs: list[dict[str, Any]]) -> str:
@@ -142,8 +127,8 @@ def _bound(programs: list[dict[str, Any]]) -> str:
     balance = known[0]["balance"]
     if low > ON_CHIP * balance:
         return "almost no memory traffic: the compiler keeps a step's data on the chip"
-    bounds = "memory traffic bounds" if high < balance else "matmuls bound"
-    bounds = bounds if high < balance or low > balance else "memory traffic or matmuls bound"
+    bounds = "matmuls bound" if low > balance else "memory traffic or matmuls bound"
+    bounds = "memory traffic bounds" if high < balance else bounds
     span = format_range((low, high), "{:.3g}".format)
     return f"{span} FLOPs per byte; the device balances at {balance:.3g}: {bounds} the roofline"
 
@@ -159,7 +144,9 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
         **row,
         "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
         "step": format_range(one["step_seconds"], format_seconds),
-        "tokens/s": format_range(one["tokens_per_second"], _amount),
+        "tokens/s": format_range(
+            one["tokens_per_second"], lambda rate: _scaled(rate, {"G": 1e9, "M": 1e6, "k": 1e3, "": 1})
+        ),
         "used": format_range(one["utilisation"], _percent, 100),
     }
 
@@ -171,7 +158,7 @@ def _compared(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "TPU": found["tpu"],
         "chips": found["chips"],
-        "fits": f"{len(programs)} of {len(found['programs'])}" if found["programs"] else "-",
+        "fits": f"{len(programs)} of {len(found['programs'])}",
         "memory": None if most is None else f"{most:.1%}",
         "steps": format_range(found["hours"], format_seconds, 3600),
         "$ on demand": _price(found, "on_demand"),
@@ -189,40 +176,28 @@ def _price(found: dict[str, Any], how: str) -> str:
 
 def _remark(found: dict[str, Any]) -> str:
     """Return a short reason why a slice has no figures or no upper bound. `_problems` returns the full reason."""
-    from taetpu.core.chips import parse_slice
-
-    if "refused" in found:
-        return "too few devices"
     if found["hours"] is None:
         return "too large" if any("too_large" in one for one in found["programs"]) else "does not compile"
-    if found["hours"][1] is None:
-        return "no cycles" if parse_slice(found["tpu"]).generation.clock_hz else "clock not published"
-    return ""
+    return "no upper end" if found["hours"][1] is None else ""
 
 
 def _problems(found: dict[str, Any]) -> list[str]:
     """Return the compiler's errors and descriptions of missing data, without duplicates."""
     failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
     missing = [text for one in found["programs"] for text in one.get("missing", ())]
-    refused = [found["refused"]] if "refused" in found else []
-    return list(dict.fromkeys([*refused, *failed, *missing]))
+    return list(dict.fromkeys([*failed, *missing]))
 
 
 def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
         return "No estimate for the study, because a program has none."
     steps = format_range(found["hours"], format_seconds, 3600)
-    price = _priced(format_range(found[f"usd_{how}"], _usd) for how in ("on_demand", "spot"))
+    prices = {way.replace("_", " "): format_range(found[f"usd_{way}"], _usd) for way in ("on_demand", "spot")}
+    known = ", ".join(f"{price} {way}" for way, price in prices.items() if price != "-")
     return (
-        f"All packs in sequence: {steps} of steps; {price or 'no rate is known'}. Compiling took "
+        f"All packs in sequence: {steps} of steps; {known or 'no rate is known'}. Compiling took "
         f"{format_seconds(found['compile_seconds'])} of CPU time. Not included: machine setup, evaluation, storage."
     )
-
-
-def _priced(costs: Iterable[str]) -> str:
-    """Return costs as text, such as `$1.20 on demand, $0.40 spot`. Unknown costs are omitted."""
-    pairs = zip(costs, ("on demand", "spot"), strict=True)
-    return ", ".join(f"{cost} {how}" for cost, how in pairs if cost != "-")
 
 
 def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
@@ -237,17 +212,13 @@ def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) 
 
 def format_seconds(seconds: float) -> str:
     """Return a duration with two significant digits and a unit, such as `1.7ms`."""
-    for unit, size in (("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{_two(seconds / size)}{unit}"
-    return f"{_two(seconds * 1e6)}us"
+    return _scaled(seconds, {"h": 3600, "min": 60, "s": 1, "ms": 1e-3, "us": 1e-6})
 
 
-def _amount(number: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{_two(number / size)}{unit}"
-    return _two(number)
+def _scaled(number: float, units: dict[str, float]) -> str:
+    """Return a number in the largest unit that does not exceed it, else in the last unit."""
+    unit, size = next(((unit, size) for unit, size in units.items() if number >= size), list(units.items())[-1])
+    return f"{_two(number / size)}{unit}"
 
 
 def _percent(number: float) -> str:
@@ -260,10 +231,6 @@ def _usd(amount: float) -> str:
 
 def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.4g} GiB"
 
 
 def refuse_oversized(found: list[dict[str, Any]]) -> None:

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import print_json, print_text, wrap
-from taetpu.cli.status import print_departures, warn_of_damaged_plan
+from taetpu.cli.output import print_json, print_text
+from taetpu.cli.status import print_departures
 from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
     from taetpu.store.study import StudyFolder
-
-SHOWN = 10
-"""Maximum number of differences that `report --verify` prints. Likely causes come first."""
 
 
 def report(
@@ -36,7 +33,6 @@ def report(
     from taetpu.store.index import find_study
 
     study = find_study(folder)
-    warn_of_damaged_plan(study)
     if verify:
         _verify(study, as_json)
         return
@@ -67,10 +63,8 @@ def _verify(study: "StudyFolder", as_json: bool) -> None:
     if as_json:
         print_json({"study": study.name, "problems": problems})
     elif problems:
-        for problem in problems[:SHOWN]:
+        for problem in problems:
             print_text(problem, hanging=2)
-        if len(problems) > SHOWN:
-            print_text(f"and {len(problems) - SHOWN} more; --json prints all")
     else:
         typer.echo(f"{study.name}: results.json agrees with the raw metrics of {len(list(study.runs()))} runs")
     if problems:
@@ -91,10 +85,7 @@ def check(
     """
     from taetpu.study.claims import check_claims
 
-    try:
-        found = check_claims(file)
-    except Failed as failed:
-        raise Failed("\n".join(map(wrap, str(failed).splitlines()))) from None
+    found = check_claims(file)
     if as_json:
         print_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
     else:

@@ -1,33 +1,78 @@
 """`taetpu run` and `demo`: train a study here, on a Ray cluster or on a TPU machine, and report its verdicts."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AUDIT, OnTpuOptions, Root, RunOptions, StudyOptions, TrainOptions, takes_options, to_argv
+from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
+from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log, print_json
 from taetpu.cli.results import print_results
 from taetpu.core.errors import Failed, UserError
 
-if TYPE_CHECKING:
-    from taetpu.store.backend import Store
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(TpuRunOptions):
+    """Options of `taetpu run`."""
+
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|auto",
+            envvar="JAX_COORDINATOR_ADDRESS",
+            help="Train in several processes that connect to this address; auto: as Cloud TPU, Slurm or Open MPI "
+            "define it.",
+        ),
+    ] = None
+    processes: Annotated[
+        int | None, integer(envvar="JAX_NUM_PROCESSES", help="The number of processes, with --coordinator.")
+    ] = None
+    process: Annotated[int | None, integer(envvar="JAX_PROCESS_ID", help="This process's number, from 0.")] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Train the I-th (from 0) of N shares of the packs; other processes with the same --root train the "
+            "others.",
+        ),
+    ] = None
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="With --shard, exit with 75 instead of waiting for other shards.")
+    ] = False
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tpu|ray",
+            help="tpu: create a Cloud TPU, train on it into a bucket, delete it. ray: train on a Ray cluster's nodes.",
+        ),
+    ] = None
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The cluster, with --on ray. Default: RAY_ADDRESS, else one on this host, else a new one.",
+        ),
+    ] = None
+    as_json: AsJson = False
+
+    def study_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of `taetpu.run` that these options set."""
+        ray = (self.address or "") if self.on == "ray" else None
+        return {**super().study_arguments(), "shard": self.shard, "wait": not self.no_wait, "ray": ray}
 
 
 @takes_options
 def run(options: RunOptions) -> None:
-    """Train what is missing, then report. Repeat the command to resume.
+    """Train the missing runs, then report. Repeat the command to resume.
 
     Example: taetpu run study.yaml --set train.steps=200
     """
     _check(options)
     if options.on == "tpu":
-        from taetpu.cli.on_tpu import run_on_tpu
-
         raise typer.Exit(run_on_tpu(options))
     with started(options):
         if options.coordinator is None:
@@ -55,8 +100,10 @@ def _check(options: RunOptions) -> None:
     ):
         if both:
             problem = f"{first} and {second} exclude each other"
-            remedy = "Give one of them. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID count as given."
-            raise UserError(problem, path=(first,), remedy=remedy if cluster or member else "Give one of them.")
+            remedy = (
+                "Use only one of them. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID count as given."
+            )
+            raise UserError(problem, path=(first,), remedy=remedy if cluster or member else "Use only one of them.")
     machine = next((word for word in to_argv(options, OnTpuOptions) if word != "--yes"), "")
     for option, needed, missing in (
         ("--audit", "--reuse ROOT", options.audit is not None and not options.reuse),
@@ -83,13 +130,7 @@ def train_study(options: RunOptions) -> None:
 
     try:
         with StudyProgress(Console(stderr=True)) as progress:
-            outcome = run_file(
-                options.study, options.sets or [], root=options.root, pack=options.pack, reuse=options.reuse or [],
-                audit=AUDIT if options.audit is None else options.audit, until_resolved=options.until_resolved,
-                profile=options.profile, retrain_damaged=options.retrain_damaged, shard=options.shard,
-                wait=not options.no_wait, ray=(options.address or "") if options.on == "ray" else None,
-                callback=progress,
-            )  # fmt: skip
+            outcome = run_file(options.study, options.sets or [], callback=progress, **options.study_arguments())
     except SharesLeft as left:
         log(str(left))
         raise typer.Exit(left.exit_code) from None
@@ -97,13 +138,11 @@ def train_study(options: RunOptions) -> None:
         print_json(outcome.results)
     else:
         print_results(outcome.results, outcome.report)
-    if options.profile and not progress.runs:
-        log("no run was left to train, so --profile traced nothing")
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(
             f"reused runs have other results when they are trained again:\n  {wrong}\n"
-            "No reused run is kept. Repeat the command without --reuse to train what is missing."
+            "No reused run is kept. Repeat the command without --reuse to train the missing runs."
         )
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
@@ -144,70 +183,39 @@ def demo(root: Root = None) -> None:
 
 @contextmanager
 def started(options: TrainOptions) -> Iterator[None]:
-    """Set the XLA flags and start JAX. At the end, store the dumps and print their address.
+    """Set the XLA flags and start JAX.
 
     Raises:
         UserError: if a flag is unknown.
     """
-    from taetpu.core.flags import enable_dumps, folder_size, set_flags
+    from taetpu.core.flags import set_flags
     from taetpu.core.runtime import prepare_jax
 
     set_flags(options.xla_flags, options.libtpu_args)
-    dumps = _dumps_of(options) if options.dump else None
-    if dumps is not None:
-        enable_dumps(dumps.folder)
-    prepare_jax()
+    with _dumped(options) if options.dump else nullcontext():
+        prepare_jax()
+        yield
+
+
+@contextmanager
+def _dumped(options: TrainOptions) -> Iterator[None]:
+    """Make XLA dump each program into the folder `dumps/<time>/` of the study, and print its address at the end.
+
+    Raises:
+        UserError: if the study's file cannot be read.
+    """
+    from taetpu.core.flags import enable_dumps, folder_size
+    from taetpu.spec.document import read_document
+    from taetpu.store.backend import default_root, open_store
+
+    name = read_document(options.study).data.get("study", options.study.stem)
+    store = open_store(default_root(options.root))
+    key = f"{name}/dumps/{datetime.now(UTC).strftime('%Y-%m-%dT%H-%M-%S.%f')}"
+    folder = store.folder(key)
+    enable_dumps(folder)
     try:
         yield
     finally:
-        if dumps is not None:
-            files, size = folder_size(dumps.folder)
-            dumps.keep()
-            log(
-                f"dumps: {files} files, {size / 1e6:.1f} MB in {dumps.where}"
-                if files
-                else "dumps: nothing was compiled"
-            )
-
-
-@dataclass(frozen=True)
-class Dumps:
-    """The folder `dumps/<time>/` of a study in the store, and the corresponding folder on the local disk."""
-
-    store: "Store"
-    key: str
-    folder: Path
-
-    @property
-    def where(self) -> str:
-        """The address of the folder in the store."""
-        return self.store.where(self.key)
-
-    def keep(self) -> None:
-        """Store the dumped files, or remove the folder if it is empty."""
-        if any(self.folder.iterdir()):
-            self.store.save_folder(self.key)
-        else:
-            self.folder.rmdir()
-
-
-def _dumps_of(options: StudyOptions) -> Dumps | None:
-    """Return an unused dumps folder for the study, or None if the study file is invalid.
-
-    The error in the file is reported later, when the study is loaded.
-    """
-    from taetpu.store.backend import default_root, open_store
-    from taetpu.store.documents import from_yaml
-    from taetpu.store.study import StudyFolder
-
-    if not options.study.is_file():
-        return None
-    try:
-        data = from_yaml(options.study.read_bytes(), str(options.study))
-        folder = StudyFolder(open_store(default_root(options.root)), str(data["study"]))
-    except (OSError, UserError, TypeError, KeyError):
-        return None
-    now = f"{folder.name}/dumps/{datetime.now(UTC).strftime('%Y-%m-%dT%H-%M-%S')}"
-    keys = (now, *(f"{now}-{number}" for number in range(2, 1000)))
-    key = next(key for key in keys if not folder.store.list(key))
-    return Dumps(folder.store, key, folder.store.folder(key))
+        files, size = folder_size(folder)
+        store.save_folder(key)
+        log(f"dumps: {files} files, {size / 1e6:.1f} MB in {store.where(key)}")

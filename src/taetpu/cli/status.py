@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson, Root, integer, number
-from taetpu.cli.output import log, print_json, print_table, print_text
+from taetpu.cli.options import AsJson, Root, integer
+from taetpu.cli.output import build_table, print_json, print_table, print_text, wrap
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
 
-    from taetpu.cli.status_model import StudyMonitor
-    from taetpu.store.index import StudyEntry
-    from taetpu.store.metrics import Series
-    from taetpu.store.study import StudyFolder
+    from rich.console import Console, Group
+    from rich.table import Table
+    from rich.text import Text
 
-HINT_LINES = 2
-"""Number of lines below the studies on the live screen."""
+    from taetpu.cli.status_model import StudyMonitor, StudyProgress
+
+EVERY = 2.0
+"""Seconds between updates of `--watch`."""
+BAR = 16
+"""Width of a study's progress bar."""
+APART = ("effect", "ci95", "standing", "places")
+"""Keys of an arm's row that the table does not show as they are."""
 
 Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")]
 
@@ -34,30 +39,28 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
     from taetpu.store.index import list_studies as find_all
 
     place = default_root(root)
-    found = find_all(place)
+    rows = [
+        {
+            "study": entry.name,
+            "arms": entry.arms,
+            "seeds": entry.seeds,
+            "runs": f"{entry.done}/{entry.total}",
+            "changed": entry.changed.strftime("%Y-%m-%d %H:%M"),
+            "problem": entry.problem,
+        }
+        for entry in find_all(place)
+    ]
     if as_json:
-        print_json([_entry(e) for e in found])
-    elif not found:
-        typer.echo(f"no studies under {place}")
+        print_json(rows)
+    elif rows:
+        print_table(rows)
     else:
-        print_table([_entry(e) for e in found])
-
-
-def _entry(entry: "StudyEntry") -> dict[str, Any]:
-    return {
-        "study": entry.name,
-        "arms": entry.arms,
-        "seeds": entry.seeds,
-        "runs": f"{entry.done}/{entry.total}",
-        "changed": entry.changed.strftime("%Y-%m-%d %H:%M"),
-        "problem": entry.problem,
-    }
+        typer.echo(f"no studies under {place}")
 
 
 def status(
     folder: Folder = None,
     watch: Annotated[bool, typer.Option("--watch", help="Update until all studies are done, or Ctrl-C.")] = False,
-    every: Annotated[float, number(least=0.1, metavar="SECONDS", help="Interval of --watch.")] = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Show each arm's progress, losses and effect.
@@ -66,82 +69,31 @@ def status(
 
     Example: taetpu status runs/quickstart --watch
     """
-    from taetpu.stats.deviations import study_departures
+    from taetpu.cli.status_model import StudyMonitor
     from taetpu.store.backend import default_root
-    from taetpu.store.index import find_studies
 
     place = folder or default_root()
-    studies = find_studies(place)
+    monitor = StudyMonitor(place)
+    studies = monitor.update()
     if folder and not studies:
         raise UserError("no study is stored here", file=place, remedy="List studies with `taetpu list --root DIR`.")
+    if watch and as_json:
+        raise UserError("--watch and --json exclude each other", path=("--json",), remedy="Use only one of them.")
     if watch and studies:
-        if as_json:
-            remedy = "Give one of them."
-            raise UserError("--watch and --json exclude each other", path=("--json",), remedy=remedy)
-        watch_studies(place, every)
+        watch_studies(monitor)
         return
-    found = {study.name: _arms(study) if len(studies) == 1 else _arms_or_problem(study) for study in studies}
-    for study in studies:
-        warn_of_damaged_plan(study)
+    if len(studies) == 1:
+        for error in studies[0].feed.errors:
+            raise error
     if as_json:
-        print_json(found)
-    elif not found:
+        print_json({study.name: study.arms() for study in studies})
+    elif studies:
+        from rich.console import Console
+
+        console = Console()
+        console.print(render(studies, console), soft_wrap=True)
+    else:
         typer.echo(f"no studies under {place}")
-    for study in () if as_json else studies:
-        typer.echo(study.name)
-        _print_arms(found[study.name])
-        if "problem" not in found[study.name][0]:
-            print_departures(study_departures(study))
-
-
-def warn_of_damaged_plan(study: "StudyFolder") -> None:
-    """Print a warning if the stored pack plan is damaged. Results do not depend on it, but `taetpu run` does."""
-    try:
-        study.read_plan()
-    except UserError as error:
-        log(f"warning: {error.file}: {error.problem}; `taetpu run` needs it: {error.remedy}")
-
-
-def _arms_or_problem(study: "StudyFolder") -> list[dict[str, Any]]:
-    """Return the rows of `_arms`, or a row that describes the problem if the study cannot be read."""
-    try:
-        return _arms(study)
-    except UserError as error:
-        return [{"problem": str(error)}]
-    except (KeyError, TypeError):
-        return [{"problem": f"{study.where}/study.yaml does not describe a study"}]
-
-
-def _arms(study: "StudyFolder") -> list[dict[str, Any]]:
-    """Return a row for each arm: finished runs, smallest step, mean last losses, and effect in the finished runs."""
-    from taetpu.report.summary import mean_places, verdict_label
-    from taetpu.stats.analyse import compute_results
-    from taetpu.stats.load import read_study
-    from taetpu.store.metrics import progress_metric
-
-    frozen = read_study(study)
-    runs = [(run, run.status(), run.metrics()) for run in study.runs()]
-    found = compute_results(study)
-    judged = {arm["name"]: arm for arm in found["arms"]}
-    shown = progress_metric(found["primary"], (series for run, _, series in runs if run.arm in frozen["arms"]))
-    rows = []
-    for arm in frozen["arms"]:
-        own = [(status, metrics) for run, status, metrics in runs if run.arm == arm]
-        steps = [int(metrics["train/loss"].step[-1]) if "train/loss" in metrics else 0 for _, metrics in own]
-        rows.append(
-            {
-                "arm": arm,
-                "done": f"{sum(status == 'done' for status, _ in own)}/{len(frozen['seeds'])}",
-                "step": min(steps, default=0),
-                "train/loss": _last(own, "train/loss"),
-                shown: _last(own, shown),
-                "effect": judged[arm]["effect"],
-                "ci95": judged[arm]["ci95"],
-                "standing": verdict_label(judged[arm]),
-                "places": mean_places(found),
-            }
-        )
-    return rows
 
 
 def print_departures(departures: list[str]) -> None:
@@ -150,32 +102,56 @@ def print_departures(departures: list[str]) -> None:
         print_text(f"not as planned: {departure}", hanging=2)
 
 
-def _print_arms(rows: list[dict[str, Any]]) -> None:
-    from taetpu.stats import formatting
+# --- the screen of a study -------------------------------------------------------------------------------------------
 
-    if "problem" in rows[0]:
-        typer.echo(f"  {rows[0]['problem']}")
-        return
-    apart = ("effect", "ci95", "standing", "places")
-    print_table(
-        [{key: _rounded(value, row["places"]) for key, value in row.items() if key not in apart} for row in rows]
-    )
-    effects = [row for row in rows if row["effect"] is not None]
-    if not effects:
-        return
-    interim = any(row["standing"] == "interim" for row in effects)
-    typer.echo("interim effects of finished runs; verdicts follow when all runs are done:" if interim else "")
-    print_table(
-        [
-            {
-                "arm": row["arm"],
-                "effect": formatting.effect(row["effect"], row["ci95"], row["places"]),
-                "95 % interval": formatting.interval(row["ci95"], row["places"]),
-                "verdict": "" if interim else row["standing"],
-            }
-            for row in effects
-        ]
-    )
+
+def render(studies: "Iterable[StudyProgress]", console: "Console") -> "Group":
+    """Return what `console` shows of studies, in at most 80 columns unless an arm's numbers are longer."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for study in studies:
+        parts += [Text()] * bool(parts) + [_progress_line(study, console)]
+        if study.feed.problem:
+            parts.append(Text(study.feed.problem, "red"))
+        else:
+            parts += _details(study, console)
+    return Group(*parts)
+
+
+def _progress_line(study: "StudyProgress", console: "Console") -> "Text":
+    """Return the progress of a study, such as `name ━━━━━━━━ 12/27 runs`."""
+    from rich.text import Text
+
+    full = BAR * study.done // max(study.total, 1)
+    signs = "#." if console.options.ascii_only else "━─"
+    counts = f" {study.done}/{study.total} runs"
+    counts += "" if study.done < study.total or study.ended else ", not finished"
+    bar = (signs[0] * full, "green"), (signs[1] * (BAR - full), "dim")
+    return Text.assemble((f"{study.name} ", "bold"), *bar, counts)
+
+
+def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]":
+    """Return the headline, the departures from the plan, the packs in training and the table of arms."""
+    from rich.text import Text
+
+    from taetpu.stats import formatting
+    from taetpu.stats.deviations import study_departures
+
+    sentences = [study.feed.effects["headline"]]
+    sentences += [f"not as planned: {departure}" for departure in study_departures(study.folder)]
+    rows, cells = study.arms(), list[dict[str, Any]]()
+    interim = any(row["standing"] == "interim" for row in rows)
+    for row in rows:
+        known, places = row["effect"] is not None, row["places"]
+        measured = [name for name in row if name not in APART]
+        cells.append({name: _rounded(row[name], places) for name in measured})
+        cells[-1]["effect"] = formatting.effect(row["effect"], row["ci95"], places) if known else ""
+        judged = formatting.interval(row["ci95"], places) if interim else row["standing"]
+        cells[-1]["95 % interval" if interim else "verdict"] = judged if known else ""
+    lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs())]
+    return [*lines, build_table(cells, console)]
 
 
 def _rounded(value: Any, places: int) -> Any:
@@ -185,63 +161,26 @@ def _rounded(value: Any, places: int) -> Any:
     return formatting.number(value, places) if isinstance(value, float) and math.isfinite(value) else value
 
 
-def _last(own: list[tuple[str, dict[str, "Series"]]], name: str) -> float | None:
-    """Return the mean of a metric's last values in the given runs, or None if there are none."""
-    values = [float(metrics[name].value[-1]) for _, metrics in own if name in metrics]
-    return sum(values) / len(values) if values else None
+def watch_studies(monitor: "StudyMonitor", console: "Console | None" = None) -> None:
+    """Show studies on a live screen until all are done or Ctrl-C is pressed, then print them.
 
-
-# --- status --watch --------------------------------------------------------------------------------------------------
-
-
-def watch_studies(place: str, every: float, console: "Console | None" = None) -> None:
-    """Show the studies at `place` every `every` seconds until all are done or Ctrl-C is pressed.
-
-    On a terminal, the studies are shown on a live screen. Otherwise plain text is printed after each change.
+    If the output is not a terminal, only the final state is printed.
     """
-    from rich.console import Console
-
-    from taetpu.cli.status_model import StudyMonitor
-
-    console = console or Console()
-    try:
-        (_watch_live if console.is_terminal else _watch_plain)(StudyMonitor(place), every, console)
-    except KeyboardInterrupt:
-        return
-
-
-def _watch_plain(monitor: "StudyMonitor", every: float, console: "Console") -> None:
-    from taetpu.cli.status_screen import screen
-
-    shown: list[str] = []
-    while True:
-        monitor.update()
-        lines = [line.plain for line in screen(list(monitor.views.values()), signs=not console.options.ascii_only)]
-        if lines != shown:
-            print(*([""] if shown else []), *lines, sep="\n", flush=True)
-            shown = lines
-        if monitor.ended:
-            return
-        time.sleep(every)
-
-
-def _watch_live(monitor: "StudyMonitor", every: float, console: "Console") -> None:
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.live import Live
 
-    from taetpu.cli.status_screen import screen
-
-    signs = not console.options.ascii_only
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            monitor.update()
-            views = list(monitor.views.values())
-            if monitor.ended:  # the final output may have more lines than the terminal
-                live.update(Group(*screen(views, signs=signs)))
-                return
-            hint = ["", f"[dim]every {every:g} s; Ctrl-C stops watching, not the training[/]"]
-            live.update(Group(*screen(views, console.height - HINT_LINES - 1, signs), *hint), refresh=True)
-            time.sleep(every)
+    console = console or Console()
+    hint = "\n[dim]Ctrl-C stops watching, not the training[/]"
+    studies = monitor.update()
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while not all(study.ended for study in studies):
+                live.update(Group(render(studies, console), hint), refresh=True)
+                time.sleep(EVERY)
+                studies = monitor.update()
+    except KeyboardInterrupt:
+        return
+    console.print(render(studies, console), soft_wrap=True)
 
 
 # --- ui --------------------------------------------------------------------------------------------------------------
@@ -249,8 +188,7 @@ def _watch_live(monitor: "StudyMonitor", every: float, console: "Console") -> No
 
 def ui(
     folder: Folder = None,
-    root: Root = None,
-    port: Annotated[int, integer(help="The port on 127.0.0.1; 0: any free port.")] = 8765,
+    port: Annotated[int, integer(least=0, most=65535, help="The port on 127.0.0.1; 0: any free port.")] = 8765,
 ) -> None:
     """Serve a live page with progress, curves and effects.
 
@@ -273,15 +211,13 @@ def ui(
     except ImportError as error:
         remedy = "Run `pip install 'taetpu[ui]'`."
         raise UserError(f"`taetpu ui` requires {error.name}, which is not installed", remedy=remedy) from None
-    place = folder or default_root(root)
+    place = folder or default_root()
     if folder and parse_address(folder) is None and not Path(folder).expanduser().is_dir():
         raise UserError("no such folder", file=place, remedy="List studies with `taetpu list --root DIR`.")
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", port))
-    except (OSError, OverflowError) as error:
-        problem = f"cannot listen on port {port}: {getattr(error, 'strerror', None) or error}"
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        problem = f"cannot listen on port {port}: {error.strerror}"
         raise UserError(problem, path=("--port",), remedy="Use another port, or --port 0 for any free port.") from None
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
     typer.echo(f"live page: http://127.0.0.1:{port}/?token={token}")

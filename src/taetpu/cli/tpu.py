@@ -45,26 +45,18 @@ def zones(
 
     tpu = parse_slice(kind)
     settings = read_settings(need_project=False)
-    rows = []
+    rows, cells = [], []
     for zone in rates.zones_by_rate(tpu, spot):
         rate = rates.rate(tpu, zone, spot)
-        cost = rates.Cost(tpu.chips, settings.max_hours, rate)
-        row: dict[str, Any] = {"zone": zone, "usd_per_chip_hour": rate.usd, "usd_per_hour": cost.hourly}
-        rows.append(row | {"other_region": rate.elsewhere})
+        usd = {"usd_per_chip_hour": rate.usd, "usd_per_hour": rates.Cost(tpu.chips, settings.max_hours, rate).hourly}
+        rows.append({"zone": zone, **usd, "other_region": rate.elsewhere})
+        sign = "~" if rate.elsewhere else ""
+        cells.append({"zone": zone} | {name: f"{sign}{_rounded(value)}" for name, value in usd.items()})
     if as_json:
         print_json({"type": tpu.name, "spot": spot, "dated": table_date(), "zones": rows})
         return
-    print_table([_zone_cells(row) for row in rows])
+    print_table(cells)
     print_text(f"Rates of {table_date()}; ~: unknown, the highest known rate instead. Zones may lack capacity.")
-
-
-def _zone_cells(row: dict[str, Any]) -> dict[str, str]:
-    """Return the table row for a zone."""
-
-    def usd(value: float | None) -> str:
-        return "unknown" if value is None else f"{'~' if row['other_region'] else ''}{value:.2f}"
-
-    return {"zone": row["zone"], "USD/chip-hour": usd(row["usd_per_chip_hour"]), "USD/hour": usd(row["usd_per_hour"])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +64,6 @@ class UpOptions(MachineOptions):
     """Options of `taetpu tpu up`."""
 
     name: Name = None
-    as_json: AsJson = False
 
 
 @app.command()
@@ -97,11 +88,11 @@ def up(options: UpOptions) -> None:
         confirm(describe_plan(spec, zones), "Create it?", yes=options.yes)
     with warn_of_costs(provision.describe_possible(spec.name), spec.name):
         machine = provision.make(spec, zones, settings, log, lambda one: startup.prepare(one, settings, log))
-    print_json(asdict(machine)) if options.as_json else print_machines([machine])
+    print_machines([machine])
 
 
 @app.command()
-def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete a machine and its queued resource in all zones. Buckets are kept.
 
     Example: taetpu tpu down my-tpu --yes
@@ -116,7 +107,6 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     if not dry_run:
         provision.await_changes(name, log)
     found = find(name, unreachable=unreachable)
-    removed: list[Machine] = []
     mine = provision.select_owned(found, label_value(settings.owner))
     if not found:
         log(f"no machine {name!r}")
@@ -124,9 +114,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False, as_json: 
     doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
     if doomed or not (found or dry_run):  # this also ends an `up` that is still creating a machine
         with warn_of_costs(f"{name} may still exist and cost money: repeat the command"):
-            removed = provision.down(name, label_value(settings.owner), settings, log)
-    if as_json:
-        print_json({"found": [asdict(one) for one in found], "deleted": [asdict(one) for one in removed]})
+            provision.down(name, label_value(settings.owner), settings, log)
     check_reached(unreachable)
 
 
@@ -173,16 +161,13 @@ def list_machines(as_json: AsJson = False) -> None:
         print_json([asdict(one) for one in machines])
     elif machines:
         print_machines(machines)
-        for machine in machines:
-            if machine.state not in ("ready", "deleting"):
-                print_text(f"{machine.name} in {machine.zone}: {machine.detail}", hanging=2)
     else:
         typer.echo("no TPU machines")
     check_reached(unreachable)
 
 
 @app.command()
-def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
+def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
     """Delete your expired machines, and never machines of others.
 
     Example: taetpu tpu gc --dry-run
@@ -200,8 +185,6 @@ def gc(dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> No
     if doomed and confirm(_describe_deletion(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
         with warn_of_costs("machines may still exist and cost money: repeat the command"):
             provision.delete_all(doomed, settings, log)
-    if as_json:
-        print_json([asdict(one) for one in doomed])
     check_reached(unreachable)
 
 
@@ -230,8 +213,6 @@ def cost(as_json: AsJson = False) -> None:
         print_text(
             f"Rates of {table_date()}, without disks, traffic and storage. hours_left: until the latest deletion time."
         )
-        if any((row["hours_left"] or 0) < 0 for row in rows):
-            print_text("A machine has expired: `taetpu tpu gc` deletes it.")
     else:
         typer.echo("you have no machines")
 
@@ -241,10 +222,8 @@ def _rounded(value: Any) -> Any:
 
 
 def _describe_deletion(machines: "Sequence[Machine]") -> str:
-    def line(one: "Machine") -> str:
-        return f"delete {one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}"
-
-    return "\n".join(map(line, machines))
+    lines = (f"{one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}" for one in machines)
+    return "\n".join(f"delete {line}" for line in lines)
 
 
 def print_machines(machines: "Sequence[Machine]") -> None:

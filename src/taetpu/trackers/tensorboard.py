@@ -30,12 +30,14 @@ class Events(Sink):
     """The event file of a run. The file is open only during a write, so that many runs need few open files."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]):
-        import tensorboardX  # noqa: F401 (a missing library is reported before anything is deleted)
+        import tensorboardX.summary  # first: a missing library is reported before anything is deleted
 
         self.file, self.settings, self.last = folder / FILE, settings, 0
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._add([self._event(file_version="brain.Event:2"), *self._summaries(0, [_settings(settings)])])
+        lines = "\n".join(f"{name}: {value}" for name, value in settings.items())
+        start = self._event(file_version="brain.Event:2")
+        self._add([start, *self._summaries(0, [tensorboardX.summary.text("settings", _code(lines))])])
 
     def log(self, rows: Sequence[Row]) -> None:
         """See `Sink.log`."""
@@ -77,12 +79,6 @@ class Events(Sink):
                 file.write(
                     size + struct.pack("<I", masked_crc32c(size)) + data + struct.pack("<I", masked_crc32c(data))
                 )
-
-
-def _settings(settings: Mapping[str, Any]) -> Any:
-    from tensorboardX.summary import text
-
-    return text("settings", _code("\n".join(f"{name}: {value}" for name, value in settings.items())))
 
 
 def _code(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Numbered messages on the progress of a study.
+"""The progress of a study, read incrementally from the store, and numbered messages about it.
 
-A page computes its content from the messages it receives. A new page receives a single `state` message. A reconnecting
-page sends the cursor of its last message and receives all later messages. Every cursor contains a random name for the
-feed. A page that was opened before a server restart therefore sends an unknown cursor and receives a `state` message,
-which replaces all data in the page. Points are neither lost nor duplicated.
+A page computes its content from the messages it receives. A new page receives a single `state` message. Later, the page
+sends the cursor of its last message and receives all newer messages. Every cursor contains a random name for the feed.
+A page that was opened before a server restart therefore sends an unknown cursor and receives a `state` message, which
+replaces all data in the page. Points are neither lost nor duplicated.
 """
 
 import secrets
@@ -18,6 +18,7 @@ from taetpu.core.errors import UserError
 from taetpu.report import summary
 from taetpu.report.usage import describe_usage
 from taetpu.stats.analyse import compute_results
+from taetpu.stats.load import read_study
 from taetpu.store import metrics
 from taetpu.store.documents import finite
 from taetpu.store.metrics import progress_metric
@@ -58,7 +59,13 @@ class RunState:
 
 
 class Feed:
-    """Feed of messages on one study."""
+    """The progress of one study, and messages about its changes.
+
+    Attributes:
+        results: the results of the finished runs, as in `results.json`; None until they can be computed.
+        errors: the errors raised during the last call of `poll`.
+        problem: the messages of these errors.
+    """
 
     def __init__(self, folder: StudyFolder):
         self.folder, self.life = folder, secrets.token_hex(4)
@@ -66,12 +73,13 @@ class Feed:
         self.number = 0
         self.study: dict[str, Any] = {}
         self.runs: dict[str, RunState] = {}
+        self.results: dict[str, Any] | None = None
         self.effects: dict[str, Any] = {}
         self.using = ""
+        self.errors: list[UserError] = []
+        self.problem = ""
         self._ended, self._frozen_at = -1, -1.0
-        self._problem = ""
-        self._problems: list[str] = []
-        self._unjudged = ""
+        self._unjudged: UserError | None = None
 
     # Sending.
 
@@ -99,7 +107,7 @@ class Feed:
             }
             for key, run in self.runs.items()
         }
-        state = {"study": self.study, "runs": runs, "effects": self.effects, "problem": self._problem}
+        state = {"study": self.study, "runs": runs, "effects": self.effects, "problem": self.problem}
         return {**state, "using": self.using}
 
     # Reading.
@@ -107,18 +115,21 @@ class Feed:
     def poll(self) -> int:
         """Read new data from the store and return the number of new messages."""
         before = self.number
-        self._problems = []
+        self.errors = []
         with self._collect_errors():
             self._read()
-        self._send_problem("\n".join(self._problems))
+        problem = "\n".join(dict.fromkeys(map(str, self.errors)))
+        if problem != self.problem:
+            self.problem = problem
+            self._send("problem", {"text": problem})
         del self.messages[:-MAX_MESSAGES]
         return self.number - before
 
     def _read(self) -> None:
         if (frozen_at := self.folder.frozen_at()) != self._frozen_at:
-            frozen = self.folder.read_study()
+            frozen = read_study(self.folder)
             study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
-            study["primary"] = frozen["measure"]["primary"]
+            study["primary"] = frozen.get("measure", frozen["plan"])["primary"]
             self.study, self._frozen_at = {**self.study, **study}, frozen_at
             self._send("study", self.study)
         for run in self.folder.runs():
@@ -128,13 +139,14 @@ class Feed:
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
             # A failed analysis is not retried until another run ends, since an analysis takes a second.
-            self._ended, self._unjudged = ended, ""
+            self._ended, self._unjudged = ended, None
             try:
-                self.effects = _effects_so_far(self.folder)
+                self.results = compute_results(self.folder)
+                self.effects = _effects_of(self.results)
                 self._send("effects", self.effects)
             except UserError as error:
-                self._unjudged = str(error)
-        self._problems += [self._unjudged] if self._unjudged else []
+                self._unjudged = error
+        self.errors += [self._unjudged] if self._unjudged else []
 
     def _choose_series(self) -> None:
         """Send the names of the series shown (`shown`) and plotted (`curve`) for the primary metric if they changed."""
@@ -163,17 +175,11 @@ class Feed:
 
     @contextmanager
     def _collect_errors(self) -> Iterator[None]:
-        """Collect the message of a `UserError` raised by unreadable data. The next poll reads the data again."""
+        """Collect a `UserError` raised by unreadable data. The next poll reads the data again."""
         try:
             yield
         except UserError as error:
-            if (text := str(error)) not in self._problems:
-                self._problems.append(text)
-
-    def _send_problem(self, text: str) -> None:
-        if text != self._problem:
-            self._problem = text
-            self._send("problem", {"text": text})
+            self.errors.append(error)
 
     def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         self.number += 1
@@ -215,9 +221,8 @@ def _usage_at(run: RunFolder, segment: str) -> str:
     return describe_usage({name: float(series.value[-1]) for name, series in noted.items()})
 
 
-def _effects_so_far(folder: StudyFolder) -> dict[str, Any]:
-    """Compute the current results and return their headline, notices and verdict table."""
-    found = compute_results(folder)
+def _effects_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the headline, the notices and the verdict table of results."""
     rows = [
         {**vars(row), "done": _progress(arm)}
         for row, arm in zip(summary.verdict_rows(found), found["arms"], strict=True)

@@ -130,28 +130,20 @@ function line(name, runs) {
   return steps.filter((_, i) => i % every === 0 || i === steps.length - 1).map((step) => ({ line: name, step, value: at.get(step)[0] / at.get(step)[1] }));
 }
 
-// --- the stream ---
+// --- the messages ---
 
 const GONE = "The server is not reachable; this page reconnects automatically.";
 
-// Calls `hear(kind, data)` for each message; reconnects by itself, and polls if streams are blocked.
-function listen(study, hear) {
-  let cursor = null, failures = 0, polling = false;
-  const take = (id, kind, data) => { cursor = id; hear(kind, data); };
-  const source = new EventSource(`/events/study/${url(study)}`);
-  for (const kind of ["state", "study", "run", "points", "cut", "usage", "effects", "problem"])
-    source.addEventListener(kind, (event) => { failures = 0; link.textContent = ""; take(event.lastEventId, kind, JSON.parse(event.data)); });
-  source.onopen = () => { link.textContent = ""; failures = 0; };
-  source.onerror = () => {
-    link.textContent = GONE;
-    if (source.readyState === EventSource.CLOSED || ++failures >= 3) { source.close(); if (!polling) { polling = true; poll(); } }
-  };
-  async function poll() {
+// Asks for new messages every two seconds and calls `hear(kind, data)` for each.
+async function listen(study, hear) {
+  let cursor = "";
+  for (;;) {
     try {
-      for (const { id, kind, data } of await fetched(`/data/study/${url(study)}?since=${encodeURIComponent(cursor ?? "")}`)) take(id, kind, data);
+      const messages = await fetched(`/data/study/${url(study)}?since=${encodeURIComponent(cursor)}`);
+      for (const { id, kind, data } of messages) { cursor = id; hear(kind, data); }
       link.textContent = "";
     } catch (error) { link.textContent = error instanceof TypeError ? GONE : error.message; } // network errors are TypeErrors; others are from the server
-    setTimeout(poll, POLL);
+    await new Promise((done) => setTimeout(done, POLL));
   }
 }
 

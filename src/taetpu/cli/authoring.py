@@ -1,7 +1,9 @@
-"""`taetpu catalog`: the kinds of each slot and the fields of study files, with defaults and references."""
+"""`taetpu new` and `catalog`: a template of a study file, and the kinds and fields that study files may use."""
 
 import json
+import sys
 import textwrap
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
@@ -17,11 +19,46 @@ if TYPE_CHECKING:
     from taetpu.spec.fields import Place
 
 
+ARGUMENT = ("the argument NAME",)
 INDENT = " " * 16
 BELOW = " " * 20
 REQUIRED = "required"
 STUDY = "study"
 """The argument that selects all top-level fields of a study file. It is also the name of the first field."""
+
+
+def new(name: Annotated[str, typer.Argument(help="The study's name; writes NAME.yaml and NAME.py.")]) -> None:
+    """Write a commented study and plug-in as a template. Never overwrites files.
+
+    Example: taetpu new my-idea
+    """
+    from importlib.resources import files
+
+    from taetpu.spec.schema import check_name
+    from taetpu.store.documents import to_yaml
+
+    name = name.removesuffix(".yaml")
+    check_name(name, "study", ARGUMENT)
+    if name in (*sys.stdlib_module_names, *packages_distributions(), "taetpu"):
+        problem = f"{name}.py would shadow the Python module {name} in this folder"
+        raise UserError(problem, path=ARGUMENT, remedy=f"Use another name, e.g. {name}-study.")
+    study, plugin = Path(f"{name}.yaml"), Path(f"{name}.py")
+    header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
+    templates = files("taetpu.study").joinpath("templates")
+    if taken := [target for target in (study, plugin) if target.exists()]:
+        raise UserError("file exists", file=taken[0], remedy="Use another name.")
+    for target in (study, plugin):
+        text = templates.joinpath(f"new{target.suffix}").read_text()
+        try:
+            with target.open("x") as out:
+                out.write(text.replace("HEADER", header).replace("NAME", name))
+        except OSError as error:
+            remedy = "Change to a folder with write permission."
+            raise UserError(f"cannot write: {error.strerror}", file=target, remedy=remedy) from None
+    typer.echo(f"wrote {study} and {plugin}\nnext: taetpu plan {study}, then taetpu run {study}")
+
+
+# --- catalog ----------------------------------------------------------------------------------------------------------
 
 
 def catalog(
@@ -52,7 +89,9 @@ def catalog(
     slots = [slot] if what else list(BUILTIN_MODULES)
     entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
     if kind:
-        entries = {slot: {kind: entries[slot].get(kind) or _unknown(slot, kind, entries[slot])}}
+        if kind not in entries[slot]:
+            raise UserError(f"unknown {slot} kind {kind!r}", remedy=suggest(kind, entries[slot]))
+        entries = {slot: {kind: entries[slot][kind]}}
     if as_json:
         print_json(entries)
         return
@@ -60,8 +99,6 @@ def catalog(
         typer.echo(f"{name}")
         for k, entry in found.items():
             _print_kind(k, entry, fields=bool(slot))
-        if not found:
-            typer.echo(_wrapped("only kinds of plug-ins", "  (none)        "))
     if not slot:
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
@@ -136,8 +173,6 @@ def _catalog_fields(path: str, as_json: bool) -> None:
             _print_field(below, " " * 4, " " * 8)
         if entry["slot"] and not whole:
             typer.echo(f"    Kinds and their fields: taetpu catalog {entry['slot']}")
-    if whole:
-        typer.echo(f"\nNested fields: taetpu catalog {'train' if path == STUDY else f'{path}.{found[0].name}'}")
 
 
 def describe_field(place: "Place") -> dict[str, Any]:
@@ -160,11 +195,6 @@ def describe_field(place: "Place") -> dict[str, Any]:
         "example": f"{place.name}: {place.example}" if place.example else None,
         "fields": [describe_field(below) for below in list_fields(section)] if section else [],
     }
-
-
-def _unknown(slot: str, kind: str, known: dict[str, Any]) -> Any:
-
-    raise UserError(f"unknown {slot} kind {kind!r}", remedy=suggest(kind, known))
 
 
 def describe(cls: "type[Config]") -> dict[str, Any]:

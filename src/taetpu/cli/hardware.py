@@ -1,4 +1,4 @@
-"""`taetpu chips`: published data about TPUs."""
+"""`taetpu chips` and `verify`: published data about TPUs, and checks of this machine's accelerator."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,29 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import print_json, print_table, print_text
-from taetpu.core.errors import UserError
+from taetpu.cli.output import log, print_json, print_table, print_text
+from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice
-
-ALL = "all"
+    from taetpu.tpu.verifying.runner import Outcome
 
 
 def chips(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4). Default: all chips, as with `all`.")
-    ] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4). Default: all chips.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show published TPU data: speed, memory, slices, prices.
 
     Example: taetpu chips v5e-8
     """
-    from taetpu.core.chips import generations, table_date
+    from taetpu.core.chips import generations, parse_slice, table_date
 
-    if name.strip().lower() not in ("", ALL):
-        found = slice_named(name, "shows every chip")
+    if name:
+        found = parse_slice(name)
         data = _slice(found) | {"chip": _chip(found.generation), "dated": table_date()}
         print_json(data) if as_json else _print_slice(found)
         return
@@ -41,16 +38,6 @@ def chips(
         f"Per chip, as of {table_date()}; USD per hour on demand and spot, in the cheapest US region. The number in a "
         "slice's name counts its cores or its chips. Sources: taetpu chips --json"
     )
-
-
-def slice_named(name: str, effect_of_all: str) -> "Slice":
-    """Return the slice with the given name. The remedy of a `UserError` says what `all` does."""
-    from taetpu.core.chips import parse_slice
-
-    try:
-        return parse_slice(name)
-    except UserError as error:
-        raise UserError(error.problem, remedy=f"{(error.remedy or '').rstrip('.')}; `{ALL}` {effect_of_all}.") from None
 
 
 def _chip_row(chip: "Chip") -> dict[str, Any]:
@@ -103,3 +90,47 @@ def _print_slice(found: "Slice") -> None:
     for key, value in (data | bare | prices).items():
         if value is not None:
             typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")
+
+
+# --- verify -----------------------------------------------------------------------------------------------------------
+
+
+def verify(
+    checks: Annotated[
+        list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine: devices, numerics, speed, a short training.
+
+    Also checks versions, locks, collectives and other users of the device. Takes less than a minute. Exits with 3 if
+    a check fails; a slow result is not a failure.
+
+    Example: taetpu verify
+    """
+    from taetpu.tpu.verifying import runner
+
+    found = runner.verify(checks or [], lambda name, done, total: log(f"check {done + 1} of {total}: {name}"))
+    print_json(runner.as_data(found)) if as_json else _print_outcomes(found)
+    if failed := [one for one in found if one.finding.status == "FAILED"]:
+        names = ", ".join(one.check.name for one in failed)
+        raise Failed(f"{len(failed)} of {len(found)} checks failed: {names}")
+
+
+def _print_outcomes(found: "list[Outcome]") -> None:
+    print_table(
+        [
+            {
+                "check": one.check.name,
+                "result": one.finding.status,
+                "figure": one.finding.figure,
+                "s": f"{one.seconds:.1f}",
+            }
+            for one in found
+        ]
+    )
+    for one in found:
+        if one.remedy:
+            typer.echo("")
+            print_text(f"{one.check.name}: {one.remedy}", hanging=2)
+            typer.echo(f"  see {one.page}")
