@@ -322,7 +322,8 @@ def needed(fault: Fault) -> bool:
         return False
     if parts[:1] == ("packs",):
         newest = len(parts) > 2 and parts[2] == str(LAST)
-        return newest and not (fault.kind == "remove" and (len(parts) == 3 or parts[3] == "digests.json"))
+        lost = len(parts) == 3 or (fault.kind == "remove" and parts[3] == "complete")  # as if it was never complete
+        return newest and not (lost and fault.kind in ("remove", "empty"))
     if parts[:1] == ("runs",):
         return not (fault.kind in ("remove", "empty") and len(parts) <= 3)  # otherwise the run counts as not trained
     return fault.kind != "remove" and len(parts) > 0

@@ -15,20 +15,19 @@ disk, room = Path(sys.argv[1]), int(sys.argv[2])
 state = [jnp.asarray(np.random.default_rng(i).standard_normal((64, 1024), np.float32)) for i in range(4)]
 checkpoint.MARGIN = -2**30  # as when another process takes the space between asking for it and writing
 pack = PackFolder(LocalStore(disk), "study", "pack")
-with checkpoint.Checkpoints(pack) as checkpoints:
-    checkpoints.save(1, state)
-    (disk / "ballast").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - room))
-    try:
-        checkpoints.save(2, state)
-    except UserError as error:
-        print(error)
-(disk / "ballast").unlink()
-with checkpoint.Checkpoints(pack) as checkpoints:
-    again, step = checkpoints.resume([a * 0 for a in state])
-    print("kept", step)
-    assert all((a == b).all() for a, b in zip(again, state))
+checkpoints = checkpoint.Checkpoints(pack)
+checkpoints.save(1, state)
+(disk / "ballast").write_bytes(bytes(os.statvfs(disk).f_bavail * 4096 - room))
+try:
     checkpoints.save(2, state)
-    print("then", checkpoints.latest())
+except UserError as error:
+    print(error)
+(disk / "ballast").unlink()
+again, step = checkpoints.resume([a * 0 for a in state])
+print("kept", step)
+assert all((a == b).all() for a, b in zip(again, state))
+checkpoints.save(2, state)
+print("then", checkpoints.latest())
 """
 
 CROWDED = """
@@ -44,13 +43,13 @@ disk = Path(sys.argv[1])
 state = [jnp.asarray(np.random.default_rng(i).standard_normal((64, 1024), np.float32)) for i in range(4)]
 checkpoint.MARGIN = 0
 pack = PackFolder(LocalStore(disk), "study", "pack")
-with checkpoint.Checkpoints(pack) as checkpoints:
-    for step in (1, 2, 3):
-        checkpoints.save(step, state)
-    print(pack.steps())
-    (disk / "ballast").write_bytes(bytes(free_bytes(disk) - 500_000))
-    checkpoints.save(4, state)  # in the room of the third
-    print(pack.steps())
+checkpoints = checkpoint.Checkpoints(pack)
+for step in (1, 2, 3):
+    checkpoints.save(step, state)
+print(pack.steps())
+(disk / "ballast").write_bytes(bytes(free_bytes(disk) - 500_000))
+checkpoints.save(4, state)  # in the room of the third
+print(pack.steps())
 """
 
 

@@ -1,4 +1,4 @@
-"""`count_operations` counts calls, not definitions."""
+"""`count_operations` counts the calls of operations, not their definitions."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ def counted(fn) -> dict[str, int]:
     return count_operations(jax.jit(fn).lower(X).as_text())
 
 
-def test_a_function_counts_each_time_that_it_is_called():
+def test_function_counts_once_per_call():
     @jax.jit
     def inner(x):
         return jnp.tanh(x @ x)
@@ -26,12 +26,12 @@ def test_a_function_counts_each_time_that_it_is_called():
     assert "return" not in found
 
 
-def test_a_loops_body_counts_once():
+def test_loop_body_counts_once():
     assert counted(lambda x: jax.lax.fori_loop(0, 7, lambda _, y: jnp.sin(y), x))["sine"] == 1
 
 
-def test_what_the_module_calls_elsewhere_is_an_operation_like_any_other():
-    """A callback to Python, and LAPACK: their names are no functions of the module."""
+def test_calls_of_functions_outside_the_module_count_as_operations():
+    """A Python callback and a LAPACK routine are custom calls."""
 
     def calling(x):
         jax.debug.print("{}", x.sum())

@@ -1,4 +1,4 @@
-"""A digest of how a result comes about: equal for equal computations, different for any difference in them."""
+"""Digests of results are equal for equal computations, and differ for any difference."""
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +11,12 @@ TABLE = np.arange(300, dtype=np.float32)
 
 
 def of(fn, *values, inputs=None):
-    """The digests of what `fn` returns; an input is known by its value unless `inputs` says otherwise."""
+    """Return the digests of the results of `fn`; the digests of its inputs are those of their values by default."""
     traced = jax.make_jaxpr(fn)(*values)
     return digest_outputs(traced, inputs or [np.asarray(value).tobytes() for value in values])
 
 
-def test_a_result_depends_on_what_leads_to_it_and_on_nothing_else():
+def test_digest_covers_only_what_the_result_depends_on():
     one = of(lambda x, y: (jnp.sin(x) + 1, jnp.cos(y)), 1.0, 2.0)
     two = of(lambda x, y: (jnp.sin(x) + 1, jnp.cos(y) * jnp.tanh(x)), 1.0, 2.0)
     assert one[0] == two[0]
@@ -26,7 +26,7 @@ def test_a_result_depends_on_what_leads_to_it_and_on_nothing_else():
     assert one[1] != other_input[1]
 
 
-def test_a_jitted_function_is_what_it_does():
+def test_jitted_function_has_the_digest_of_its_body():
     @jax.jit
     def named(x, unused):
         return jnp.sin(x) + 1
@@ -40,14 +40,14 @@ def looped(table):
 
 
 @pytest.mark.parametrize("wrap", [lambda table: lambda x: x * jnp.asarray(table), looped], ids=["plain", "in a loop"])
-def test_the_content_of_an_array_closed_over_counts(wrap):
+def test_content_of_closed_over_arrays_counts(wrap):
     changed = TABLE.copy()
     changed[150] += 1
     assert of(wrap(TABLE), TABLE) == of(wrap(TABLE.copy()), TABLE)
     assert of(wrap(TABLE), TABLE) != of(wrap(changed), TABLE)
 
 
-def test_how_often_a_loop_runs_and_what_it_does_count():
+def test_length_and_body_of_a_loop_count():
     def loop(length, step):
         return of(lambda x: jax.lax.scan(lambda c, _: (step(c), None), x, None, length=length)[0], 1.0)
 
@@ -55,7 +55,7 @@ def test_how_often_a_loop_runs_and_what_it_does_count():
     assert len({tuple(loop(3, jnp.sin)), tuple(loop(4, jnp.sin)), tuple(loop(3, jnp.cos))}) == 3
 
 
-def test_random_numbers_are_told_apart_by_their_key_and_their_shape():
+def test_random_numbers_differ_by_key_and_shape():
     def draw(name, shape):
         return of(lambda seed: jax.random.normal(jax.random.fold_in(jax.random.key(seed), name), shape), 0)
 

@@ -48,7 +48,7 @@ def test_killed_and_resumed_on_a_bucket_it_ends_as_on_a_disk(tmp_path: Path, wor
     assert code == 0, said
 
     moments = (
-        lambda name: "/packs/" in name and "/d/" in name,  # while a checkpoint is uploaded
+        lambda name: "/packs/" in name and "/process-0/" in name,  # while a checkpoint is uploaded
         lambda name: name.startswith("killed/runs/no-ffn/") and name.endswith("/metrics/20-40.json"),
     )
     for moment in moments:
@@ -96,4 +96,3 @@ def every_command_takes_an_address(folder: Path, study: str) -> None:
     (run,) = [run for run in find_study(study).runs() if (run.arm, run.seed) == ("baseline", 0)]
     opened = open_run(run.where)
     assert opened.config.dim == 16
-    assert f"seed 0: finished, {run.where}" in opened._repr_html_()

@@ -14,14 +14,14 @@ from taetpu.study.progress import Pace
 from taetpu.train.callbacks import Forecast, Span
 from taetpu.train.layout import RunGroup, Workload
 from taetpu.train.pack_plan import plan_packs
-from taetpu.train.step_time import efficiency_bounds, matmul_rates, remember_step
+from taetpu.train.step_time import efficiency_bounds, matmul_rate, remember_step
 
 
 @pytest.fixture
 def expected(tmp_path, monkeypatch):
     """`expected(text=STUDY, taken=0) -> Forecast` of all its runs, in a cache folder of its own, on a quiet machine."""
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(forecasting, "matmul_rates", lambda name: (1e10, 1e10))
+    monkeypatch.setattr(forecasting, "matmul_rate", lambda: 1e10)
     monkeypatch.setattr(forecasting, "cpu_contention", lambda: 1.0)
 
     def found(text: str = STUDY, taken: int = 0) -> Forecast:
@@ -44,7 +44,7 @@ def test_a_range_follows_work_and_rate(expected, monkeypatch):
     assert 0 < one.steps.low < one.steps.high
     assert twice.steps.low == pytest.approx(2 * one.steps.low)
     assert twice.run_steps == 2 * one.run_steps == 160
-    monkeypatch.setattr(forecasting, "matmul_rates", lambda name: (2e10, 2e10))
+    monkeypatch.setattr(forecasting, "matmul_rate", lambda: 2e10)
     assert expected().steps.low == pytest.approx(one.steps.low / 2)
     assert "20 GFLOP/s" in expected().source
 
@@ -84,12 +84,8 @@ def test_shares_grow_with_the_width_and_stay_shares():
     assert found == sorted(found)
 
 
-def test_the_rate_is_measured_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
-    first = matmul_rates("here")
-    monkeypatch.setattr("taetpu.train.step_time.measure_matmul_rate", lambda: pytest.fail("measured again"))
-    assert matmul_rates("here") == first
-    assert first[0] == first[1] > 1e8
+def test_matmul_rate_is_measured_once():
+    assert matmul_rate() == matmul_rate() > 1e8
 
 
 def test_the_forecast_holds_until_steps_are_timed(monkeypatch):

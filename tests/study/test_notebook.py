@@ -1,4 +1,4 @@
-"""What notebooks show: studies, outcomes and opened runs as HTML; charts from Python."""
+"""What notebooks show: studies and outcomes as HTML; charts from Python."""
 
 import json
 import re
@@ -86,21 +86,6 @@ def test_names_cannot_bring_html_of_their_own(outcome) -> None:
     check(text)
     assert "<img" not in text
     assert cells(text)[2][:2] == [HOSTILE, HOSTILE]
-
-
-def test_an_opened_run_shows_arm_seed_settings_and_metrics(outcome, tmp_path: Path) -> None:
-    folder = next((Path(outcome.folder) / "runs/low-lr").glob("1-*"))
-    saved = taetpu.open_run(folder)
-    text = saved._repr_html_()
-    check(text)
-    result = json.loads((folder / "result.json").read_text())
-    assert "<strong>low-lr</strong> seed 1: finished" in text
-    assert {name: float(value) for name, value in cells(text)[1:]} == result["metrics"]
-    settings = dict(cells(text, 1)[1:])
-    assert (settings["train.optimizer.lr"], settings["model.dim"]) == ("0.0001", "16")
-    alone = replace(saved, folder=None)._repr_html_()
-    check(alone)
-    assert dict(cells(alone)[1:])["model.dim"] == "16"
 
 
 def test_charts_are_drawn_of_folders_roots_and_outcomes(outcome) -> None:

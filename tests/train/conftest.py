@@ -12,10 +12,10 @@ COPY = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_lengt
 
 
 def settings(task=COPY, model=(), **train) -> ResolvedConfig:
-    """A resolved run config, small unless told otherwise."""
+    """Return the resolved config of a small run."""
     data = {
         "task": task,
-        "model": {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, **dict(model)},
+        "model": {"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}, **dict(model)},
         "train": {"steps": 12, "batch_size": 4, "schedule": {"kind": "cosine", "warmup": 3}, "sample": None, **train},
     }
     return load_config(RunConfig, data).resolve()
@@ -23,7 +23,7 @@ def settings(task=COPY, model=(), **train) -> ResolvedConfig:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory) -> tuple[dict, Source]:
-    """A text task over a small file, and its source."""
+    """Return the config of a text task over a small file, and its source."""
     folder = tmp_path_factory.mktemp("text")
     words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat", "and", "ate"], 800)
     (folder / "words.txt").write_text(" ".join(words) + "\n")
@@ -35,7 +35,7 @@ _PROGRAMS: dict[tuple, Program] = {}
 
 
 def program(structure, source, steps, width, devices, chunk, **mesh) -> Program:
-    """Programs are shared between tests: compiling is what these tests spend their time on."""
+    """Return a program. Tests share programs, because compilation takes most of the time of these tests."""
     key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, *mesh.items())
     if key not in _PROGRAMS:
         precision = structure.train.precision.replace("auto", "float32")
@@ -46,7 +46,7 @@ def program(structure, source, steps, width, devices, chunk, **mesh) -> Program:
 
 
 class Trainer:
-    """A pack of equal configs on several seeds, driven by hand."""
+    """A pack of runs that tests train step by step."""
 
     def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), **mesh):
         live = frozenset(live).union(*(promoted_fields(c) for c in configs))
@@ -64,7 +64,7 @@ class Trainer:
         self.step = 0
 
     def advance(self, *sizes) -> dict[str, np.ndarray]:
-        """Take steps in dispatches of these sizes; returns the metrics, `(width, steps)`."""
+        """Take steps in dispatches of these sizes, and return the metrics, `(width, steps)`."""
         found = []
         for size in sizes:
             batch = self.structure.train.batch_size
@@ -78,8 +78,8 @@ class Trainer:
             self.step += size
         return {name: np.concatenate([f[name] for f in found], 1) for name in found[0]}
 
-    def look(self, every=1) -> dict[str, np.ndarray]:
-        """What the metrics due every so many steps see of the next update, `{name: (width,)}`."""
+    def observe(self, every=1) -> dict[str, np.ndarray]:
+        """Measure the metrics that are due every `every` steps, and return `{name: (width,)}`."""
         batch = self.structure.train.batch_size
         rows = np.stack([self.source.rows(seed, self.step, 1, batch)[0] for seed in self.seed_list])
         found = self.program.observe(every)(self.state, self.numbers, self.seeds, rows, self.program.arrays)

@@ -1,4 +1,4 @@
-"""What a child process with eight simulated devices is asked: the losses of meshes, and what their programs hold.
+"""Losses, collectives and memory of runs on meshes of eight simulated devices.
 
 `python -m tests.train.eight` prints JSON.
 """
@@ -11,23 +11,19 @@ from pathlib import Path
 
 MESHES = {
     "one": {"devices": 1},
-    "runs": {"devices": 8, "width": 8},
-    "fsdp": {"devices": 8, "data": 8},
-    "tensor": {"devices": 8, "model": 8},
     "all": {"devices": 8, "data": 2, "model": 2},
 }
-RUNS, STEPS = 2, 8
+RUNS, STEPS = 2, 4
 OPERATION = re.compile(r" (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
 
 
 def collectives(hlo: str) -> dict[str, int]:
-    """How many operations of a compiled program need several devices."""
+    """Return the number of each collective operation in a compiled program."""
     return dict(Counter(OPERATION.findall(hlo)))
 
 
 def trained(name: str) -> dict:
-    """The losses of the first runs on a mesh, the collectives of a step, and each device's share of parameters and
-    moments."""
+    """Return the losses on a mesh, the collectives of a step, and the share of parameters and moments per device."""
     import jax
     import numpy as np
     from tests.train.conftest import settings
@@ -36,8 +32,7 @@ def trained(name: str) -> dict:
     from taetpu.train.layout import Layout
     from taetpu.train.program import Program, stack_numbers
 
-    mesh = dict(MESHES[name])
-    width = mesh.pop("width", RUNS)
+    mesh, width = MESHES[name], RUNS
     config = settings(
         model={"dim": 32, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "relu"}},
         batch_size=16, accumulate=2, steps=STEPS, task={
@@ -55,8 +50,8 @@ def trained(name: str) -> dict:
     leaves = [a for a in jax.tree.leaves((state.model, state.opt)) if a.ndim > 2]
     text = program.advance.lower(*program.shapes(numbers).advance).compile().as_text()
     return {
-        "losses": np.asarray(metrics["train/loss"])[:RUNS].tolist(),
-        "nll": np.asarray(sums["nll"])[:RUNS].sum((1, 2)).tolist(),
+        "losses": np.asarray(metrics["train/loss"]).tolist(),
+        "nll": np.asarray(sums["nll"]).sum((1, 2)).tolist(),
         "collectives": collectives(text),
         "share": sum(a.addressable_shards[0].data.nbytes for a in leaves) / sum(a.nbytes for a in leaves),
     }

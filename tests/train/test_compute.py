@@ -1,4 +1,4 @@
-"""How numbers are computed: decided by device, length and size, where it is not told, and never in silence."""
+"""The choice of compute options by device, sequence length and size, and the report of exceptions."""
 
 import json
 from dataclasses import replace
@@ -28,7 +28,7 @@ PLENTY = 1 << 50
 
 
 class Reading(Hook):
-    """A hook that is given the logits."""
+    """A hook that reads the logits."""
 
     def loss(self, loss, logits, batch, model, now):
         return loss + jnp.mean(logits)
@@ -36,10 +36,11 @@ class Reading(Hook):
 
 @pytest.fixture
 def sized(make):
-    """`sized(seq, model, **train) -> (config, source)` of a task with sequences of that length."""
+    """Return `sized(seq, model, **train)`, which returns a config with that sequence length and its source."""
 
     def of(seq=16, model=(), **train):
-        config = make({"kind": "copy", "seq_len": seq, "symbols": 6, "min_length": 2, "max_length": 6}, model, **train)
+        task = {"kind": "copy", "seq_len": seq, "symbols": 6, "min_length": 2, "max_length": 6}
+        config = make(task, {"num_layers": 2, **dict(model)}, **train)
         return config, config.task.prepare(None)
 
     return of
@@ -49,7 +50,7 @@ def attention(config, source, precision="bfloat16", platform="tpu"):
     return choose_compute(config, source, precision, platform=platform, memory=PLENTY).attention
 
 
-def test_a_cpu_computes_what_is_built(sized):
+def test_cpu_uses_the_default_options(sized):
     config, source = sized(512)
     assert choose_compute(config, source, "float32", memory=1) == DEFAULT_OPTIONS
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
@@ -61,8 +62,8 @@ def test_a_cpu_computes_what_is_built(sized):
     [
         ("tpu", "bfloat16", 512, {}, "splash"),
         ("tpu", "float32", 512, {}, "splash"),
-        ("tpu", "bfloat16", 384, {}, "plain"),  # too short to pay
-        ("tpu", "bfloat16", 520, {}, "plain"),  # no multiple of 128
+        ("tpu", "bfloat16", 384, {}, "plain"),  # too short for a kernel to be faster
+        ("tpu", "bfloat16", 520, {}, "plain"),  # not a multiple of 128
         ("tpu", "bfloat16", 512, {"dropout": 0.1}, "plain"),
         ("tpu", "bfloat16", 512, {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}}, "plain"),
         ("tpu", "bfloat16", 512, {"mixer": "none"}, "plain"),
@@ -73,11 +74,11 @@ def test_a_cpu_computes_what_is_built(sized):
         ("cpu", "bfloat16", 512, {}, "plain"),
     ],
 )
-def test_auto_takes_a_kernel_where_one_is_that_a_layer_can_use(sized, platform, precision, seq, model, expected):
+def test_auto_selects_a_kernel_that_at_least_one_layer_supports(sized, platform, precision, seq, model, expected):
     assert attention(*sized(seq, model), precision, platform) == expected
 
 
-def test_what_is_asked_for_is_taken_or_refused(sized):
+def test_requested_options_are_used_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
     assert choose_compute(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
@@ -87,13 +88,13 @@ def test_what_is_asked_for_is_taken_or_refused(sized):
         Capabilities("gpu").check_path("cudnn")
 
 
-def test_a_pack_does_not_go_on_where_its_path_is_not(sized):
+def test_pack_with_a_kernel_cannot_resume_on_another_platform(sized):
     config, source = sized()
     with pytest.raises(UserError, match="the kind of device it was started on"):
         Program(split(config)[0], source, Layout(1), steps=1, execution=ComputeOptions(attention="splash"))
 
 
-def test_less_is_kept_the_less_memory_there_is(sized):
+def test_rematerialisation_depends_on_memory(sized):
     config, source = sized(512, {"num_layers": 6, "dim": 32}, batch_size=4)
 
     def found(memory):
@@ -108,7 +109,7 @@ def test_less_is_kept_the_less_memory_there_is(sized):
     assert large == ["none", "dots", "full", "full"]
 
 
-def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
+def test_large_logits_are_chunked_and_counted_as_chunks(sized):
     config, source = sized(512, batch_size=4)
     whole = 4 * 512 * source.vocab_size * 4  # sequences, positions, vocabulary, bytes
 
@@ -116,8 +117,8 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
         return choose_compute(config, source, "float32", platform="tpu", memory=memory).loss_chunk
 
     assert chunk(16 * whole) is None
-    assert chunk(16 * whole - 1) == 511  # a quarter of what is just too large
-    assert chunk(1) == 4  # at least a position of each sequence
+    assert chunk(16 * whole - 1) == 511  # a quarter of the tokens
+    assert chunk(1) == 4  # one position of each sequence
     step = [step_bytes(config, source, ComputeOptions(loss_chunk=n)) for n in (None, 512)]
     assert step[0] - step[1] == whole * 3 // 4
     hooked = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {"mine": Reading()}})})
@@ -127,7 +128,7 @@ def test_large_logits_are_computed_in_chunks_and_counted_so(sized):
     assert str(told) == "the logits are not chunked: hook 'mine' reads them"
 
 
-def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
+def test_layers_that_cannot_use_the_kernel_are_listed(sized):
     heads = {"kind": "attention", "num_heads": 2}
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
@@ -141,7 +142,7 @@ def test_what_a_kernel_leaves_to_the_plain_path_is_told_layer_by_layer(sized):
 
 
 class Own(Plain):
-    """Attention that no kernel computes: of another function than softmax."""
+    """Attention with ReLU instead of softmax, which no kernel computes."""
 
     def read(self, attention, scores, v, ctx):
         return jax.nn.relu(scores).astype(v.dtype) @ v
@@ -158,7 +159,7 @@ def own_path():
     unregister(__name__)
 
 
-def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path):
+def test_component_with_its_own_path_uses_no_kernel_and_is_listed(sized, own_path):
     assert attention(*sized(512, {"mixer": "own-path"})) == "plain"
     config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
     assert attention(config, source) == "splash"
@@ -180,13 +181,13 @@ def test_a_path_of_a_component_is_no_call_for_a_kernel_and_told(sized, own_path)
         (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
         (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
         (512, {}, "tpu", True, ["divided over devices, which kernels"]),
-        (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel to be tried
+        (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel
         (512, {"dropout": 0.1}, "cpu", False, []),
         (16, {"dropout": 0.1}, "cuda", False, ["dropout on its pattern is drawn"]),
         (512, {}, "tpu", False, []),
     ],
 )
-def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model, platform, divided, reasons):
+def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, divided, reasons):
     config, source = sized(seq, {"num_layers": 3, **model})
     execution = choose_compute(config, source, "bfloat16", platform=platform, memory=PLENTY)
     execution = replace(execution, attention="plain") if divided else execution
@@ -205,7 +206,7 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
     ("place", "data", "model", "refused"),
     [
         (Capabilities.of_slice(parse_slice("v5e-8")), 4, 2, None),
-        (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices are idle
+        (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices stay idle
         (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices; v5litepod-1 has 1"),
         (
             Capabilities.of_slice(parse_slice("v5e-16")),
@@ -216,7 +217,7 @@ def test_auto_says_once_for_each_reason_why_there_is_no_kernel(sized, seq, model
         (Capabilities("cpu", 2), 4, 2, "over 8 devices; this machine has 2"),
     ],
 )
-def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data, model, refused):
+def test_division_is_checked_against_the_training_devices(place, data, model, refused):
     if refused is None:
         place.check_devices(data, model)
         return
@@ -226,7 +227,7 @@ def test_a_run_is_divided_over_devices_of_where_it_is_to_be_trained(place, data,
     assert f"data times model = 1{', 2' if place.devices > 1 else ''}" in str(told.value)
 
 
-def test_what_was_decided_is_stored_and_told(sized):
+def test_compute_options_are_stored_in_plans_and_facts(sized):
     config, source = sized(compute={"remat": "full", "loss_chunk": 12})
     (plan,) = plan_packs([RunSpec("a", 0, config, "a0")], [source])
     assert plan.compute == ComputeOptions(remat="full", loss_chunk=12)

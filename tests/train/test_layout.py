@@ -1,4 +1,4 @@
-"""Which runs share a program, how they are packed, and what is decided once."""
+"""Grouping of runs that share a program, layouts and pack plans."""
 
 import json
 from dataclasses import replace
@@ -28,18 +28,18 @@ def runs(make, text):
 
 @pytest.fixture
 def work(runs, text):
-    """`work(n)`: n runs of one structure, to be packed."""
+    """Return `work(n)`, which returns a workload of n runs of one structure."""
     return lambda n: Workload(RunGroup(frozenset(), (runs * 100)[:n]), text[1], "float32")
 
 
-def test_runs_that_differ_in_numbers_share_a_program(runs):
+def test_runs_that_differ_only_in_numbers_share_a_program(runs):
     groups = group_runs(runs)
     assert [{run.arm for run in g.runs} for g in groups] == [{"baseline", "lr", "dropped"}, {"relu"}]
     assert groups[0].live == {"model.layers.*.mixer.drop_heads"}
-    assert groups[1].live == frozenset()  # no mask where no run of the program has one
+    assert groups[1].live == frozenset()  # no run of this program has a mask
 
 
-def test_every_run_is_in_one_pack_and_plans_survive_the_store(runs, text):
+def test_every_run_is_in_one_pack_and_plans_are_restored_from_json(runs, text):
     plans = plan_packs(runs, [text[1]] * len(runs))
     assert sorted(names for p in plans for names in p.runs) == sorted((r.arm, r.seed, r.id) for r in runs)
     for p in plans:
@@ -49,7 +49,7 @@ def test_every_run_is_in_one_pack_and_plans_survive_the_store(runs, text):
         assert PackPlan.from_data(json.loads(json.dumps(p.data))) == p
 
 
-def test_what_auto_precision_meant_first_it_means_later(runs, text):
+def test_auto_precision_keeps_the_dtype_of_earlier_plans(runs, text):
     (first, *_) = plan_packs(runs[:3], [text[1]] * 3)
     assert first.precision == "float32"  # this machine's device is a CPU
     (later, *_) = plan_packs(runs[9:], [text[1]] * 3, [replace(first, precision="bfloat16")])
@@ -58,8 +58,8 @@ def test_what_auto_precision_meant_first_it_means_later(runs, text):
 
 @pytest.mark.parametrize("room", [1, 2, 3, 4, 7, 100])
 @pytest.mark.parametrize("packing", [AUTO, Packing(5)])
-def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, packing):
-    """Not for its repeats either: a pack that is filled up holds as much as a full one."""
+def test_pack_fits_into_memory(work, monkeypatch, room, packing):
+    """Padding counts too."""
     state, step = (f(work(1).config, work(1).source) for f in (layout_module.state_bytes, layout_module.step_bytes))
     monkeypatch.setattr(layout_module, "memory_bytes", lambda: step + room * state + state // 2)
     for count in range(1, 13):
@@ -69,7 +69,7 @@ def test_a_pack_never_needs_more_memory_than_there_is(work, monkeypatch, room, p
         assert layout.width % layout.devices == 0 or layout == Layout(1, 2)
 
 
-def test_packs_are_no_wider_than_asked_for(runs, text):
+def test_packs_are_no_wider_than_requested(runs, text):
     nine = (runs[:9], [text[1]] * 9)
     narrow = plan_packs(*nine, packing=parse_packing(3))
     assert {p.chosen for p in narrow} == {"asked for"}
@@ -87,12 +87,12 @@ def test_packs_are_no_wider_than_asked_for(runs, text):
         ({}, {"dropout": 0.1}, [1]),
     ],
 )
-def test_a_batch_is_divided_only_where_nothing_is_drawn_for_its_parts(make, text, train, model, counts):
+def test_batch_is_divided_only_without_random_numbers(make, text, train, model, counts):
     assert layout_module.exact_shard_counts(make(text[0], model, **train)) == counts
 
 
 @pytest.mark.parametrize("wrong", ["on", "0", "-3", "2.5", "", 0, -1, True, 2.0, None])
-def test_other_ways_to_pack_are_refused_with_the_valid_ones(wrong):
+def test_invalid_packing_is_refused_with_the_valid_values(wrong):
     with pytest.raises(UserError) as error:
         parse_packing(wrong)
     assert repr(wrong) in error.value.problem
@@ -100,13 +100,13 @@ def test_other_ways_to_pack_are_refused_with_the_valid_ones(wrong):
     assert "auto, off" in (error.value.remedy or "")
 
 
-def test_a_pack_respects_the_widest_that_is_asked_for():
+def test_plan_respects_the_requested_width():
     plan = PackPlan("x", (("baseline", 0, "a"),), Layout(4, 2), DEFAULT_OPTIONS, "float32")
     assert [plan.respects(parse_packing(text)) for text in ("auto", 4, 3, "off")] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(("width", "devices"), [(8, 2), (6, 2), (5, 1), (2, 2), (12, 4)])
-def test_halving_halves_what_a_device_holds_until_every_run_is_alone(width, devices):
+def test_halving_halves_packs_until_every_run_is_alone(width, devices):
     names = tuple(("arm", seed, f"{seed}") for seed in range(width - 1))
     plans = [PackPlan("x", names, Layout(width, devices), ComputeOptions(unroll=2), "float32", ("a.*.b",), "measured")]
     while plans[0].width > 1:
@@ -122,7 +122,7 @@ def test_halving_halves_what_a_device_holds_until_every_run_is_alone(width, devi
     assert len(plans) == len(names)
 
 
-def test_an_even_width_makes_as_few_packs_as_possible_and_leaves_few_places_empty():
+def test_even_width_gives_fewest_packs_with_least_padding():
     for devices in (1, 2, 3):
         for runs in range(1, 40):
             for most in range(devices, 20):
@@ -134,6 +134,6 @@ def test_an_even_width_makes_as_few_packs_as_possible_and_leaves_few_places_empt
                 assert all(other >= width for other in every if -(-runs // other) == packs)
 
 
-def test_the_cores_that_a_pack_may_use_are_those_there_are():
+def test_packs_may_use_one_or_both_devices():
     assert layout_module.device_counts() == [1, 2]
     assert jax.local_device_count() == 2

@@ -1,4 +1,4 @@
-"""Products of traced programs are counted as they are computed, by hand."""
+"""Counts of matrix products in traced programs agree with formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +10,14 @@ from taetpu.nn.lm import ModelConfig
 from taetpu.train.matmul_count import count_unbounded_loops, kernel_matmuls, matmul_flops
 from taetpu.train.model_cost import flops_per_token
 
-SQUARE = 2 * 8**3  # of two matrices of 8 by 8
+SQUARE = 2 * 8**3  # FLOPs of the product of two 8x8 matrices
 
 
 def counted(fn, *sizes):
     return matmul_flops(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes)))
 
 
-def test_of_branches_the_largest_counts():
+def test_most_expensive_branch_counts():
     def branch(x, times):
         return jnp.linalg.matrix_power(x, 1) if not times else branch(x @ x, times - 1)
 
@@ -26,7 +26,7 @@ def test_of_branches_the_largest_counts():
     assert counted(lambda x: jax.lax.cond(x[0, 0] > 0, ways[0], ways[2], x), (8, 8)) == SQUARE
 
 
-def test_a_loop_of_unknown_length_counts_once_and_is_told():
+def test_loop_of_unknown_length_counts_once_and_is_reported():
     def until(x):
         return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ x, x)
 
@@ -41,14 +41,14 @@ def test_a_loop_of_unknown_length_counts_once_and_is_told():
     ] == [1, 0, 2]
 
 
-def test_arrays_without_numbers_have_no_products():
+def test_scanned_and_empty_products():
     assert counted(lambda x: jax.lax.associative_scan(jnp.matmul, x), (5, 3, 3)) == 5 * 2 * 3**3
     assert counted(jnp.matmul, (4, 0), (0, 4)) == 0
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_convolution_counts_its_windows_and_its_gradients_as_much(groups, stride):
+def test_convolution_counts_windows_and_gradients(groups, stride):
     def convolved(x, kernel):
         form = ("NWC", "WIO", "NWC")
         return jax.lax.conv_general_dilated(
@@ -64,7 +64,7 @@ def test_a_convolution_counts_its_windows_and_its_gradients_as_much(groups, stri
     assert counted(jax.grad(loss, argnums=(0, 1)), *sizes) == 3 * once
 
 
-def test_a_row_of_a_ragged_product_meets_one_group():
+def test_ragged_product_counts_one_group_per_row():
     def loss(x, weights):
         return (jax.lax.ragged_dot(x, weights, jnp.array([5, 3, 4], jnp.int32)) ** 2).sum()
 
@@ -74,8 +74,8 @@ def test_a_row_of_a_ragged_product_meets_one_group():
 
 
 @pytest.mark.parametrize(("causal", "blocks"), [(True, 10), (False, 16)])
-def test_attentions_kernels_count_by_the_blocks_that_are_not_masked(causal, blocks):
-    """Two products of a block forward, four for keys and values, three for queries; under a loop, mapped over runs."""
+def test_splash_attention_counts_unmasked_blocks(causal, blocks):
+    """Each block needs two products in the forward pass, and four plus three for the gradients."""
 
     def loss(q, k, v):
         def layer(x, _):
@@ -87,13 +87,13 @@ def test_attentions_kernels_count_by_the_blocks_that_are_not_masked(causal, bloc
     forward, gradients = jax.make_jaxpr(jax.vmap(loss))(x, x, x), jax.make_jaxpr(jax.vmap(jax.grad(loss)))(x, x, x)
     block = 7 * 6 * 3 * 2 * blocks * 2 * 128 * 128 * 64
     assert matmul_flops(forward) == 2 * block
-    sums = 7 * 6 * 3 * 2 * 512 * 2 * 64  # of the result times its gradient, outside of the kernels
+    sums = 7 * 6 * 3 * 2 * 512 * 2 * 64  # result times gradient, outside the kernels
     assert matmul_flops(gradients) == 9 * block + sums
     found = {name: sum(one.operations for one in of) for name, of in kernel_matmuls(gradients).items()}
     assert sorted(count // block for count in found.values()) == [2, 3, 4]
 
 
-def test_a_models_count_leaves_out_what_its_kernel_does():
+def test_model_count_excludes_blocks_that_its_kernel_skips():
     config = load_config(
         ModelConfig, {"dim": 64, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}
     ).resolve()
@@ -102,7 +102,7 @@ def test_a_models_count_leaves_out_what_its_kernel_does():
     assert plain - splash == scores * 6 // 16
 
 
-def test_another_kernel_counts_by_its_grid():
+def test_other_kernels_count_by_their_grid():
     from jax.experimental import pallas as pl
 
     def body(x, y):

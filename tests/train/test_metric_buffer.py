@@ -1,4 +1,4 @@
-"""Metric windows depend on steps alone."""
+"""Metric windows depend only on step numbers."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_windows_do_not_depend_on_dispatches():
     assert recorded([20]) == recorded([1, 2, 3, 5, 9]) == recorded([7, 7, 6])
 
 
-def test_a_window_is_the_mean_of_its_steps_and_is_named_by_its_last():
+def test_window_is_the_mean_of_its_steps_at_its_last_step():
     ((start, end, points),) = recorded([10])
     assert (start, end) == (0, 10)
     assert points[0]["train/loss"] == ([4, 8, 10], [1.5, 5.5, 8.5])
@@ -47,7 +47,7 @@ def test_a_flush_ends_a_window():
     assert second[2][0]["train/loss"] == ([8, 10], [6.5, 8.5])
 
 
-def test_a_lost_number_is_not_hidden_by_the_mean():
+def test_nan_in_a_window_is_not_hidden():
     buffer = MetricBuffer(1, 4, 0)
     buffer.add_steps({"train/loss": np.array([[1.0, np.nan, 1.0, 1.0]], np.float32)})
     assert math.isnan(buffer.flush()[2][0]["train/loss"][1][0])
@@ -57,7 +57,7 @@ def split(num_bytes):
     return Split(*np.zeros((3, 1, 4)), num_bytes)
 
 
-def test_bits_per_byte_counts_bytes_and_not_tokens():
+def test_bits_per_byte_counts_bytes_not_tokens():
     found = metrics_from_sums({"nll": 8 * math.log(2), "correct": 1.0, "weight": 4.0}, "val", split(16))
     assert found["val/bits_per_byte"] == pytest.approx(0.5)
     assert found["val/loss"] == pytest.approx(2 * math.log(2))
@@ -65,7 +65,7 @@ def test_bits_per_byte_counts_bytes_and_not_tokens():
     assert "val/bits_per_byte" not in metrics_from_sums({"nll": 1.0, "correct": 1.0, "weight": 4.0}, "val", split(None))
 
 
-def test_a_sample_of_the_sequences_has_its_share_of_the_text():
+def test_sample_counts_its_share_of_the_bytes():
     weights = np.ones((4, 2), np.float32)
     whole = Split(*np.zeros((2, 4, 2), np.int32), weights, num_bytes=16, unpredicted_bits=4.0)
     sums = {"nll": np.full((1, 2), 3.5 * math.log(2)), "correct": np.zeros((1, 2)), "weight": np.full((1, 2), 2.0)}
@@ -81,7 +81,7 @@ def test_checkpoint_rules(rule, steps):
 
 
 @pytest.mark.parametrize("sequences", [1, MOST_BLOCKS, MOST_BLOCKS + 1, 5 * MOST_BLOCKS - 3])
-def test_blocks_are_sums_of_neighbours_and_few(sequences):
+def test_sum_blocks_adds_neighbouring_sequences(sequences):
     values = np.arange(sequences, dtype=np.float64)
     found = sum_blocks(values)
     assert len(found) == -(-sequences // -(-sequences // MOST_BLOCKS)) <= MOST_BLOCKS

@@ -1,4 +1,4 @@
-"""What the built-in metrics say of a step is what that step then does."""
+"""The built-in metrics measure the step that is then taken."""
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +13,19 @@ from taetpu.train.step import metric_values
 
 NORMS = ("weight-norm", "gradient-norm", "clipped-gradient-norm", "update-norm", "effective-lr")
 SITES = {"res": {"kind": "activation", "site": "residual"}, "final": {"kind": "activation", "site": "final"}}
+TWO = {"num_layers": 2}
 ALL = {name: {"every": 1} for name in (*NORMS, "attention-entropy", "attention-logit-max")}
 ALL |= {name: {**settings, "every": 1} for name, settings in SITES.items()}
 
 
 @pytest.fixture(scope="module")
 def run(trainer, make, text):
-    """A run some steps on, what its metrics see of the next step, and the parameters before and after that."""
+    """Return the metrics of the fourth step of a run, its parameters before and after, its model and its tokens."""
     task, source = text
-    run = trainer([make(task, clip=0.1, metrics=ALL, batch_size=8, accumulate=2)], source, seeds=[4])
+    run = trainer([make(task, TWO, clip=0.1, metrics=ALL, batch_size=8, accumulate=2)], source, seeds=[4])
     run.advance(3)
     before = parameters(run)
-    seen = {name: value[0] for name, value in run.look().items()}
+    seen = {name: value[0] for name, value in run.observe().items()}
     model = jax.tree.map(lambda a: a[0], run.state.model)
     rows = jnp.asarray(source.rows(4, 3, 1, 8)[0])
     tokens = source.batch(run.program.arrays, rows, jax.random.key(0)).tokens[:4]
@@ -40,7 +41,7 @@ def norm(arrays: dict[str, np.ndarray], group: str = "") -> float:
     return np.sqrt(sum((a.astype(np.float64) ** 2).sum() for name, a in arrays.items() if name.startswith(group)))
 
 
-def test_norms_are_those_of_the_step_that_is_taken(run):
+def test_norms_match_the_step_that_is_taken(run):
     seen, before, after, _, _ = run
     moved = {name: after[name] - before[name] for name in before}
     for group in ("all", "embedding", "layers.1.mixer", "layers.0.ffn_norm", "norm"):
@@ -51,7 +52,7 @@ def test_norms_are_those_of_the_step_that_is_taken(run):
         assert seen[f"effective-lr/{group}"] == pytest.approx(rate, rel=1e-5)
 
 
-def test_the_gradient_is_shown_before_and_after_clipping(run):
+def test_gradient_norms_before_and_after_clipping(run):
     seen = run[0]
     assert seen["gradient-norm/all"] > 0.1
     assert seen["clipped-gradient-norm/all"] == pytest.approx(0.1, rel=1e-4)
@@ -59,7 +60,7 @@ def test_the_gradient_is_shown_before_and_after_clipping(run):
     assert share == pytest.approx(0.1 / seen["gradient-norm/all"], rel=1e-4)
 
 
-def test_attention_is_that_of_the_first_microbatch(run):
+def test_attention_metrics_measure_the_first_microbatch(run):
     seen, _, _, (model, tokens), _ = run
     _, reads = capture(model, ["mixer.pattern", "mixer.scores"])(tokens)
     pattern, scores = np.asarray(reads["mixer.pattern"]), np.asarray(reads["mixer.scores"])
@@ -68,7 +69,7 @@ def test_attention_is_that_of_the_first_microbatch(run):
             entropy = -np.nansum(pattern[layer] * np.log(pattern[layer]), -1).mean()
         assert seen[f"attention-entropy/layers.{layer}"] == pytest.approx(entropy, rel=1e-4)
         assert seen[f"attention-logit-max/layers.{layer}"] == pytest.approx(scores[layer].max(), rel=1e-4)
-        assert scores[layer].min() < -1e29  # what the mask forbids is not the largest
+        assert scores[layer].min() < -1e29  # masked scores are not the maximum
 
 
 def test_activations_at_any_site(run):
@@ -83,18 +84,18 @@ def test_activations_at_any_site(run):
 
 
 @pytest.mark.slow
-def test_layers_are_named_by_their_number_where_some_have_no_such_site(trainer, make, text):
+def test_layers_without_a_site_are_skipped_and_others_keep_their_numbers(trainer, make, text):
     task, source = text
     one = trainer([make(task, {"num_layers": 3, "layers": {1: {"mixer": "none"}}}, metrics={
         "attention-entropy": {"every": 1}})], source)  # fmt: skip
-    assert set(one.look()) == {"attention-entropy/layers.0", "attention-entropy/layers.2"}
+    assert set(one.observe()) == {"attention-entropy/layers.0", "attention-entropy/layers.2"}
 
 
-def test_what_is_trained_is_the_same_program_with_and_without(trainer, make, text):
+def test_metrics_do_not_change_the_training_program(trainer, make, text):
     task, source = text
 
     def lowered(**settings):
-        run = trainer([make(task, clip=0.1, batch_size=8, accumulate=2, **settings)], source, seeds=[4])
+        run = trainer([make(task, TWO, clip=0.1, batch_size=8, accumulate=2, **settings)], source, seeds=[4])
         rows = np.zeros((1, run.program.chunk, 8), np.int32)
         args = (run.state, run.numbers, run.seeds, rows, np.int32(1), run.program.arrays)
         return run.program.advance.lower(*args).as_text()
@@ -102,7 +103,7 @@ def test_what_is_trained_is_the_same_program_with_and_without(trainer, make, tex
     assert lowered(metrics=ALL) == lowered()
 
 
-def test_a_metric_gives_single_numbers():
+def test_metric_values_must_be_scalars():
     class Vector:
         def measure(self, seen):
             return {"here": jnp.ones(3)}
@@ -111,11 +112,11 @@ def test_a_metric_gives_single_numbers():
         metric_values("mine", Vector(), None)  # type: ignore[arg-type]
 
 
-def test_every_built_in_metric_is_tested_here():
+def test_this_module_tests_every_built_in_metric():
     assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation"}
 
 
-def test_a_metric_that_measures_nothing_is_refused(make):
+def test_metric_without_measure_is_refused(make):
     from taetpu.core.registry import register, unregister
     from taetpu.optim.metrics import Metric
 
@@ -131,17 +132,18 @@ def test_a_metric_that_measures_nothing_is_refused(make):
     assert error.value.path == ("train", "metrics", "test-blind")
 
 
+@pytest.mark.slow
 def test_layers_with_different_numbers_of_heads_and_sizes_are_measured_one_by_one(trainer, make, text):
     task, source = text
     every = {"every": 1}
     hidden = {"kind": "activation", "site": "ffn.hidden", **every}
     layers = {0: {"mixer": {"kind": "attention", "num_heads": 1}, "ffn": {"kind": "relu", "hidden": 24}}}
     metrics = {"attention-entropy": every, "attention-logit-max": every, "hidden": hidden, "effective-lr": every}
-    one = trainer([make(task, {"num_layers": 3, "layers": layers}, metrics=metrics)], source)
-    found = one.look()
+    one = trainer([make(task, {**TWO, "layers": layers}, metrics=metrics)], source)
+    found = one.observe()
     for name in ("attention-entropy/layers.{}", "attention-logit-max/layers.{}", "hidden/rms.layers.{}"):
-        values = [found[name.format(i)][0] for i in range(3)]
+        values = [found[name.format(i)][0] for i in range(2)]
         assert np.isfinite(values).all()
-        assert len(set(values)) == 3
-    assert 0 < found["hidden/zeros.layers.0"][0] < 1  # relu, and swiglu in the others
+        assert len(set(values)) == 2
+    assert 0 < found["hidden/zeros.layers.0"][0] < 1  # relu; the other layer has swiglu
     assert found["hidden/zeros.layers.1"][0] == 0

@@ -1,10 +1,10 @@
-"""Counts agree with counting by hand."""
+"""Parameters, FLOPs and activation bytes agree with formulas."""
 
 from taetpu.core.loading import load_config
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig
-from taetpu.train.model_cost import _forward, activation_bytes, flops_per_token, num_params
+from taetpu.train.model_cost import activation_bytes, flops_per_token, num_params
 
 VOCAB, SEQ, DIM = 7, 8, 16
 
@@ -13,7 +13,7 @@ def resolved(**settings):
     return load_config(ModelConfig, {"dim": DIM, "num_layers": 2, **settings}).resolve()
 
 
-def test_parameters_are_those_of_the_built_model(draw):
+def test_num_params_counts_the_built_model(draw):
     settings = {"dim": DIM, "num_layers": 2, "bias": True, "embedding": "untied", "position": "learned"}
     model = draw(settings, vocab=VOCAB, seq=SEQ)
     assert num_params(load_config(ModelConfig, settings).resolve(), VOCAB, SEQ) == count_elements(
@@ -32,12 +32,10 @@ def test_a_rolled_stack_counts_every_layer(monkeypatch):
     deep = resolved(num_layers=4)
     unrolled = flops_per_token(deep, VOCAB, SEQ)
     monkeypatch.setattr("taetpu.nn.stack.UNROLL_UP_TO", 1)
-    _forward.cache_clear()
-    assert flops_per_token(deep, VOCAB, SEQ) == unrolled
-    _forward.cache_clear()
+    assert flops_per_token(deep, VOCAB, SEQ, "cudnn") == unrolled
 
 
-def test_activations_grow_with_what_is_computed():
+def test_activation_bytes_grow_with_width_and_depth():
     def size(**settings):
         return activation_bytes(resolved(**settings), VOCAB, SEQ)
 

@@ -1,4 +1,4 @@
-"""The sampler draws what it says it draws."""
+"""Sampling follows the distribution of its settings."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +20,7 @@ def test_plain_sampling_follows_the_distribution():
     np.testing.assert_allclose(frequencies(), [0.5, 0.3, 0.15, 0.05], atol=0.03)
 
 
-def test_temperature_sharpens_and_zero_takes_the_most_likely():
+def test_low_temperature_sharpens_and_zero_selects_the_most_likely():
     np.testing.assert_allclose(frequencies(temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365, atol=0.03)
     assert frequencies(temperature=0).tolist() == [1, 0, 0, 0]
 
@@ -34,13 +34,13 @@ def test_nucleus_keeps_at_least_one():
     assert frequencies(top_p=0.01).tolist() == [1, 0, 0, 0]
 
 
-def test_greedy_continuation_agrees_with_one_pass_at_a_time(draw):
+def test_greedy_continuation_agrees_with_separate_forward_passes(draw):
     model = draw({"dim": 16, "num_layers": 1, "position": "learned"}, vocab=9, seq=8)
     prompt = [1, 2, 3]
     out = continue_tokens(model, jnp.array(prompt), root_key(0), length=9, window=8, temperature=0)
     expected = list(prompt)
     forward = jit_once(lambda m, x: m(x))
-    for _ in range(9):  # past the window: the model then sees the last 8 tokens only
+    for _ in range(9):  # beyond 8 tokens, the model sees the last 8 only
         seen = expected[-8:]
         padded = jnp.array([seen + [0] * (8 - len(seen))])
         expected.append(int(forward(model, padded)[0, len(seen) - 1].argmax()))

@@ -1,4 +1,4 @@
-"""Shards written under one division of arrays are read back under another."""
+"""Shards are written with one sharding and read with another."""
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from taetpu.store.digests import Damaged
-from taetpu.train.shard_files import local_bytes, place, read_shards, regions_of, write_shards
+from taetpu.train.shard_files import local_bytes, read_shards, write_shards
 
 SPECS = {"rows": P("d"), "columns": P(None, "d"), "whole": P()}
 
 
 def arrays(spec: P) -> dict[str, jax.Array]:
-    """A matrix divided as `spec` says, another dtype, and a scalar."""
+    """Return a matrix with the sharding `spec`, a bfloat16 copy of it, and a scalar."""
     mesh = Mesh(jax.devices()[:2], ("d",))
     matrix = np.arange(24, dtype=np.float32).reshape(4, 6)
     values = {"matrix": (matrix, spec), "half": (matrix.astype(jnp.bfloat16), spec), "step": (np.int32(7), P())}
@@ -23,7 +23,7 @@ def arrays(spec: P) -> dict[str, jax.Array]:
 
 @pytest.mark.parametrize("read", SPECS)
 @pytest.mark.parametrize("written", SPECS)
-def test_arrays_come_back_under_any_division(tmp_path, written, read):
+def test_arrays_are_read_with_any_sharding(tmp_path, written, read):
     given, like = arrays(SPECS[written]), arrays(SPECS[read])
     assert local_bytes(given) == 24 * 4 + 24 * 2 + 4  # a replicated array once
     write_shards(tmp_path / "a", given)
@@ -34,12 +34,19 @@ def test_arrays_come_back_under_any_division(tmp_path, written, read):
         np.testing.assert_array_equal(np.asarray(array), np.asarray(given[name]))
 
 
-def test_a_whole_array_is_placed_by_regions():
-    like = arrays(SPECS["columns"])["matrix"]
-    assert (np.asarray(place(like, regions_of(np.asarray(like), like))) == np.asarray(like)).all()
+def test_random_keys_are_stored_by_their_data(tmp_path):
+    keys = {
+        "keys": jax.device_put(
+            jax.random.split(jax.random.key(1), 4), NamedSharding(Mesh(jax.devices(), ("d",)), P("d"))
+        )
+    }
+    write_shards(tmp_path / "a", keys)
+    found = read_shards([tmp_path / "a"], keys)["keys"]
+    assert found.dtype == keys["keys"].dtype
+    np.testing.assert_array_equal(jax.random.key_data(found), jax.random.key_data(keys["keys"]))
 
 
-def test_a_damaged_file_names_its_checkpoint(tmp_path):
+def test_damaged_file_error_names_the_checkpoint(tmp_path):
     part = tmp_path / "10" / "process-0" / "shards"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"{}")

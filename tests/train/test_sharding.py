@@ -1,13 +1,12 @@
-"""Where the arrays of a divided run lie: told by rules, checked against a run's sizes."""
-
-from math import prod
+"""Shardings of the arrays of a divided run, and checks of its sizes."""
 
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.core.tree import leaves_by_path
 from taetpu.train.layout import fitting_division
-from taetpu.train.model_cost import num_params
-from taetpu.train.sharding import check_mesh, device_bytes, mesh_axes, parameter_placements, possible_divisions
+from taetpu.train.model_cost import parameter_shapes
+from taetpu.train.sharding import check_mesh, device_bytes, mesh_axes, possible_divisions
 
 SIZES = {"data": 4, "model": 2}
 
@@ -33,21 +32,21 @@ SIZES = {"data": 4, "model": 2}
         ("stacks.0.block.notmixer.wq", (2, 16, 16, 16), (None, "data", None, None)),  # a rule's end, but other axes
     ],
 )
-def test_an_array_lies_as_its_rule_says_as_far_as_its_sizes_allow(path, shape, expected):
+def test_arrays_are_divided_by_rule_where_their_sizes_allow(path, shape, expected):
     assert mesh_axes(path, shape, SIZES) == expected
 
 
 @pytest.mark.parametrize(("data", "model"), [(8, 1), (1, 8), (2, 4)])
-def test_each_device_holds_its_share_of_what_is_divided(make, data, model):
+def test_device_bytes_divide_matrices_and_replicate_vectors(make, data, model):
     config = make(
         model={"dim": 64, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "swiglu", "hidden": 128}}
     )
-    found = list(parameter_placements(config.model, 64, 16, data, model))
-    assert sum(prod(one.shape) for one in found) == num_params(config.model, 64, 16)
-    for one in found:
-        whole = len(one.shape) - one.path.startswith("stacks.") < 2
-        assert one.bytes == 4 * prod(one.shape) // (1 if whole else 8)
-    assert device_bytes(config.model, 64, 16, data, model) == 4 * sum(one.bytes for one in found)
+    whole, divided = 0, 0  # vectors are replicated
+    for path, leaf in leaves_by_path(parameter_shapes(config.model, 64, 16)).items():
+        is_vector = leaf.ndim - path.startswith("stacks.") < 2
+        whole, divided = (whole + leaf.size, divided) if is_vector else (whole, divided + leaf.size)
+    assert whole > 0
+    assert device_bytes(config.model, 64, 16, data, model) == 4 * 4 * (whole + divided // 8)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +57,15 @@ def test_each_device_holds_its_share_of_what_is_divided(make, data, model):
         (1, 2, ("model", "layers", 1, "ffn", "hidden"), "model=1, which divides"),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_what_can(make, data, model, path, told):
-    config = make(model={"layers": {1: {"ffn": {"kind": "swiglu", "hidden": 9}}}})
+def test_indivisible_sizes_are_refused_with_the_valid_divisions(make, data, model, path, told):
+    config = make(model={"num_layers": 2, "layers": {1: {"ffn": {"kind": "swiglu", "hidden": 9}}}})
     with pytest.raises(UserError) as found:
         check_mesh(config, 8, data, model)
     assert found.value.path == path
     assert told in str(found.value)
 
 
-def test_a_run_is_divided_by_the_fewest_devices_that_hold_it_over_its_batch_first(make, text):
+def test_fitting_division_uses_the_fewest_devices_and_prefers_data(make, text):
     task, source = text
     config = make(task, {"dim": 32, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "relu"}})
     ways = list(possible_divisions(config, source.vocab_size, 8))

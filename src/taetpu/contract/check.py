@@ -3,7 +3,6 @@
 The contract is checked before anything is stored, on programs that are traced and lowered but not compiled.
 """
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
             raised together.
     """
     contract, mistakes = Contract(study), ErrorList()
-    with _paused_gc(), forbid_changes():
+    with forbid_changes():
         on_progress(0, len(study.arms))
         contract.check_metrics()
         contract.check_arm(study.arms[0])
@@ -143,10 +142,8 @@ class Contract:
             self.check_change(arm, new)
             source = self.study.source(arm)
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
-            if any(
-                component.plugin for component in iter_components(arm.config)
-            ):  # tracing the training step raises the errors in the plug-in's code
-                _ = new.outline.traced_step
+            if any(component.plugin for component in iter_components(arm.config)):
+                _ = new.outline.traced_step  # raises the errors in the plug-in's code
         self.computations[arm.name] = new
 
     def check_change(self, arm: Arm, new: Computation) -> None:
@@ -154,7 +151,7 @@ class Contract:
         if arm is not self.baseline:
             self.check_parameters(arm, new)
             if new.same_as(self.computations[self.baseline.name]):
-                why, remedy = explain_no_op(self.baseline.config, arm.config, lambda c: self.computation(arm, c))
+                why, remedy = explain_no_op(self.baseline.config, new)
                 raise arm.explain(UserError(f"arm {arm.name!r} changes nothing: {why}", remedy=remedy))
             self.check_overrides(arm, new)
             self.check_distinct(arm, new)
@@ -208,7 +205,7 @@ class Contract:
         for path in arm.overrides:
             config = without_override(self.study, arm, path)
             if config is not None and new.same_as(self.computation(arm, config)):
-                why, remedy = explain_no_op(config, arm.config, lambda c: self.computation(arm, c))
+                why, remedy = explain_no_op(config, new)
                 raise arm.explain(
                     UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
                 )
@@ -272,15 +269,3 @@ def _tracing(arm: Arm) -> Iterator[None]:
             yield
     except UserError as error:
         raise error if error.path[:1] not in ((), ("train",)) else arm.explain(error) from None
-
-
-@contextmanager
-def _paused_gc() -> Iterator[None]:
-    """Pause garbage collection. Tracing creates many small objects, and collecting them would take much of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

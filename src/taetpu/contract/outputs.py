@@ -115,10 +115,9 @@ def _check_call(component: Component, part: Part | None, at: Setup) -> None:
         except UserError as error:
             file, line = _place(component, getattr(type(component), part.builder))
             raise error.within(file=file, line=line) from None
-        for noise in (key, None) if part.context and module is not None else ():
-            _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
-        if module is not None and not part.context:
-            _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer))
+        if module is not None:
+            for noise in (key, None) if part.context else (None,):
+                _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)

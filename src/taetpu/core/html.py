@@ -23,8 +23,3 @@ def _row(tag: str, cells: Sequence[object], left: int) -> str:
         f'<{tag} style="text-align:{side}">{escape(str(cell))}</{tag}>' for side, cell in zip(sides, cells, strict=True)
     )
     return f"<tr>{''.join(html)}</tr>"
-
-
-def details(summary: object, inside: str) -> str:
-    """Return a summary that unfolds `inside` when it is clicked."""
-    return f"<details><summary>{escape(str(summary))}</summary>{inside}</details>"

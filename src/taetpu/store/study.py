@@ -169,10 +169,6 @@ class StudyFolder:
 
     # Profiles.
 
-    def has_profile(self, pack_id: str, name: str) -> bool:
-        """Return whether any file of a pack's named profile is stored."""
-        return bool(self.store.list(f"{self.name}/profile/{pack_id}/{name}"))
-
     def profile_folder(self, pack_id: str, name: str) -> Path:
         """Create and return a local folder for a profiler trace of a pack."""
         return self.store.folder(f"{self.name}/profile/{pack_id}/{name}")

@@ -11,14 +11,7 @@ from taetpu.train.callbacks import Forecast, Span
 from taetpu.train.layout import Workload
 from taetpu.train.model_cost import flops_per_token
 from taetpu.train.pack_plan import PackPlan
-from taetpu.train.step_time import (
-    cpu_contention,
-    efficiency_bounds,
-    machine_facts,
-    matmul_rates,
-    remembered_step,
-    short_hash,
-)
+from taetpu.train.step_time import cpu_contention, efficiency_bounds, matmul_rate, remembered_step
 
 # Duration of a step relative to an earlier measurement on this machine, which may also do other work.
 REPEATED = Span(0.7, 1.6)
@@ -87,11 +80,10 @@ def _step(work: Workload, plan: PackPlan) -> tuple[Span | None, str]:
         return None, ""
     config, source = work.config, work.source
     a_run = config.train.batch_size * source.seq_len * flops_per_token(config.model, source.vocab_size, source.seq_len)
-    last, best = matmul_rates(short_hash(machine_facts()))
-    least, most = efficiency_bounds(config.model.dim)
+    rate, (least, most) = matmul_rate(), efficiency_bounds(config.model.dim)
     flops = plan.width * a_run
-    span = Span(flops / (max(best, last * cpu_contention()) * most), flops / (last * least))
-    return span, f"this machine's matmul rate, {last / 1e9:.0f} GFLOP/s"
+    span = Span(flops / (rate * cpu_contention() * most), flops / (rate * least))
+    return span, f"this machine's matmul rate, {rate / 1e9:.0f} GFLOP/s"
 
 
 def _windows(source: Any, sample: Sample, evaluations: int) -> int:

@@ -21,7 +21,7 @@ from taetpu.train.evaluator import Evaluator
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
 from taetpu.train.pack_plan import Pack, Run
-from taetpu.train.profile import OFF, Tracing
+from taetpu.train.profile import Profile
 from taetpu.train.program import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import ResultWriter, environment
@@ -138,7 +138,7 @@ class StudyTrainer:
         if pack.plan.width > 1 and killed_for_memory(self.folder, pack):
             return MemoryError("the process that began this pack was killed out of memory")
         began, source = time.monotonic(), self.sources.prepare(pack.config)
-        profile = Tracing(self.folder, pack.id, self.profile) if self.profile else OFF
+        profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
         try:
             self.check_flags(pack)
             with marked_as_training(self.folder, pack):
@@ -155,7 +155,7 @@ class StudyTrainer:
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # the frames hold the pack's arrays
             return error
-        if isinstance(profile, Tracing):
+        if profile:
             self.callback.on_profile(profile.where, profile.summary, profile.problem)
         self.folder.delete_pack(pack.id)
         seconds = round(time.monotonic() - began, 3)

@@ -72,10 +72,7 @@ class Forecast:
 
 
 class Callback:
-    """Base class of training callbacks. The methods do nothing; override the ones you need.
-
-    The methods are in the order in which they are called.
-    """
+    """Base class of training callbacks. The methods do nothing; override the ones you need."""
 
     def on_study_begin(self, primary: str) -> None:
         """Handle the start of a study whose arms are compared by the metric `primary`."""

@@ -1,7 +1,7 @@
 """The choice of compute options for a pack. They are chosen when the pack is planned, and stored in its plan."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,30 +23,6 @@ KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
 DIVIDED = "the run is divided over devices, which kernels do not support"
 OWN_PATH = "the component defines its own path"
 LARGE, SMALL = 1 / 16, 1 / 64  # shares of memory: logits larger than LARGE are computed in chunks of size SMALL
-
-
-@dataclass(frozen=True)
-class Fallback:
-    """A part of a run that is not computed as its compute options specify.
-
-    Attributes:
-        layers: the numbers of the affected layers; empty for the loss.
-        when: `always`, or `training` if only training is affected.
-        reason: the reason as a clause, e.g. `dropout on its pattern is drawn in training`.
-        path: the class name of the attention path that the component defines; empty for the plain path.
-    """
-
-    layers: tuple[int, ...]
-    when: str
-    reason: str
-    path: str = ""
-
-    def __str__(self) -> str:
-        if not self.layers:
-            return f"the logits are not chunked: {self.reason}"
-        what = f"layer{'s' if len(self.layers) > 1 else ''} {', '.join(map(str, self.layers))}"
-        path = f"the path {self.path}" if self.path else "the plain path"
-        return f"attention of {what} uses {path}{' in training' * (self.when != 'always')}: {self.reason}"
 
 
 def choose_compute(
@@ -92,8 +68,8 @@ def list_fallbacks(
     *,
     platform: str | None = None,
     divided: bool = False,
-) -> list[Fallback]:
-    """Return the parts of a run that do not follow its compute options.
+) -> list[str]:
+    """Describe the parts of a run that are not computed as its compute options specify.
 
     If `attention: auto` selected the plain path, the layers that cannot use the platform's kernel are listed as well.
     Calls that read scores, patterns or logits, and sampling, always use the plain path and are not listed.
@@ -108,20 +84,23 @@ def list_fallbacks(
     """
     auto = config.train.compute.attention == "auto" and execution.attention == "plain"
     kernel = _kernel(source, platform or platform_of(first_device())) if auto else execution.attention
-    layers_by = dict[tuple[str, str, str], list[int]]()
+    layers_by = dict[str, list[int]]()
     for attention, layers in attentions(config, source) if kernel != "plain" else ():
         training, evaluation = (_refusal(kernel, attention, source, precision, training) for training in (True, False))
         own = "" if uses_plain_attention(attention) else type(attention.path).__name__
         if divided and not own:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
-            when = "always" if evaluation or auto else "training"  # without a kernel, evaluation is plain too
-            layers_by.setdefault((when, reason, own), []).extend(layers)
-    found = [Fallback(tuple(layers), when, reason, own) for (when, reason, own), layers in layers_by.items()]
+            path = f"the path {own}" if own else "the plain path"
+            when = "" if evaluation or auto else " in training"  # without a kernel, evaluation is plain too
+            layers_by.setdefault(f"uses {path}{when}: {reason}", []).extend(layers)
+    found = [
+        f"attention of layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} {clause}"
+        for clause, layers in layers_by.items()
+    ]
     if execution.loss_chunk is not None:
-        found += [
-            Fallback((), "training", f"hook {name!r} reads them") for name in hooks_reading_logits(config.train.hooks)
-        ]
+        hooks = hooks_reading_logits(config.train.hooks)
+        found += [f"the logits are not chunked: hook {name!r} reads them" for name in hooks]
     return found
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from taetpu.data.batches import Source
-from taetpu.nn.common import Dims
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.schema import ResolvedConfig
@@ -52,46 +51,25 @@ def step_bytes(
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
     """Return the bytes of a 16-bit key-value cache for one sequence; None if a mixer's cache size is unknown."""
     dims = config.model.dims(source.vocab_size, source.seq_len)
-    kept = [mixer_cache(layer.mixer, dims) for layer in config.model.layers]
-    return None if None in kept else 2 * source.seq_len * sum(size for size in kept if size is not None)
-
-
-def mixer_cache(mixer: Any, dims: Dims) -> int | None:
-    """Return the number of values that a mixer caches per token; None if it does not define `cache_size`."""
-    return 0 if mixer.kind == "none" else getattr(mixer, "cache_size", lambda dims: None)(dims)
+    mixers: list[Any] = [layer.mixer for layer in config.model.layers if layer.mixer.kind != "none"]
+    if not all(hasattr(mixer, "cache_size") for mixer in mixers):
+        return None
+    return 2 * source.seq_len * sum(mixer.cache_size(dims) for mixer in mixers)
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:
-    """Return this machine's memory in bytes, or the limit set by the process's control groups if that is lower.
+    """Return this machine's memory in bytes, or the limit set by the process's control group (v2) if that is lower.
 
     Containers and services have such limits.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for line in member.read_text().splitlines() if member.exists() else []:
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            base, name = cgroups, "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = cgroups / "memory", "memory.limit_in_bytes"
-        else:
-            continue
-        parts = group.strip("/").split("/")
-        for depth in range(len(parts) + 1):  # the limit of a group also applies to its subgroups
-            file = base.joinpath(*parts[:depth], name)
+    lines = member.read_text().splitlines() if member.exists() else []
+    for group in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
+        for folder in (cgroups / group, *(cgroups / group).parents):  # a group's limit also applies to its subgroups
+            file = folder / "memory.max"
             text = file.read_text().strip() if file.is_file() else "max"
             limits += [] if text == "max" else [int(text)]
     return min(limits)
-
-
-def peak_bytes() -> int:
-    """Return the peak resident set size of this process in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # `getrusage` includes the memory of the parent when this process was forked
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) << 10
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def out_of_memory(error: BaseException) -> bool:

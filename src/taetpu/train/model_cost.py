@@ -28,12 +28,7 @@ def _model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """Return the trainable part of a model with shapes instead of arrays."""
-    return _parameter_shapes(cast(Any, config), vocab_size, seq_len)
-
-
-@cache
-def _parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    return jax.eval_shape(lambda: partition_trainable(build_model(config, vocab_size, seq_len, key=root_key(0)))[0])
+    return jax.eval_shape(lambda model: partition_trainable(model)[0], model_shapes(config, vocab_size, seq_len))
 
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:

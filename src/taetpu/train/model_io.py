@@ -1,8 +1,8 @@
 """Trained models as files: weights by logical name (safetensors), the architecture and the tokenizer."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from safetensors.numpy import save as save_tensors
 
 from taetpu.core.config import iter_components, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.html import details, paragraph, table
 from taetpu.core.keys import root_key
 from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
@@ -22,8 +21,6 @@ from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.lm import LM, LMConfig, build_model, named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
-from taetpu.store.gcs_client import parse_address
-from taetpu.store.settings import flatten_config
 from taetpu.train.model_cost import model_shapes
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -40,7 +37,6 @@ class SavedModel:
         vocab_size: the size of the vocabulary.
         seq_len: the sequence length.
         tokenizer: the tokenizer; None if the tokens are not text.
-        folder: the folder of the run that the model was loaded from; None if it was not loaded from a run.
     """
 
     model: LM
@@ -48,26 +44,6 @@ class SavedModel:
     vocab_size: int
     seq_len: int
     tokenizer: Tokenizer | None
-    folder: str | Path | None = None
-
-    def _repr_html_(self) -> str:
-        """Return the notebook view: the run, its metrics and its settings."""
-        about, result = (self._stored(name) for name in ("config.json", "result.json"))
-        came = result.get("outcome", "not done")
-        run = f"seed {about['seed']}: {came}, {self.folder}" if about else "a model of no run"
-        table_of = flatten_config(about["config"] if about else {"model": to_data(self.config)})
-        metrics = sorted(result.get("metrics", {}).items())
-        return "".join(
-            [
-                paragraph(run, strong=about.get("arm", "")),
-                table(("metric", "value"), metrics) if metrics else "",
-                details("settings", table(("setting", "value"), table_of.items(), left=2)),
-            ]
-        )
-
-    def _stored(self, name: str) -> dict[str, Any]:
-        run = open_store(self.folder) if self.folder else None
-        return json.loads(run.read(name)) if run and run.exists(name) else {}
 
 
 def to_files(
@@ -90,13 +66,12 @@ def to_files(
     return files if tokenizer is None else {**files, TOKENIZER: tokenizer.to_json().encode()}
 
 
-def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[], Iterable[str]] = tuple) -> SavedModel:
+def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
     """Return the model stored in files from `to_files`.
 
     Args:
         files: the files by name.
         where: the folder of the files, for error messages.
-        copies: function that returns the paths of the study's copies of plug-ins, for error messages.
 
     Raises:
         UserError: if a file is missing, the weights do not match the architecture, or a plug-in is not loaded.
@@ -107,15 +82,12 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
                 f"no {name} is stored here", file=where, remedy="Use the folder of a finished run or of a model."
             )
     about: dict[str, Any] = json.loads(files[CONFIG])
-    _check_plugins(about.get("plugins", []), where, copies)
+    _check_plugins(about.get("plugins", []), where)
     config = load_config(LMConfig, about["model"])
-    blank = _blank(config, about["vocab_size"], about["seq_len"])
     stored = load_tensors(files[WEIGHTS])
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
-    missing = set(jax.eval_shape(named_constants, blank)) - set(constants)
-    if missing:  # files of earlier versions lack constants: build them from the config
-        blank = build_model(config, about["vocab_size"], about["seq_len"], key=root_key(0))
+    blank = _blank(config, about["vocab_size"], about["seq_len"], set(constants))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
@@ -125,13 +97,15 @@ def from_files(files: Mapping[str, bytes], where: str = "", copies: Callable[[],
     )
 
 
-def _blank(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    """Return a model filled with zeros, or an initialised model if it contains random keys.
+def _blank(config: LMConfig, vocab_size: int, seq_len: int, constants: set[str]) -> LM:
+    """Return a model to be filled with stored arrays.
 
-    The zeros are NumPy arrays, to avoid compilation.
+    It holds zeros, which need no compilation. It is initialised if files do not store all of its constants: random keys
+    are never stored, and earlier versions stored no constants.
     """
     model = model_shapes(config, vocab_size, seq_len)
-    if any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model)):
+    has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))
+    if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
         return build_model(config, vocab_size, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
 
@@ -151,26 +125,16 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
         load_plugins(files)
     run = open_store(folder)
     stored = {key.removeprefix("model/"): run.read(key) for key in run.list("model")}
-    saved = from_files(stored, run.where("model"), lambda: _copies(folder))
-    return replace(saved, folder=folder if parse_address(folder) else Path(folder))
+    return from_files(stored, run.where("model"))
 
 
-def _copies(run: str | Path) -> list[str]:
-    """Return the paths of the plug-in copies stored in the study that a run belongs to."""
-    at = parse_address(run)
-    names = at.name.split("/")[:-3] if at else []
-    study = open_store(f"gs://{at.bucket}/{'/'.join(names)}" if at else Path(run).absolute().parent.parent.parent)
-    return [study.where(key) for key in study.list("plugins")]
-
-
-def _check_plugins(digests: Iterable[str], where: str, copies: Callable[[], Iterable[str]]) -> None:
+def _check_plugins(digests: Iterable[str], where: str) -> None:
     """Raise `UserError` for the first plug-in that is not loaded in the version that the model was trained with."""
     loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:
-            copy = next((name for name in copies() if name.endswith(f"-{digest[:8]}.py")), None)
             raise UserError(
                 f"this model was trained with a plug-in that is not loaded (sha256 {digest[:8]})",
                 file=where,
-                remedy=f"open_run(..., plugins=[{copy or 'FILE'!r}])" + (", the study's copy" if copy else ""),
+                remedy=f"Call open_run(..., plugins=[FILE]). The study has a copy: plugins/*-{digest[:8]}.py.",
             )

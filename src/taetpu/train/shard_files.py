@@ -6,53 +6,24 @@ on its devices.
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from taetpu.store.digests import Damaged
 
-Bounds = tuple[tuple[int, int], ...]
-"""The start and stop index of a region along each axis."""
-
-
-class ArrayLike(Protocol):
-    """An array, or the shape, dtype and sharding of an array."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each axis."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype."""
-        ...
-
-    @property
-    def sharding(self) -> jax.sharding.Sharding:
-        """The sharding."""
-        ...
-
-
-class StoredShard(Protocol):
-    """An array in a safetensors file, which is read when it is indexed."""
-
-    def get_shape(self) -> list[int]:
-        """Return the size of each axis."""
-        ...
-
-    def __getitem__(self, index: Any, /) -> np.ndarray: ...
-
-
-Regions = dict[Bounds, np.ndarray]
-"""Buffers for the regions of one array."""
+ArrayLike: TypeAlias = jax.Array | jax.ShapeDtypeStruct
+"""An array, or the shape, dtype and sharding of an array."""
+StoredShard: TypeAlias = tuple[Any, list[int]]
+"""An array in a safetensors file, which is read when it is indexed, and its start index along each axis."""
 
 
 def local_bytes(arrays: Mapping[str, jax.Array]) -> int:
@@ -68,14 +39,17 @@ def write_shards(file: Path, arrays: Mapping[str, jax.Array]) -> None:
     """
     data = {}
     for name, shard in _own_shards(arrays):
-        starts = (start for start, _ in _bounds(shard.index, arrays[name].shape))
-        data[f"{name}@{','.join(map(str, starts))}"] = np.asarray(shard.data)
-    save_file(data, file)
-    descriptor = os.open(file, os.O_RDONLY)
+        starts = (str(axis.start or 0) for axis in shard.index)
+        data[f"{name}@{','.join(starts)}"] = np.asarray(shard.data)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        save_file(data, file)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+    with open(file, "rb") as written:
+        os.fsync(written.fileno())
 
 
 def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[str, jax.Array]:
@@ -89,65 +63,51 @@ def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[st
         Damaged: if a file cannot be read as safetensors. The error names the folder of the checkpoint.
     """
     with ExitStack() as stack:
-        shards: dict[str, list[tuple[StoredShard, list[int]]]] = {name: [] for name in like}
+        shards: dict[str, list[StoredShard]] = {name: [] for name in like}
         try:
             for file in files:
                 stored = stack.enter_context(safe_open(file, framework="np"))
                 for key in stored.keys():  # noqa: SIM118 (not a mapping)
                     name, _, starts = key.rpartition("@")
                     shards[name].append((stored.get_slice(key), [int(start) for start in starts.split(",") if start]))
-            return {name: place(leaf, _read_regions(shards[name], leaf)) for name, leaf in like.items()}
+            return {name: _read_array(shards[name], leaf) for name, leaf in like.items()}
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise Damaged(f"this part of a checkpoint cannot be read: {error}", file=files[0].parents[1]) from None
 
 
-def place(like: ArrayLike, regions: Regions) -> jax.Array:
-    """Return an array with the shape and sharding of `like`, built from the regions on this process's devices."""
-    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: regions[_bounds(index, like.shape)])
-
-
-def regions_of(array: np.ndarray, like: ArrayLike) -> Regions:
-    """Return the regions of a whole array that are on this process's devices."""
-    return {bounds: array[tuple(slice(*pair) for pair in bounds)] for bounds in _local_regions(like)}
-
-
 def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the shard for each shard that this process writes. Of random keys, their data is written."""
     for name, array in arrays.items():
-        for shard in array.addressable_shards:
+        for shard in (jax.random.key_data(array) if _is_key(array) else array).addressable_shards:
             if shard.replica_id == 0:
                 yield name, shard
 
 
-def _bounds(index: Any, shape: tuple[int, ...]) -> Bounds:
-    """Return the start and stop of each slice in an index. The slices may have open ends."""
-    return tuple(axis.indices(size)[:2] for axis, size in zip(index, shape, strict=True))
+def _is_key(leaf: ArrayLike) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _local_regions(like: ArrayLike) -> Regions:
-    """Return empty buffers for the regions of an array on this process's devices."""
-    indices = like.sharding.addressable_devices_indices_map(like.shape).values()
-    return {
-        bounds: np.empty([stop - start for start, stop in bounds], like.dtype)
-        for bounds in {_bounds(index, like.shape) for index in indices}
-    }
+def _read_array(shards: Sequence[StoredShard], like: ArrayLike) -> jax.Array:
+    """Return an array with the shape, dtype and sharding of `like`."""
+    if isinstance(like, jax.Array) and _is_key(like):
+        data = _read_array(shards, jax.random.key_data(like))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
+    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: _read_region(shards, index, like))
 
 
-def _read_regions(shards: Sequence[tuple[StoredShard, list[int]]], like: ArrayLike) -> Regions:
-    regions = _local_regions(like)
+def _read_region(shards: Sequence[StoredShard], index: tuple[slice, ...], like: ArrayLike) -> np.ndarray:
+    """Return the part of an array at `index`, copied from the stored shards that overlap it."""
+    first, last = (
+        np.array([axis.indices(size)[:2] for axis, size in zip(index, like.shape, strict=True)]).reshape(-1, 2).T
+    )
+    region = np.empty(last - first, like.dtype)
     for shard, starts in shards:
-        _copy_overlaps(regions, shard, starts)
-    return regions
-
-
-def _copy_overlaps(regions: Regions, shard: StoredShard, starts: Sequence[int]) -> None:
-    """Copy the overlap between each region and a stored shard, which begins at `starts`."""
-    ends = np.add(starts, shard.get_shape()).astype(int)
-    for bounds, buffer in regions.items():
-        if not bounds:
-            buffer[...] = shard[...]
-            continue
-        origin = [start for start, _ in bounds]
-        low, high = np.maximum(starts, origin), np.minimum(ends, [stop for _, stop in bounds])
+        low, high = np.maximum(starts, first), np.minimum(np.add(starts, shard.get_shape()), last)
         if (low < high).all():
-            found = tuple(slice(int(a), int(b)) for a, b in np.transpose([low - starts, high - starts]))
-            buffer[tuple(map(slice, low - origin, high - origin))] = shard[found]
+            region[_slices(low - first, high - first)] = shard[_slices(low - starts, high - starts)]
+    return region
+
+
+def _slices(begin: np.ndarray, end: np.ndarray) -> Any:
+    """Return the index of a region; `...` for a scalar."""
+    return tuple(slice(int(a), int(b)) for a, b in zip(begin, end, strict=True)) or ...

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import jax
 from jax.flatten_util import ravel_pytree
@@ -90,34 +90,13 @@ def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(placed, tree)
 
 
-class Placement(NamedTuple):
-    """The placement of one parameter array.
-
-    Attributes:
-        path: the path of the array in the model.
-        shape: the shape of the array.
-        mesh_axes: the mesh axis that each axis is divided over.
-        bytes: the number of bytes per device.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    mesh_axes: Axes
-    bytes: int
-
-
-def parameter_placements(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> Iterator[Placement]:
-    """Yield the placement of each trainable array of a model on a mesh with the given sizes."""
-    sizes = {DATA: data, MODEL: model}
-    for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
-        to = mesh_axes(path, leaf.shape, sizes)
-        parts = prod(sizes[name] for name in to if name)
-        yield Placement(path, leaf.shape, to, leaf.size * leaf.dtype.itemsize // parts)
-
-
 def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
     """Return the bytes per device that a run needs between steps: parameters, two moments and gradients."""
-    return 4 * sum(one.bytes for one in parameter_placements(config, vocab_size, seq_len, data, model))
+    sizes, total = {DATA: data, MODEL: model}, 0
+    for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
+        parts = prod(sizes[name] for name in mesh_axes(path, leaf.shape, sizes) if name)
+        total += leaf.size * leaf.dtype.itemsize // parts
+    return 4 * total
 
 
 def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
@@ -229,7 +208,7 @@ class PartitionedDivision(Division):
 
     def local_batch(self, batch: Batch) -> Batch:
         """Return the whole batch, sharded by sequence."""
-        return jax.tree.map(self.by_sequence, batch)
+        return jax.lax.with_sharding_constraint(batch, self.sequences)
 
     def wrap(self, compute: Forward) -> Forward:
         """Return the function with its residual stream constrained to the sharding by sequence."""
@@ -243,10 +222,6 @@ class PartitionedDivision(Division):
     def sum(self, tree: PyTree) -> PyTree:
         """Return the sums, sharded like the parameters. XLA has already summed over devices."""
         return jax.lax.with_sharding_constraint(tree, tree_shardings(tree, self.mesh))
-
-    def by_sequence(self, x: jax.Array) -> jax.Array:
-        """Return an array with its leading sequence axis divided over `DATA`."""
-        return jax.lax.with_sharding_constraint(x, self.sequences)
 
     @property
     def sequences(self) -> NamedSharding:

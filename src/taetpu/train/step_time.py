@@ -5,9 +5,9 @@ import math
 import os
 import platform
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,8 @@ class StepTimer:
         while passed < seconds:
             duration = self.train()
             passed, steps = passed + duration, steps + self.size
-            self.size = min(self.next_size(duration), self.program.chunk)
+            self.size = max(1, min(int(self.size * DISPATCH / duration), self.program.chunk))
         return passed / steps
-
-    def next_size(self, duration: float) -> int:
-        """Return the number of steps in the next dispatch, given the duration of the previous dispatch in seconds."""
-        return max(1, int(self.size * DISPATCH / duration))
 
 
 def measure_step(work: Workload, layout: Layout) -> float:
@@ -111,34 +107,27 @@ def measure_step(work: Workload, layout: Layout) -> float:
 
 def remembered_step(work: Workload, layout: Layout) -> float | None:
     """Return the seconds per step of a pack, as stored by earlier training on this machine; None if not stored."""
-    return _read(_key(work)).get(layout)
+    store, key = open_store(cache_folder()), _key(_identity(work, layout))
+    try:
+        seconds = from_json(store.read(key), store.where(key))["seconds"] if store.exists(key) else math.nan
+        return seconds if math.isfinite(seconds) else None
+    except (UserError, KeyError, TypeError):  # damaged or written by another version: will be overwritten
+        return None
 
 
 def remember_step(work: Workload, layout: Layout, seconds: float) -> None:
     """Store the seconds per step of a pack in the cache folder, for later forecasts."""
-    key = _key(work)
-    steps = _read(key) | {layout: seconds}
-    entries = [{**asdict(layout), "seconds": seconds} for layout, seconds in steps.items()]
+    identity = _identity(work, layout)
     with suppress(UserError):  # a cache that cannot be written must not stop the study
-        open_store(cache_folder()).write(key, to_json({**_identity(work), "layouts": entries}), replace=True)
+        open_store(cache_folder()).write(_key(identity), to_json({**identity, "seconds": seconds}), replace=True)
 
 
-def _read(key: str) -> dict[Layout, float]:
-    store = open_store(cache_folder())
-    try:
-        data = from_json(store.read(key), store.where(key)) if store.exists(key) else {"layouts": []}
-        steps = {Layout(entry["width"], entry["devices"]): entry["seconds"] for entry in data["layouts"]}
-        return {layout: seconds for layout, seconds in steps.items() if math.isfinite(seconds)}
-    except (UserError, KeyError, TypeError):  # damaged or written by another version: will be overwritten
-        return {}
+def _key(identity: dict[str, Any]) -> str:
+    return f"{FOLDER}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}.json"
 
 
-def _key(work: Workload) -> str:
-    return f"{FOLDER}/{short_hash(_identity(work))}.json"
-
-
-def _identity(work: Workload) -> dict[str, Any]:
-    """Return the properties of the machine and the program that determine the time per step for a given layout."""
+def _identity(work: Workload, layout: Layout) -> dict[str, Any]:
+    """Return the properties of the machine and the program that determine the time per step."""
     config = to_data(split(work.config, work.group.live)[0])
     train = {
         k: v for k, v in config["train"].items() if k not in (*FIELDS_OUTSIDE_IDENTITY, "steps", "epochs", "loss_bound")
@@ -147,16 +136,12 @@ def _identity(work: Workload) -> dict[str, Any]:
     program = {"task": task, "model": config["model"], "train": train, "precision": work.precision}
     return {
         "machine": machine_facts(),
+        "layout": asdict(layout),
         "program": program | work.execution.non_default,
         "plugins": plugin_sources(work.config),
         "vocab": work.source.vocab_size,
         "seq_len": work.source.seq_len,
     }
-
-
-def short_hash(data: Mapping[str, Any]) -> str:
-    """Return a short hash of plain data, for use as a file name."""
-    return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:16]
 
 
 def machine_facts() -> dict[str, Any]:
@@ -180,7 +165,6 @@ def cpu_model() -> str:
 
 
 MATRIX_SIZE, MATMUL_SECONDS = 1024, 0.1  # size of the timed product, and the seconds it is repeated for
-VALID = 3600.0  # seconds for which a measured rate is used
 
 # The lowest and highest shares of the matmul rate that whole train steps reached on CPUs, by model width. They were
 # measured over several depths, sequence lengths, batch sizes and layouts (docs/log.md, "time, before it is measured").
@@ -204,29 +188,9 @@ def cpu_contention() -> float:
     return max(1.0, os.getloadavg()[0] / cpu_cores()) if hasattr(os, "getloadavg") else 1.0
 
 
-def matmul_rates(machine: str) -> tuple[float, float]:
-    """Return the latest and the best measured FLOP/s of float32 matrix products on all cores of this machine.
-
-    The two rates differ if other processes use the machine.
-
-    Args:
-        machine: the name under which the rates are stored in the cache folder.
-    """
-    store, key, best = open_store(cache_folder()), f"rates/{machine}.json", 0.0
-    with suppress(UserError, KeyError, TypeError):  # damaged or written by another version: measure again
-        known = from_json(store.read(key), store.where(key)) if store.exists(key) else {"best": 0.0, "at": 0.0}
-        best = float(known["best"])
-        if 0 <= time.time() - known["at"] < VALID:
-            return float(known["last"]), best
-    last = measure_matmul_rate()
-    best = max(best, last)
-    with suppress(UserError):  # a cache that cannot be written only costs time
-        store.write(key, to_json({"last": last, "best": best, "at": time.time()}), replace=True)
-    return last, best
-
-
-def measure_matmul_rate() -> float:
-    """Measure float32 matrix products for `MATMUL_SECONDS` seconds, and return the best FLOP/s."""
+@cache
+def matmul_rate() -> float:
+    """Measure float32 matrix products for `MATMUL_SECONDS` seconds on all cores, and return the best FLOP/s."""
     matrix = jax.device_put(np.random.default_rng(0).standard_normal((MATRIX_SIZE, MATRIX_SIZE), np.float32))
     product = jax.jit(jnp.matmul).lower(matrix, matrix).compile()
     jax.block_until_ready(product(matrix, matrix))

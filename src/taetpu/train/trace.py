@@ -1,82 +1,37 @@
 """Summaries of traces from JAX's profiler: time in compute, in transfers and idle, and the most expensive operations.
 
-A trace is an XSpace, which consists of planes. Each accelerator has a plane such as `/device:TPU:0` or `/device:GPU:0`.
-For a TPU, the line `XLA Ops` of the plane holds the operations, and the line `Async XLA Ops` holds the asynchronous
-operations. For a GPU, the plane has a line of kernels and copies per CUDA stream. The operations of a CPU are on the
-lines of the host's threads, with the stats `hlo_op` and `device_ordinal`. Transfers between a TPU and its host are on
-the plane of the host, and are identified by name.
+A trace consists of planes, which consist of lines of events. Each accelerator has a plane such as `/device:TPU:0`. Its
+operations are on the lines `XLA Ops` and `Async XLA Ops` of a TPU, and on one line per CUDA stream of a GPU. The
+operations of a CPU are on the lines of the host's threads, with the stats `hlo_op` and `device_ordinal`.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_COSTLY = 10  # maximum number of operations in a summary
-
-# Operations that contain other operations. The contained operations are counted instead.
-CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")
-COLLECTIVE = re.compile(
-    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|^nccl|^(send|recv)\b"
-    r"|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # names of JAX primitives, which XLA keeps
-    re.IGNORECASE,
-)
-TO_DEVICE = re.compile(r"^Memcpy(H2D|HtoD)|^infeed|^tpu::System::TransferToDevice$", re.IGNORECASE)
-FROM_DEVICE = re.compile(r"^Memcpy(D2H|DtoH)|^outfeed|^tpu::System::TransferFromDevice$", re.IGNORECASE)
-BETWEEN = re.compile(r"^Memcpy(P2P|PtoP)", re.IGNORECASE)
 WINDOW = "train"
 """The annotation around each traced dispatch, from its issue to its result."""
-TRANSFERS = ("host to device", "device to host", "between devices")
+
+CONTAINER = re.compile(r"(while|conditional|cond|call)([.\d]*|[.-](start|done)[.\d]*)")  # holds other operations
+TRANSFER = re.compile(
+    r"^Memcpy|^infeed|^outfeed|^nccl|^(send|recv)\b|all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all"
+    r"|collective|^p(sum|max|min|permute|broadcast)(\W|_|$)",  # p...: names of JAX primitives, which XLA keeps
+    re.IGNORECASE,
+)
 
 Span = tuple[float, float]
 """Begin and end in nanoseconds."""
 
 
-@dataclass(frozen=True)
-class Operation:
-    """An operation of a device. `own` is its time in nanoseconds, excluding nested operations."""
+class Operation(NamedTuple):
+    """An operation of a device."""
 
+    device: str
     name: str
-    kind: str
-    """`compute`, one of `TRANSFERS`, or `container`."""
+    transfer: bool
     span: Span
-    own: float
-
-
-@dataclass
-class Device:
-    """The operations of one device in a trace."""
-
-    name: str
-    operations: list[Operation] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class TraceSummary:
-    """The summary of a trace. Values are means over the devices.
-
-    Attributes:
-        platform: the platform: `tpu`, `gpu` or `cpu`.
-        devices: the number of devices that ran operations.
-        seconds: the total duration of the windows.
-        compute: the share of time during which an operation other than a transfer ran.
-        transfer: the share of time during which only transfers ran.
-        idle: the share of time during which no operation ran.
-        transfers: the seconds spent on each kind of transfer in `TRANSFERS`, including transfers during compute; None
-            if the trace does not record this kind.
-        costly: the most expensive operations, each with `name`, `seconds`, `share` (of the windows) and `times`.
-    """
-
-    platform: str
-    devices: int
-    seconds: float
-    compute: float
-    transfer: float
-    idle: float
-    transfers: dict[str, float | None]
-    costly: list[dict[str, Any]]
 
 
 def trace_file(folder: Path) -> Path:
@@ -91,128 +46,72 @@ def trace_file(folder: Path) -> Path:
     return found[-1]
 
 
-def summarize_trace(trace: Any) -> TraceSummary:
+def summarize_trace(trace: Any) -> dict[str, Any]:
     """Return the summary of the traced dispatches, which are annotated with `WINDOW`.
 
     Args:
         trace: a `jax.profiler.ProfileData`.
 
+    Returns:
+        The number of `devices` that ran operations; the total `seconds` of the windows; the shares of this time during
+        which an operation other than a transfer ran (`compute`), only transfers ran (`transfer`) and no operation ran
+        (`idle`); and the `costly` operations, each with `name`, `seconds`, `share` (of the windows) and `times`. Shares
+        and seconds are means over the devices.
+
     Raises:
         ValueError: if the trace has no windows.
     """
-    planes = {plane.name: plane for plane in trace.planes}
-    host = planes.get("/host:CPU")
-    accelerators = [p for name, p in planes.items() if re.fullmatch(r"/device:(TPU|GPU):\d+", name)]
-    devices = [device for plane in accelerators if (device := read_accelerator(plane)).operations]
-    platform = "tpu" if any(":TPU:" in p.name for p in accelerators) else "gpu" if accelerators else "cpu"
-    if platform == "cpu":
-        devices = read_cpu(host)
-    windows = find_windows(host)
-    devices = [Device(d.name, [op for op in d.operations if starts_inside(op.span, windows)]) for d in devices]
-    window = covered_time(windows)
-    shares = [_shares(device, window) for device in devices] or [(0.0, 0.0)]
-    compute, transfer = (sum(part) / len(shares) for part in zip(*shares, strict=True))
-    return TraceSummary(
-        platform=platform,
-        devices=len(devices),
-        seconds=window / 1e9,
-        compute=compute,
-        transfer=transfer,
-        idle=max(0.0, 1 - compute - transfer),
-        transfers=_transfers(platform, devices, host, windows),
-        costly=_costly(devices, window),
-    )
-
-
-def find_windows(host: Any) -> list[Span]:
-    """Return the spans of the traced dispatches.
-
-    Raises:
-        ValueError: if there are none.
-    """
-    found = [_span(e) for line in (host.lines if host is not None else ()) for e in line.events if e.name == WINDOW]
-    if not found:
-        raise ValueError(f"this trace has no steps that are marked as {WINDOW!r}")
-    return sorted(found)
-
-
-def starts_inside(span: Span, windows: Sequence[Span]) -> bool:
-    """Return whether a span starts in a window.
-
-    Such a span also ends in the window, since a window ends when the result of its dispatch is ready.
-    """
-    return any(begin <= span[0] < end for begin, end in windows)
-
-
-# --- operations ------------------------------------------------------------------------------------------------------
-
-
-def read_accelerator(plane: Any) -> Device:
-    """Return the operations in the plane of an accelerator."""
-    device = Device(plane.name)
-    for line in plane.lines:
-        if line.name == "XLA Ops" or line.name.startswith("Stream #"):
-            device.operations += nest_operations((event.name, _span(event)) for event in line.events)
-        elif line.name == "Async XLA Ops":  # copies within device memory run beside compute and are not counted
-            found = nest_operations((event.name, _span(event)) for event in line.events)
-            device.operations += [operation for operation in found if operation.kind in TRANSFERS]
-    return device
-
-
-def read_cpu(host: Any) -> list[Device]:
-    """Return the operations of the devices of a CPU, which are threads of the host."""
-    devices: dict[int, Device] = {}
-    for line in host.lines if host is not None else ():
-        found: dict[int, list[tuple[str, Span]]] = defaultdict(list)
-        for event in line.events:
-            if event.name.startswith("end: ") or not event.duration_ns:
-                continue
-            stats = dict(event.stats)
-            if "hlo_op" in stats:
-                found[int(stats.get("device_ordinal", 0))].append((event.name, _span(event)))
-        for ordinal, events in found.items():
-            devices.setdefault(ordinal, Device(f"cpu:{ordinal}")).operations += nest_operations(events)
-    return [devices[ordinal] for ordinal in sorted(devices)]
-
-
-def nest_operations(events: Iterable[tuple[str, Span]]) -> list[Operation]:
-    """Return the operations on one line. The time of a nested operation is subtracted from its parent's time."""
-    found: list[tuple[str, Span]] = sorted(events, key=lambda event: (event[1][0], -event[1][1]))
-    own = [end - begin for _, (begin, end) in found]
-    open_: list[int] = []
-    for i, (_, (begin, end)) in enumerate(found):
-        while open_ and found[open_[-1]][1][1] <= begin:
-            open_.pop()
-        if open_ and end <= found[open_[-1]][1][1]:
-            own[open_[-1]] -= end - begin
-        open_.append(i)
-    return [
-        Operation(_short(name), classify(name), span, max(0.0, t)) for (name, span), t in zip(found, own, strict=True)
+    host = [
+        event for plane in trace.planes if plane.name == "/host:CPU" for line in plane.lines for event in line.events
     ]
+    windows = [_span(event) for event in host if event.name == WINDOW]
+    if not windows:
+        raise ValueError(f"this trace has no steps that are marked as {WINDOW!r}")
+    # An operation that starts in a window also ends in it: a window ends when the result of its dispatch is ready.
+    operations = [op for op in _operations(trace, host) if any(begin <= op.span[0] < end for begin, end in windows)]
+    window, devices = covered_time(windows), {op.device for op in operations}
+    busy = computed = 0.0
+    for device in devices:
+        busy += covered_time(op.span for op in operations if op.device == device)
+        computed += covered_time(op.span for op in operations if op.device == device and not op.transfer)
+    total = window * max(1, len(devices))
+    return {
+        "devices": len(devices),
+        "seconds": window / 1e9,
+        "compute": computed / total,
+        "transfer": (busy - computed) / total,
+        "idle": max(0.0, 1 - busy / total),
+        "costly": _costly(operations, total, len(devices)),
+    }
 
 
-def classify(name: str) -> str:
-    """Return the kind of an operation, based on its name, or on its opcode if the name is HLO text, as on TPUs."""
-    text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", name)
-    name = text[1] if text else _short(name)
-    if CONTAINER.fullmatch(name):
-        return "container"
-    for pattern, kind in ((TO_DEVICE, TRANSFERS[0]), (FROM_DEVICE, TRANSFERS[1]), (BETWEEN, TRANSFERS[2])):
-        if pattern.search(name):
-            return kind
-    return TRANSFERS[2] if COLLECTIVE.search(name) else "compute"
+def _operations(trace: Any, host: Iterable[Any]) -> Iterator[Operation]:
+    """Yield the operations of all devices, except operations that contain other operations."""
+    for plane in trace.planes:
+        for line in plane.lines if re.fullmatch(r"/device:(TPU|GPU):\d+", plane.name) else ():
+            beside = line.name == "Async XLA Ops"  # copies within device memory run beside compute and are not counted
+            if beside or line.name == "XLA Ops" or line.name.startswith("Stream #"):
+                for event in line.events:
+                    yield from (op for op in _read(plane.name, event) if op.transfer or not beside)
+    for event in host:
+        if event.duration_ns and "hlo_op" in (stats := dict(event.stats)):
+            yield from _read(f"cpu:{stats.get('device_ordinal', 0)}", event)
 
 
-def _short(name: str) -> str:
-    """Return the name in HLO text, e.g. `fusion.3` for `%fusion.3 = f32[8]{0} fusion(...)`."""
-    return name.split(" = ")[0].removeprefix("%")
+def _read(device: str, event: Any) -> Iterator[Operation]:
+    """Yield the operation of an event, unless it is a container or marks the end of another operation.
+
+    The name of an event is the name of an operation or, on TPUs, HLO text such as `%psum.3 = f32[8] all-reduce(...)`.
+    """
+    name = event.name.split(" = ")[0].removeprefix("%")
+    text = re.match(r"%?\S+ = .*?\s([a-z][a-z0-9-]*)\(", event.name)
+    opcode = text[1] if text else name
+    if not CONTAINER.fullmatch(opcode) and not name.startswith("end: "):
+        yield Operation(device, name, TRANSFER.search(opcode) is not None, _span(event))
 
 
 def _span(event: Any) -> Span:
     return event.start_ns, event.start_ns + event.duration_ns
-
-
-# --- figures ---------------------------------------------------------------------------------------------------------
 
 
 def covered_time(spans: Iterable[Span]) -> float:
@@ -224,41 +123,13 @@ def covered_time(spans: Iterable[Span]) -> float:
     return total
 
 
-def _shares(device: Device, window: float) -> tuple[float, float]:
-    """Return the shares of the window spent on compute, and on transfers without compute."""
-    compute = [op.span for op in device.operations if op.kind == "compute"]
-    busy = [op.span for op in device.operations if op.kind != "container"]
-    return covered_time(compute) / window, (covered_time(busy) - covered_time(compute)) / window
-
-
-def _transfers(platform: str, devices: Sequence[Device], host: Any, windows: Sequence[Span]) -> dict[str, float | None]:
-    """Return the seconds spent on each kind of transfer.
-
-    For a TPU, transfers from and to the host are read from the host's plane, which has the transfers of all devices.
-    """
-    found: dict[str, float | None] = {}
-    for kind in TRANSFERS:
-        spans = [covered_time(op.span for op in device.operations if op.kind == kind) for device in devices]
-        found[kind] = sum(spans) / max(1, len(spans)) / 1e9
-    if platform == "cpu":  # host and device share one memory
-        return found | {TRANSFERS[0]: None, TRANSFERS[1]: None}
-    if platform == "tpu":
-        events = [event for line in host.lines for event in line.events if starts_inside(_span(event), windows)]
-        for kind, pattern in ((TRANSFERS[0], TO_DEVICE), (TRANSFERS[1], FROM_DEVICE)):
-            spans = [_span(event) for event in events if pattern.search(event.name)]
-            found[kind] = (found[kind] or 0.0) + covered_time(spans) / 1e9
-    return found
-
-
-def _costly(devices: Sequence[Device], window: float) -> list[dict[str, Any]]:
-    """Return the most expensive operations, with times averaged over the devices."""
-    taken: dict[str, tuple[float, int]] = {}
-    for op in (op for device in devices for op in device.operations if op.kind != "container"):
-        seconds, times = taken.get(op.name, (0.0, 0))
-        taken[op.name] = seconds + op.own, times + 1
-    most = sorted(taken.items(), key=lambda item: -item[1][0])[:MOST_COSTLY]
-    many = max(1, len(devices))
+def _costly(operations: Iterable[Operation], total: float, devices: int) -> list[dict[str, Any]]:
+    """Return the most expensive operations; `total` is the time of the windows on all devices."""
+    durations: dict[str, list[float]] = {}
+    for op in operations:
+        durations.setdefault(op.name, []).append(op.span[1] - op.span[0])
+    most = sorted(durations.items(), key=lambda item: -sum(item[1]))[:MOST_COSTLY]
     return [
-        {"name": name, "seconds": own / many / 1e9, "share": own / many / window, "times": times}
-        for name, (own, times) in most
+        {"name": name, "seconds": sum(own) / devices / 1e9, "share": sum(own) / total, "times": len(own)}
+        for name, own in most
     ]

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from signal import SIGINT, SIGTERM
 from typing import Any, NoReturn
@@ -33,7 +33,7 @@ from taetpu.train.evaluator import Evaluator
 from taetpu.train.metric_buffer import MetricBuffer, checkpoint_steps
 from taetpu.train.model_io import to_files
 from taetpu.train.pack_plan import Pack
-from taetpu.train.profile import OFF, Profile
+from taetpu.train.profile import Profile
 from taetpu.train.program import Program, stack_numbers
 from taetpu.train.readback import NotReproduced, mismatches
 from taetpu.train.results import Files, NoWriter, ResultWriter, cost
@@ -70,7 +70,7 @@ class PackTrainer:
         writer: the writer of the runs' metrics, models and results.
         evaluator: the evaluator of the runs' models.
         callback: the callback that receives the events of training.
-        profile: the profile, which observes dispatches and may trace a few of them.
+        profile: the profile, which traces a few dispatches; None to profile nothing.
     """
 
     pack: Pack
@@ -79,7 +79,7 @@ class PackTrainer:
     writer: ResultWriter | NoWriter
     evaluator: Evaluator
     callback: Callback
-    profile: Profile = OFF
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -131,7 +131,9 @@ class PackTrainer:
     def train_pack(self) -> None:
         """Train to the last step, and write the results."""
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
-        with self.interruptible() as self.interrupted, record_signal(SIGTERM) as self.ending, checkpoints, self.profile:
+        # With several processes, Ctrl-C is only recorded, so that all processes stop at the same dispatch.
+        interrupts = record_signal(SIGINT) if multi_process() else nullcontext(lambda: False)
+        with interrupts as self.interrupted, record_signal(SIGTERM) as self.ending, self.profile or nullcontext():
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.observations}):
@@ -145,21 +147,15 @@ class PackTrainer:
                     self.observe(state, step)
         self.finish(state)
 
-    def interruptible(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Return a context that records Ctrl-C if there are several processes, so that all stop at one dispatch."""
-        return record_signal(SIGINT) if multi_process() else nullcontext(lambda: False)
-
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the latest state and its step. Everything that was logged after this step is deleted."""
-        state, step = checkpoints.resume(self.program.init(self.numbers, self.seeds), self.verify)
+        state, step = checkpoints.resume(
+            self.program.init(self.numbers, self.seeds),
+            check=self.writer.verify if isinstance(self.writer, ResultWriter) else lambda about: None,
+        )
         self.callback.on_resume(step)
         self.write(lambda writer: writer.truncate(step))
         return state, step
-
-    def verify(self, about: dict[str, Any]) -> None:
-        """Raise `Damaged` if the runs' files differ from their state when a checkpoint was written."""
-        if isinstance(self.writer, ResultWriter):
-            self.writer.verify(about)
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
         """Call `use` with the writer in the primary process. If the call fails, it fails in all processes."""
@@ -183,13 +179,16 @@ class PackTrainer:
             issued = None
             if step < border:
                 most = min(self.program.chunk, border - step)
-                size = self.profile.next_size(step, min(dispatch, most), most, state)
+                size = min(dispatch, most)
+                if self.profile:
+                    size = self.profile.next_size(step, size, most, state)
                 state, metrics = self.program.advance(
-                    state, self.numbers, self.seeds, self.to_program(self.rows(step, size)), np.int32(size),
+                    state, self.numbers, self.seeds, self.program.place(self.rows(step, size)), np.int32(size),
                     self.program.arrays,
                 )  # fmt: skip
                 step, issued = step + size, (size, metrics)
-                self.profile.on_dispatch(size, metrics)
+                if self.profile:
+                    self.profile.on_dispatch(size, metrics)
             if pending:
                 self.log(*pending)
                 clock = self.count_time(pending[0], clock)
@@ -199,7 +198,8 @@ class PackTrainer:
     def count_time(self, steps: int, since: float) -> float:
         """Record the wall time of a dispatch, choose the size of the next dispatch, and return the current time."""
         now = time.monotonic()
-        if self.compiled and not self.profile.affects_time(self.buffer.end):
+        profiled = self.profile is not None and self.profile.affects_time(self.buffer.end)
+        if self.compiled and not profiled:
             self.timed, self.timed_steps = self.timed + now - since, self.timed_steps + steps
         self.compiled = True
         self.dispatch = dispatch_size(self.dispatch, steps / max(now - since, 1e-6))
@@ -224,10 +224,6 @@ class PackTrainer:
             rows[i, :size] = self.source.rows(self.seeds_on_host[i], step, size, batch)
         return rows
 
-    def to_program(self, rows: np.ndarray) -> np.ndarray | jax.Array:
-        """Return rows in the form that the program expects. With several processes, each provides its runs' rows."""
-        return self.program.place(rows) if multi_process() else rows
-
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
         """Wait until a dispatch is done, and record its metrics."""
         on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
@@ -238,7 +234,7 @@ class PackTrainer:
     def observe(self, state: TrainState, step: int) -> None:
         """Measure the metrics that are due at the next update, and record them under its number, counted from 1."""
         for every in self.observations.get(step, ()):
-            rows = self.to_program(self.rows(step, 1)[:, 0])
+            rows = self.program.place(self.rows(step, 1)[:, 0])
             values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):

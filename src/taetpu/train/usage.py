@@ -1,6 +1,7 @@
 """Device utilisation and memory usage while a pack trains."""
 
 import os
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import jax
 
 from taetpu.core.chips import find_peak
 from taetpu.train.device_capabilities import Device
-from taetpu.train.memory import host_bytes, peak_bytes
+from taetpu.train.memory import host_bytes
 
 STATM = Path("/proc/self/statm")
 
@@ -73,7 +74,7 @@ def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
 
 
 def resident_bytes() -> int:
-    """Return the resident set size of this process in bytes; its peak if the system has no `/proc`."""
+    """Return the resident set size of this process in bytes; its peak if the system has no `/proc`, such as macOS."""
     if STATM.exists():
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_bytes()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
