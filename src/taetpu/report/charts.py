@@ -77,7 +77,7 @@ def forest_plot(results: Results) -> Spec | None:
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
     lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
-    lines = [f"{summary.metric_with_unit(results['primary'])}: arm minus baseline"]
+    lines = [summary.metric_with_unit(results["primary"]), "arm minus baseline"]
     if logarithmic:
         lines.append("logarithmic outside the noise")
     return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]

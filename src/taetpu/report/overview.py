@@ -90,10 +90,10 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
     found = []
     if nothing:
-        found.append(f"At or above {chance:.4g}, the loss of a uniform guess: {summary.join_and(nothing)}.")
+        found.append(f"Loss no better than that of a uniform guess ({chance:.4g}): {summary.join_and(nothing)}.")
     if no_more:
         found.append(
-            f"At or above {decoy:.4g}, the loss of a rule that sees only the current token ({data['decoy']}): "
+            f"Loss no better than that of a rule that sees only the current token ({decoy:.4g}; {data['decoy']}): "
             f"{summary.join_and(no_more)}."
         )
     return found
