@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from taetpu.stats.simultaneous import critical_value
+from taetpu.stats.secondary import critical_value
 
 
 @pytest.mark.parametrize(

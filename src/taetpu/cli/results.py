@@ -101,11 +101,7 @@ def plot(
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
     x: Annotated[
         str,
-        typer.Option(
-            metavar="AXIS",
-            help="steps, samples, tokens, flops or time. A setting such as model.dim: last values over it. varied: a "
-            "panel for each setting in which runs differ.",
-        ),
+        typer.Option(metavar="AXIS", help="steps, samples, tokens, flops, time, or a setting such as model.dim."),
     ] = "steps",
     by: Annotated[
         str, typer.Option(metavar="WHAT", help="One line per arm, study, run, or value of a setting.")

@@ -19,13 +19,11 @@ from taetpu.store.settings import differing_paths, format_value, read_settings
 from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
-VARIED = "varied"
-"""Value of `x` for which `plot` draws a panel for each setting that differs between runs."""
 MAX_LINES, TEN_COLOURS = 20, 10
 LEGEND, SHORTEST = 46, 16
 """Maximum number of characters in a label of the legend, and in a label of an axis with many values."""
-HEIGHT, PANEL = 320, 320
-"""Height of a chart, and width of a panel if several panels are drawn side by side, in pixels."""
+HEIGHT = 320
+"""Height of a chart in pixels."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,15 @@ def plot(
         studies: the studies whose runs are drawn.
         metric: name of the metric. Curves of `val/...` over training use the sample of the validation split if runs
             evaluated one.
-        x: horizontal axis. An entry of `AXES` draws curves over training, a setting such as `model.dim` draws last
-            values over this setting, and `varied` draws a panel for each setting that differs between runs.
+        x: horizontal axis. An entry of `AXES` draws curves over training, and a setting such as `model.dim` draws last
+            values over this setting.
         by: grouping of runs into lines, `arm`, `study`, `run` or a setting. Each line is the mean of its runs, with a
             band from their minimum to their maximum.
         arms: names of the arms to draw. If it is empty, all arms are drawn.
 
     Raises:
         UserError: If no run has the metric, an arm or the setting, two studies have the same name, `by` is given for a
-            chart over a setting, the runs differ in no setting, or there are too many lines.
+            chart over a setting, or there are too many lines.
     """
     runs = [
         Run(study.name, run, run.arm in named)
@@ -95,12 +93,6 @@ def plot(
     if x in AXES:
         named = [run for run in measured if run.named] or measured
         return _themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))
-    if x == VARIED:
-        paths = differing_paths([run.settings for run in measured])
-        if not paths:
-            raise UserError("the runs differ in no setting", path=("x",), remedy=f"Use {', '.join(AXES)}.")
-        panels = (_setting_chart(measured, metric, path).properties(width=PANEL) for path in paths)
-        return _themed(alt.concat(*panels, columns=2 if len(paths) > 1 else 1))
     _check_setting(measured, x, "x", AXES)
     # Tuning trials are drawn only if all other runs have the same value of the setting.
     named = [run for run in measured if run.named]

@@ -9,6 +9,7 @@ from typing import Any
 from taetpu.report import summary
 from taetpu.report.contents import Section, Table
 from taetpu.report.summary import Results, baseline_of
+from taetpu.stats.arm_changes import value_at
 from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
@@ -56,7 +57,7 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
 
 def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
     path = path.removesuffix(".kind")
-    old, new = _kind(against.get(path, _value_at(base, path))), _kind(value)
+    old, new = _kind(against.get(path, _kind(value_at(base, path), fields=True))), _kind(value)
     for entry in read_priors()["entries"]:
         if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
             continue
@@ -66,13 +67,6 @@ def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping
         if _matches(old, entry["to"]) and _matches(new, entry["from"]):
             return _make_prior(change, entry, REVERSED.get(str(entry["found"]), entry["found"]))
     return None
-
-
-def _value_at(base: Mapping[str, Any], path: str) -> Any:
-    value: Any = base
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return _kind(value, fields=True)
 
 
 def _kind(value: Any, fields: bool = False) -> Any:
@@ -91,7 +85,7 @@ def _matches(value: Any, patterns: Sequence[Any]) -> bool:
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
     """Return whether the baseline meets the conditions of a finding. Unset values meet any condition."""
-    return all(_value_at(base, path) in (*values, "none") for path, values in where.items())
+    return all(_kind(value_at(base, path), fields=True) in (*values, "none") for path, values in where.items())
 
 
 def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:

@@ -15,8 +15,7 @@ from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
-from taetpu.stats.secondary import alternative_analyses, bootstrap_effect, compute_efficiency
-from taetpu.stats.simultaneous import critical_value
+from taetpu.stats.secondary import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.study import StudyFolder

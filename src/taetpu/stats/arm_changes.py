@@ -22,13 +22,12 @@ def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
     if "idle" in study:
         return effective_overrides(overrides, study["idle"].get(arm, ()))
     return {
-        path: value
-        for path, value in overrides.items()
-        if len(overrides) < 2 or value != _value_at(study["base"], path)
+        path: value for path, value in overrides.items() if len(overrides) < 2 or value != value_at(study["base"], path)
     }
 
 
-def _value_at(base: Mapping[str, Any], path: str) -> Any:
+def value_at(base: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path in nested mappings; None if the path does not exist."""
     value: Any = base
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -41,7 +40,7 @@ def format_changes(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
 
 
 def _format_change(path: str, value: Any, base: Mapping[str, Any]) -> str:
-    old = _value_at(base, path)
+    old = value_at(base, path)
     new = _format_value(value)
     return f"{path}: {new}" if old is None or old == value else f"{path}: {_format_old(old)} -> {new}"
 
