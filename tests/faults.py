@@ -325,7 +325,9 @@ def needed(fault: Fault) -> bool:
         lost = len(parts) == 3 or (fault.kind == "remove" and parts[3] == "complete")  # as if it was never complete
         return newest and not (lost and fault.kind in ("remove", "empty"))
     if parts[:1] == ("runs",):
-        return not (fault.kind in ("remove", "empty") and len(parts) <= 3)  # otherwise the run counts as not trained
+        never_trained = fault.kind in ("remove", "empty") and len(parts) <= 3
+        trained_again = fault.kind == "remove" and parts[-1] in ("result.json", "config.json")
+        return not (never_trained or trained_again)
     return fault.kind != "remove" and len(parts) > 0
 
 

@@ -1,6 +1,5 @@
 """`taetpu export` writes files that the schedulers' parsers accept and that train a study."""
 
-import base64
 import json
 import os
 import re
@@ -103,16 +102,6 @@ def test_kueue_writes_an_indexed_job(taetpu):
     assert found["ConfigMap"]["data"] == {"file-0": Path("s.yaml").read_text()}
 
 
-def test_kueue_trains_one_program_on_a_slice_of_several_hosts(taetpu):
-    found = check(list(yaml.safe_load_all(exported(taetpu, *KUEUE, "--tpu", "v5p-32"))))
-    job, pod = found["Job"], found["Job"]["spec"]["template"]["spec"]
-    assert job["spec"]["completions"] == 4
-    assert pod["containers"][0]["resources"]["requests"] == {"google.com/tpu": "4"}
-    assert pod["subdomain"] == found["Service"]["metadata"]["name"]
-    assert found["Service"]["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
-    assert "--coordinator auto" in pod["containers"][0]["command"][2]
-
-
 PLUGIN = (Path(__file__).parents[2] / "examples" / "plugins" / "squared_ffn.py").read_text()
 
 
@@ -129,7 +118,7 @@ def test_pod_mounts_all_files_of_a_study_at_their_paths(taetpu, here):
     paths = {item["path"]: item["key"] for item in items}
     assert set(paths) == {"s.yaml", "parts/mine.py", "texts/a.txt", "texts/more/b.txt"}
     assert config["data"][paths["parts/mine.py"]] == PLUGIN
-    assert set(config["binaryData"]) == {paths["texts/a.txt"]}
+    assert config["data"][paths["texts/a.txt"]] == (here / "texts/a.txt").read_text()
 
 
 @pytest.mark.slow
@@ -147,8 +136,7 @@ def test_kueue_job_preserves_any_text_and_name(tmp_path_factory, text, study):
     written = kueue_job(share, folder, ["on"], parse_slice("v5e-8"), "yes", "null", "1e3", False)
     found = check(list(yaml.safe_load_all(written)))
     config = found["ConfigMap"]
-    binary = base64.b64decode(config.get("binaryData", {}).get("file-0", "")).decode()
-    assert config["data"].get("file-0", binary) == text
+    assert config["data"]["file-0"] == text
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", found["Job"]["metadata"]["name"])
 
 

@@ -5,10 +5,7 @@ import subprocess
 
 import pytest
 
-from taetpu.spec.loading import load_study
-from taetpu.train.layout import Layout, RunGroup, Workload
 from taetpu.train.program import Program
-from taetpu.train.step_time import remember_step
 
 
 @pytest.fixture(autouse=True)
@@ -34,21 +31,6 @@ def test_plan_lists_packs_and_how_they_were_chosen(taetpu):
     assert packs(taetpu("plan", "s.yaml", "--pack", "3", "--json").json()) == [(2, 2, 1, "asked for", 2)] * 2
     said = taetpu("plan", "s.yaml").out
     assert re.search(r"\n +1 +4 +4 +2 +rule of thumb +baseline, low-lr *\n", said)
-    assert re.search(r"\ntime: \S+ \(train steps \S+, evaluation \S+, compiling\s+\S+\), from this\s+machine's", said)
-    low, high = plan["time"]["total"]
-    assert 0 < low < high
-
-
-def test_plan_uses_the_step_time_of_earlier_training(taetpu, here):
-    study = load_study(here / "s.yaml")
-    runs = tuple(study.runs())
-    work = Workload(RunGroup(frozenset(), runs), study.sources.prepare(runs[0].config), "float32")
-    remember_step(work, Layout(4, 2), 60.0)
-    plan = taetpu("plan", "s.yaml", "--json").json()
-    assert [pack["seconds"] for pack in plan["packs"]] == [20 * 60.0]
-    text = taetpu("plan", "s.yaml").out
-    assert "(train steps 14min-32min, " in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", ["run", "plan"])

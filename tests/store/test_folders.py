@@ -1,4 +1,4 @@
-"""A study's folder and its runs: what is written once, what may be replaced, resuming, and what is found again."""
+"""The folder of a study and its runs: files that are written once or replaced, resuming, and listing."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from numpy.testing import assert_array_equal
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
+from taetpu.store.digests import seal
 from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -19,7 +20,7 @@ STUDY = {
 
 
 def train(run: RunFolder, start: int, stop: int, every: int = 10) -> None:
-    """Segments as a trainer would write them: a loss each step, an evaluation at each segment's end."""
+    """Write segments as a trainer does: a loss for each step, and an evaluation at the end of each segment."""
     for first in range(start, stop, every):
         last = first + every
         steps = np.arange(first + 1, last + 1)
@@ -35,7 +36,7 @@ def content(study: StudyFolder) -> dict[str, bytes]:
     return {key: study.store.read(key) for key in study.store.list(study.name)}
 
 
-def test_a_study_is_frozen(study: StudyFolder):
+def test_study_is_frozen(study: StudyFolder):
     assert not study.exists()
     with pytest.raises(NotStored, match="no study is stored here") as caught:
         study.read_study()
@@ -78,7 +79,7 @@ def test_pack_state_is_a_folder_until_deleted(study: StudyFolder):
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", ".git"])
-def test_names_that_cannot_be_folders(study: StudyFolder, name: str):
+def test_names_that_are_invalid_as_folders_are_refused(study: StudyFolder, name: str):
     with pytest.raises(UserError) as caught:
         study.run(name, 0, "0" * 8)
     assert caught.value.path == ("arms", name)
@@ -87,7 +88,7 @@ def test_names_that_cannot_be_folders(study: StudyFolder, name: str):
     assert caught.value.path == ("study",)
 
 
-def test_a_run_goes_from_absent_to_done(run: RunFolder):
+def test_run_goes_from_absent_to_done(run: RunFolder):
     assert (run.status(), run.result(), run.metrics(), run.samples(), run.checkpoints()) == ("absent", None, {}, {}, [])
     with pytest.raises(NotStored):
         run.config()
@@ -106,7 +107,7 @@ def test_a_run_goes_from_absent_to_done(run: RunFolder):
     assert run.read_model() == {"model.safetensors": b"weights", "config.json": b"{}"}
 
 
-def test_metrics_samples_and_checkpoints_in_step_order(run: RunFolder):
+def test_metrics_samples_and_checkpoints_are_in_step_order(run: RunFolder):
     train(run, 0, 120)
     found = run.metrics()
     assert_array_equal(found["train/loss"].step, np.arange(1, 121))
@@ -120,7 +121,7 @@ def test_metrics_samples_and_checkpoints_in_step_order(run: RunFolder):
 
 
 @pytest.mark.parametrize("step", [0, 20, 40])
-def test_a_resumed_run_equals_an_undisturbed_one(study: StudyFolder, run: RunFolder, step: int):
+def test_resumed_run_equals_an_uninterrupted_run(study: StudyFolder, run: RunFolder, step: int):
     train(run, 0, 60)
     undisturbed = content(study)
     study.store.delete(study.name)
@@ -133,7 +134,7 @@ def test_a_resumed_run_equals_an_undisturbed_one(study: StudyFolder, run: RunFol
     assert content(study) == undisturbed
 
 
-def test_other_numbers_for_stored_steps_are_refused(run: RunFolder):
+def test_different_values_for_stored_steps_are_refused(run: RunFolder):
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [1.0])})
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [9.0])})
     assert run.times()["wall"].value == [9.0]
@@ -145,7 +146,7 @@ def test_other_numbers_for_stored_steps_are_refused(run: RunFolder):
     assert f"{run.where}/metrics/5-15.json" in str(caught.value)
 
 
-def test_damage_is_named_never_read(study: StudyFolder, run: RunFolder):
+def test_damaged_files_are_reported_and_never_read(study: StudyFolder, run: RunFolder):
     study.write_study(STUDY)
     run.start({"lr": 0.1})
     train(run, 0, 30)
@@ -163,13 +164,13 @@ def test_damage_is_named_never_read(study: StudyFolder, run: RunFolder):
         assert study.store.where(key) in str(caught.value)
 
 
-def test_a_foreign_file_among_samples_is_named(run: RunFolder):
+def test_foreign_file_among_samples_is_reported(run: RunFolder):
     run.store.write(f"{run.key}/samples/notes.txt", b"mine")
     with pytest.raises(UserError, match=r"'notes.txt' is not named after a step"):
         run.samples()
 
 
-def test_runs_are_found_again_from_what_is_stored(study: StudyFolder):
+def test_stored_runs_are_found(study: StudyFolder):
     for arm, seed, identity in [("b", 10, "a" * 64), ("a=1", 2, "b" * 64), ("b", 9, "c" * 64), ("b", 9, "d" * 64)]:
         study.run(arm, seed, identity).start({"arm": arm})
     train(study.run("b", 9, "c" * 64), 0, 20)
@@ -185,7 +186,7 @@ def test_runs_are_found_again_from_what_is_stored(study: StudyFolder):
     assert StudyFolder(again.store, "another").runs() == []
 
 
-def test_a_run_is_taken_over_whole_with_where_it_was_trained(study: StudyFolder, run: RunFolder):
+def test_copied_run_is_complete_and_names_its_origin(study: StudyFolder, run: RunFolder):
     train(run, 0, 30)
     run.write_model({"model.safetensors": b"weights"})
     run.start({"arm": run.arm})
@@ -206,7 +207,7 @@ def test_a_run_is_taken_over_whole_with_where_it_was_trained(study: StudyFolder,
     assert third.origin() == "elsewhere"
 
 
-def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
+def test_sums_over_evaluation_sets_are_stored(run: RunFolder):
     assert run.evaluation() == {}
     sums = {"val/nll": np.array([1.5, np.nan]), "val/weight": np.array([3.0, 4.0]), "test/nll": np.array([2.0])}
     run.write_evaluation(sums)
@@ -223,7 +224,7 @@ def test_sums_over_evaluation_sets_are_kept(run: RunFolder):
 
 
 def test_wall_times_of_earlier_versions_are_read(study: StudyFolder):
-    """They were in one file for all packs."""
-    study._write("times.json", {"packs": {"p0": {"seconds": 1}, "p1": {"seconds": 2}}})
+    """Earlier versions stored the times of all packs in one file."""
+    study.store.write(f"{study.name}/times.json", seal({"packs": {"p0": {"seconds": 1}, "p1": {"seconds": 2}}}))
     study.write_pack_time("p1", {"seconds": 3})
     assert study.read_pack_times() == {"p0": {"seconds": 1}, "p1": {"seconds": 3}}

@@ -27,11 +27,11 @@ def test_every_value_of_every_run_is_a_row(folder):
     assert len(table) == 4
 
 
-def test_a_study_without_runs_is_an_empty_table(folder):
+def test_study_without_runs_gives_an_empty_table(folder):
     assert read_metrics(folder.where).empty
     assert list(read_metrics(folder.where).columns) == list(COLUMNS)
 
 
-def test_no_study(tmp_path):
+def test_missing_study_is_refused(tmp_path):
     with pytest.raises(UserError, match="no study is stored here"):
         read_metrics(tmp_path)

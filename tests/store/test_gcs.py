@@ -1,4 +1,4 @@
-"""What a bucket has of its own: errors with the address, answers that are lost, few requests, folders kept whole."""
+"""The bucket store: errors with the address, lost responses, few requests, and complete folders."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from tests.fake_google.fixtures import BUCKET, TAKEN
 from tests.fake_google.world import Fault, Refused, World
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import LocalStore, Store, open_store, run_concurrently
+from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.digests import Damaged
 from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.gcs_client import Address, BucketError, StorageUnavailable, parse_address
@@ -31,13 +31,13 @@ def store(gs_root: str) -> GcsStore:
 
 @pytest.fixture
 def elsewhere(store: GcsStore) -> GcsStore:
-    """The same place as another machine sees it."""
+    """Return the same store as another machine sees it."""
     other = GcsStore(store.root)
-    other._local = lambda key: Path(f"{store._local('here')}-elsewhere", key)  # its own disk
+    other.local_path = lambda key: Path(f"{store.local_path('here')}-elsewhere", key)  # its own disk
     return other
 
 
-def test_addresses():
+def test_addresses_are_parsed_and_formatted():
     assert parse_address("gs://b-1/c/d/") == parse_address(Path("gs://b-1/c/d")) == Address("b-1", "c/d")
     assert str(Address("b-1", "c")) == "gs://b-1/c"
     assert str(Address("b-1")) == "gs://b-1"
@@ -50,7 +50,7 @@ def test_addresses():
             parse_address(text)
 
 
-def test_the_root_of_a_bucket_is_a_root(store: GcsStore):
+def test_bucket_itself_can_be_a_root(store: GcsStore):
     top = open_store(f"gs://{BUCKET}")
     top.write("s/study.yaml", b"arms: {}\nseeds: []\n")
     assert top.list("") == top.list("s") == ["s/study.yaml"]
@@ -59,7 +59,7 @@ def test_the_root_of_a_bucket_is_a_root(store: GcsStore):
     assert [entry.where for entry in list_studies(f"gs://{BUCKET}/s")] == [f"gs://{BUCKET}/s"]
 
 
-def test_what_consoles_and_others_leave_is_not_listed(store: GcsStore):
+def test_hidden_objects_and_folder_placeholders_are_not_listed(store: GcsStore):
     for name in ("s/", "s/.hidden", "s/.folder/a", "s//b"):
         store.bucket.blob(f"root/{name}").upload_from_string(b"")
     store.write("s/a", b"")
@@ -82,7 +82,7 @@ ASKED: list[Callable[[Store], object]] = [
 
 
 @pytest.mark.parametrize("ask", ASKED)
-def test_no_bucket(gs_root: str, ask: Callable[[Store], object]):
+def test_missing_bucket_is_reported(gs_root: str, ask: Callable[[Store], object]):
     with pytest.raises(BucketError, match="bucket 'none-such' does not exist") as caught:
         ask(open_store("gs://none-such/runs"))
     assert "gs://none-such/runs" in str(caught.value)
@@ -90,7 +90,7 @@ def test_no_bucket(gs_root: str, ask: Callable[[Store], object]):
 
 
 @pytest.mark.parametrize("ask", ASKED)
-def test_no_access(gs_root: str, ask: Callable[[Store], object]):
+def test_missing_access_is_reported(gs_root: str, ask: Callable[[Store], object]):
     with pytest.raises(BucketError, match=r"storage\.objects\.") as caught:
         ask(open_store(f"gs://{TAKEN}/runs"))
     assert f"gs://{TAKEN}/runs" in str(caught.value)
@@ -98,7 +98,7 @@ def test_no_access(gs_root: str, ask: Callable[[Store], object]):
 
 
 @pytest.mark.parametrize("ask", [ASKED[0], ASKED[1], ASKED[5], ASKED[7]])
-def test_no_answer(store: GcsStore, world: World, ask: Callable[[Store], object]):
+def test_unavailable_service_is_reported(store: GcsStore, world: World, ask: Callable[[Store], object]):
     world.faults.append(Fault("*", Refused(14, "We encountered an internal error"), times=10**6))
     with pytest.raises(StorageUnavailable, match="Cloud Storage does not answer") as caught:
         ask(store)
@@ -108,7 +108,9 @@ def test_no_answer(store: GcsStore, world: World, ask: Callable[[Store], object]
 
 @pytest.mark.parametrize("code", [8, 13, 14, None])
 @pytest.mark.parametrize("ask", ASKED[:7])
-def test_what_passes_is_waited_for(store: GcsStore, world: World, ask: Callable[[Store], object], code: int | None):
+def test_temporary_failures_are_retried(
+    store: GcsStore, world: World, ask: Callable[[Store], object], code: int | None
+):
     store.write("s/a", b"x")
     store.write("a", b"x")
     store.listings.clear()
@@ -118,7 +120,7 @@ def test_what_passes_is_waited_for(store: GcsStore, world: World, ask: Callable[
     assert world.faults == []
 
 
-def test_without_the_library_the_extra_is_named(gs_root: str, tmp_path: Path):
+def test_missing_library_is_reported_with_its_extra(gs_root: str, tmp_path: Path):
     script = "import sys; sys.modules['google.cloud'] = None; sys.argv[1:] = ['list', '--root', sys.argv[1]]\n"
     script += "from taetpu.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", script, gs_root], capture_output=True, text=True, check=False)
@@ -127,7 +129,7 @@ def test_without_the_library_the_extra_is_named(gs_root: str, tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_local_root_needs_no_library(tmp_path: Path):
+def test_local_root_needs_no_library(tmp_path: Path):
     script = "import sys; sys.modules['google.cloud'] = None; sys.argv[1:] = ['list', '--root', sys.argv[1]]\n"
     script += "from taetpu.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -138,7 +140,7 @@ def test_a_local_root_needs_no_library(tmp_path: Path):
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_write_whose_answer_was_lost_is_a_write(store: GcsStore, world: World, replace: bool):
+def test_write_whose_response_was_lost_succeeds(store: GcsStore, world: World, replace: bool):
     world.faults.append(Fault("objects.insert", None, moment="after"))
     store.write("s/a", b"mine", replace=replace)
     assert store.read("s/a") == b"mine"
@@ -146,7 +148,7 @@ def test_a_write_whose_answer_was_lost_is_a_write(store: GcsStore, world: World,
         store.write("s/a", b"other")
 
 
-def test_of_two_writers_at_once_one_is_told(store: GcsStore, elsewhere: GcsStore):
+def test_second_of_two_concurrent_writers_is_refused(store: GcsStore, elsewhere: GcsStore):
     assert not store.exists("s/a")
     elsewhere.write("s/a", b"theirs")
     store.write("s/b", b"mine")
@@ -156,7 +158,7 @@ def test_of_two_writers_at_once_one_is_told(store: GcsStore, elsewhere: GcsStore
     assert store.read("s/a") == b"theirs"
 
 
-def test_a_result_goes_first_when_a_run_is_deleted(store: GcsStore, world: World):
+def test_result_is_deleted_before_the_other_files_of_a_run(store: GcsStore, world: World):
     for name in ("config.json", "a", "metrics/0-10.json", "result.json", "z"):
         store.write(f"s/runs/x/0-{'0' * 8}/{name}", b"{}")
     world.faults.append(Fault("objects.delete", Refused(7, "no more"), skip=1, times=10**6))
@@ -171,7 +173,7 @@ def test_a_result_goes_first_when_a_run_is_deleted(store: GcsStore, world: World
 # --- few requests ----------------------------------------------------------------------------------------------------
 
 
-def test_a_look_at_many_runs_is_one_listing_and_reads_only_what_is_new(store: GcsStore, world: World):
+def test_status_of_many_runs_needs_one_listing_and_reads_only_new_objects(store: GcsStore, world: World):
     study = StudyFolder(store, "s")
     for seed in range(20):
         run = study.run("a", seed, "0" * 8)
@@ -198,12 +200,12 @@ def test_a_look_at_many_runs_is_one_listing_and_reads_only_what_is_new(store: Gc
     assert [call.name for call in world.calls].count("objects.get") == 1
 
 
-def test_a_listing_never_has_a_result_without_what_was_written_before_it(store: GcsStore, world: World):
-    """A listing that comes in pages may be overtaken: the run ends between the page with its metrics and the next."""
+def test_listing_never_has_a_result_without_the_earlier_files(store: GcsStore, world: World):
+    """The run ends between two pages of a listing, of which the first has its metrics and the second its result."""
     watching = GcsStore(store.root)
     run = StudyFolder(store, "s").run("a", 0, "0" * 8)
     run.start({})
-    listed, pages = watching._list_keys, []
+    listed, pages = watching.list_keys, []
 
     def overtaken(name: str) -> dict:
         found = listed(name)
@@ -220,7 +222,7 @@ def test_a_listing_never_has_a_result_without_what_was_written_before_it(store: 
     assert len(seen.metrics()["loss"].step) == 1
 
 
-def test_what_others_write_is_seen_soon(store: GcsStore, elsewhere: GcsStore):
+def test_objects_of_other_processes_are_seen_after_a_second(store: GcsStore, elsewhere: GcsStore):
     assert store.list("s") == []
     elsewhere.write("s/a", b"1")
     assert elsewhere.list("s") == ["s/a"]
@@ -232,7 +234,7 @@ def test_what_others_write_is_seen_soon(store: GcsStore, elsewhere: GcsStore):
 
 
 def kept(store: GcsStore, step: int) -> None:
-    """A checkpoint: two files, one of them in a folder, that say which step they are of."""
+    """Store a checkpoint of two files, one of them in a folder, which contain their step."""
     folder = store.folder(f"s/packs/p/{step}")
     (folder / "d").mkdir(exist_ok=True)
     for name in ("state", "d/array"):
@@ -241,7 +243,7 @@ def kept(store: GcsStore, step: int) -> None:
 
 
 def found(store: GcsStore) -> int | None:
-    """The step that a pack goes on from; damaged ones are set aside, and what was not stored whole is deleted."""
+    """Return the step from which a pack resumes. Damaged checkpoints are moved away and incomplete ones are deleted."""
     pack = StudyFolder(store, "s").pack("p")
     for step in reversed(pack.steps()):
         try:
@@ -256,13 +258,13 @@ def found(store: GcsStore) -> int | None:
     return None
 
 
-def test_a_folder_is_found_again_on_another_machine(store: GcsStore, elsewhere: GcsStore):
+def test_folder_is_fetched_on_another_machine(store: GcsStore, elsewhere: GcsStore):
     kept(store, 10)
     assert store.list("s/packs") == ["s/packs/p/10/d/array", "s/packs/p/10/state"]
     assert found(elsewhere) == 10
 
 
-def test_two_are_kept(store: GcsStore):
+def test_two_checkpoints_are_kept(store: GcsStore):
     for step in (10, 20, 30, 40):
         kept(store, step)
     assert StudyFolder(store, "s").pack("p").steps() == [30, 40]
@@ -272,7 +274,7 @@ def test_two_are_kept(store: GcsStore):
 
 
 @pytest.mark.parametrize("damage", ["missing", "other", "list", "unlisted"])
-def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: GcsStore, damage: str):
+def test_training_resumes_from_the_checkpoint_before_a_damaged_one(store: GcsStore, elsewhere: GcsStore, damage: str):
     kept(store, 10)
     kept(store, 20)
     newest = "root/s/packs/p/20"
@@ -293,7 +295,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(store: GcsStore, elsewhere: G
     assert found(GcsStore(store.root)) == 20
 
 
-def test_a_download_that_is_cut_off_leaves_nothing_behind(store: GcsStore, elsewhere: GcsStore, world: World):
+def test_interrupted_download_leaves_nothing_behind(store: GcsStore, elsewhere: GcsStore, world: World):
     kept(store, 10)
     world.faults.append(Fault("objects.get", Refused(7, "not now"), skip=1))
     with pytest.raises(BucketError, match=r"cannot read .*/s/packs/p/10: not now"):
@@ -342,10 +344,10 @@ print("whole", moment)
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_the_last_one_that_was_kept_is_found(
+def test_last_complete_checkpoint_is_found_after_a_kill_at_any_request(
     gs_root: str, start: Callable[..., subprocess.Popen[str]]
 ):
-    """Before the first request is sent, before the second, and so on: one process each."""
+    """One process is killed before its first request, another before its second request, and so on."""
     said = start(UPLOADS, gs_root).communicate()[0]
     assert said.splitlines()[-1].startswith("whole"), said
     moments, resumed = int(said.split()[-1]), []
@@ -358,7 +360,7 @@ def test_killed_at_any_moment_the_last_one_that_was_kept_is_found(
     assert moments > 12
 
 
-def test_the_local_folder_goes_with_its_process(gs_root: str, start: Callable[..., subprocess.Popen[str]]):
+def test_local_folder_is_removed_with_its_process(gs_root: str, start: Callable[..., subprocess.Popen[str]]):
     script = "import sys; from taetpu.store.backend import open_store; s = open_store(sys.argv[1])\n"
     script += "f = s.folder('s/a'); (f / 'x').write_bytes(b'1'); s.save_folder('s/a'); print(f)"
     said = start(script, gs_root).communicate()[0].strip()
@@ -367,27 +369,27 @@ def test_the_local_folder_goes_with_its_process(gs_root: str, start: Callable[..
     assert open_store(gs_root).read("s/a/x") == b"1"
 
 
-def test_what_is_not_stored_is_not_a_conflict(store: GcsStore):
+def test_missing_object_is_not_a_conflict(store: GcsStore):
     with pytest.raises(NotStored):
         store.read("s/a")
     with pytest.raises(UserError):
         store.write("s/../a", b"")
 
 
-def test_changes_are_made_side_by_side(store: GcsStore):
-    """Each waits until all are being made; and each again makes some."""
+def test_changes_are_made_concurrently(store: GcsStore):
+    """Each change waits until all changes have started, and makes further changes."""
     together = threading.Barrier(THREADS, timeout=20)
 
     def change(number: int) -> None:
         together.wait()
-        run_concurrently(store, [lambda name=name: store.write(f"s/{number}/{name}", b"1") for name in "ab"])
+        store.run_concurrently([lambda name=name: store.write(f"s/{number}/{name}", b"1") for name in "ab"])
 
-    run_concurrently(store, [lambda number=number: change(number) for number in range(THREADS)])
+    store.run_concurrently([lambda number=number: change(number) for number in range(THREADS)])
     assert len(store.list("s")) == 2 * THREADS
 
 
-def test_no_more_changes_are_there_than_are_made(store: GcsStore):
-    """What they write need not be in memory at once."""
+def test_pending_changes_are_consumed_lazily(store: GcsStore):
+    """The data of all changes need not fit into memory."""
     made: list[int] = []
 
     def changes() -> Iterator[Callable[[], None]]:
@@ -395,12 +397,12 @@ def test_no_more_changes_are_there_than_are_made(store: GcsStore):
             assert number - len(made) <= THREADS
             yield lambda number=number: (store.write(f"s/{number}", b""), made.append(number))[1]
 
-    run_concurrently(store, changes())
+    store.run_concurrently(changes())
     assert sorted(made) == list(range(3 * THREADS))
 
 
 @pytest.mark.parametrize("error", [UserError, KeyboardInterrupt])
-def test_what_is_being_changed_is_changed_when_one_fails_or_is_interrupted(store: GcsStore, error: type[BaseException]):
+def test_running_changes_end_before_an_error_is_raised(store: GcsStore, error: type[BaseException]):
     begun = threading.Event()
 
     def slow() -> None:
@@ -414,15 +416,15 @@ def test_what_is_being_changed_is_changed_when_one_fails_or_is_interrupted(store
         raise error("no")
 
     with pytest.raises(error):
-        run_concurrently(store, changes())
+        store.run_concurrently(changes())
     assert store.list("s") == ["s/slow"], "it does not come later"
 
 
-def test_the_error_of_a_change_is_raised(store: GcsStore, tmp_path: Path):
+def test_error_of_a_change_is_raised(store: GcsStore, tmp_path: Path):
     def fails() -> None:
         raise UserError("this one cannot")
 
     for place in (store, LocalStore(tmp_path)):
         with pytest.raises(UserError, match="this one cannot"):
-            run_concurrently(place, [lambda place=place: place.write("s/a", b""), fails])
+            place.run_concurrently([lambda place=place: place.write("s/a", b""), fails])
         assert place.list("s") == ["s/a"]

@@ -1,4 +1,4 @@
-"""Killed with -9: contents are the old or the new, claims are freed, leftovers are cleared."""
+"""Killed processes leave old or new contents, release their claims, and their unfinished files are removed."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ import pytest
 from taetpu.core.disk import UNFINISHED
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store
+from taetpu.store.lease import LEASE_SECONDS
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -35,8 +36,8 @@ store.delete("s/pack")
 """
 
 
-def test_killed_before_any_call_to_the_system(tmp_path: Path, start: Start):
-    """The process dies before its first open, lock, link, rename or removal, then before its second, and so on."""
+def test_contents_are_old_or_new_after_a_kill_before_any_system_call(tmp_path: Path, start: Start):
+    """One process dies before its first open, lock, link, rename or removal, another before its second, and so on."""
     seen, leftovers = set(), 0
     for moment in range(1, 100):
         store = LocalStore(tmp_path / str(moment))
@@ -76,7 +77,7 @@ for n in itertools.count():
 
 
 @pytest.mark.parametrize("delay", [0.001, 0.004, 0.013])
-def test_killed_at_some_moment_of_a_large_write(store: Store, root: str, start: Start, delay: float):
+def test_contents_are_old_or_new_after_a_kill_during_a_large_write(store: Store, root: str, start: Start, delay: float):
     process = start(WRITES_FOREVER, root)
     assert process.stdout is not None
     assert process.stdout.readline() == "0\n"
@@ -105,7 +106,7 @@ except UserError as error:
 """
 
 
-def test_a_claim_names_its_holder_and_ends_with_it(store: Store, root: str, start: Start):
+def test_claim_names_its_holder_and_ends_with_it(store: Store, root: str, start: Start, request: pytest.FixtureRequest):
     holder = start(HOLDS, root, "wait")
     assert holder.stdout is not None
     assert holder.stdout.readline() == "mine\n"
@@ -117,19 +118,21 @@ def test_a_claim_names_its_holder_and_ends_with_it(store: Store, root: str, star
     assert f"held by pid {holder.pid} on" in start(HOLDS, root, "go").communicate()[0]
     holder.kill()
     holder.communicate()
+    if root.startswith("gs://"):  # a lease expires
+        request.getfixturevalue("world").skew = LEASE_SECONDS + 1
     with store.claim("s/lock"):
         assert f"held by pid {os.getpid()} on" in start(HOLDS, root, "go").communicate()[0]
     assert start(HOLDS, root, "go").communicate()[0] == "mine\n"
 
 
-def test_a_claim_is_freed_by_an_error(store: Store):
+def test_error_releases_a_claim(store: Store):
     with pytest.raises(ZeroDivisionError), store.claim("s/lock"):
         _ = 1 / 0
     with store.claim("s/lock"):
         pass
 
 
-def test_a_claim_holds_within_one_process_and_for_its_key_alone(store: Store):
+def test_claim_holds_within_a_process_and_only_for_its_key(store: Store):
     with store.claim("s/lock"):
         with pytest.raises(UserError, match=f"pid {os.getpid()}"), store.claim("s/lock"):
             pass
@@ -150,8 +153,8 @@ open_store(sys.argv[1]).write("s/report", b"whole")
 """
 
 
-def test_a_claim_leaves_the_files_of_a_living_writer(local: LocalStore, start: Start, tmp_path: Path):
-    """A report may be written beside a run: only what a dead process left is cleared."""
+def test_claim_keeps_unfinished_files_of_running_processes(local: LocalStore, start: Start, tmp_path: Path):
+    """Only files of dead processes are removed, since another process may write a report at the same time."""
     writer = start(WAITS_BEFORE_LINKING, local.root, tmp_path / "go")
     assert writer.stdout is not None
     assert writer.stdout.readline() == "writing\n"

@@ -1,4 +1,4 @@
-"""Which series shows how the primary metric develops, whatever is measured of it and when."""
+"""The series that shows the progress of the primary metric."""
 
 import pytest
 
@@ -22,6 +22,6 @@ ENDED = SAMPLED | EVERY
         ("val/accuracy", [{"train/loss"}], "val/accuracy", "val/accuracy"),
     ],
 )
-def test_the_series_that_is_shown(primary, recorded, shown, curve) -> None:
+def test_series_that_shows_the_progress(primary, recorded, shown, curve) -> None:
     assert progress_metric(primary, recorded) == shown
     assert progress_metric(primary, iter(recorded), curve=True) == curve

@@ -1,4 +1,4 @@
-"""Metrics segments: exact values, no damage unnoticed, parts put together in step order."""
+"""Metrics segments store exact values, detect damage and are joined in step order."""
 
 import json
 from itertools import pairwise
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from taetpu.core.errors import UserError
-from taetpu.store.metrics import decode_segment, encode_segment, join_segments, segment_bounds, segment_name
+from taetpu.store.metrics import decode_segment, encode_segment, join_segments, segment_bounds
 
 STEPS = [1, 5, 7, 10]
 ODD = [np.nan, np.inf, -np.inf, -0.0, 1e-45, 3.4e38, 0.1, 1 / 3]
@@ -36,7 +36,7 @@ def test_float64_values_come_back_exactly(values: list[float]):
     assert_array_equal(read.value, values)
 
 
-def test_a_segment_is_plain_json():
+def test_segment_is_plain_json():
     data = encode_segment(0, 10, {"b": (STEPS, [1, 2.5, np.nan, -np.inf]), "a": ([], [])})
     assert json.loads(data)["series"] == {
         "a": {"step": [], "value": []},
@@ -48,14 +48,14 @@ SEGMENT = encode_segment(0, 10, {"train/loss": (STEPS, [1.5, 2.25, np.nan, 0.1])
 
 
 @given(st.integers(0, len(SEGMENT) - 1), st.integers(1, 255))
-def test_no_changed_byte_goes_unnoticed(place: int, change: int):
+def test_every_changed_byte_is_detected(place: int, change: int):
     damaged = bytearray(SEGMENT)
     damaged[place] ^= change
     with pytest.raises(UserError, match="damaged"):
         decode_segment(bytes(damaged), "x.json")
 
 
-def test_no_cut_goes_unnoticed():
+def test_every_truncation_is_detected():
     for length in range(len(SEGMENT)):
         with pytest.raises(UserError, match="damaged") as caught:
             decode_segment(SEGMENT[:length], "runs/a/metrics/0-10.json")
@@ -64,8 +64,8 @@ def test_no_cut_goes_unnoticed():
 
 
 @given(st.sets(st.integers(1, 40)), st.lists(st.floats(width=32), min_size=40, max_size=40))
-def test_joined_segments_are_the_whole(cuts: set[int], values: list[float]):
-    """However the steps 1..40 are cut into segments, and whichever segments lack the second metric."""
+def test_joined_segments_contain_all_points(cuts: set[int], values: list[float]):
+    """This holds for every division of the steps 1..40 into segments, some of which lack the second metric."""
     steps = np.arange(1, 41)
     whole = {"loss": (steps, np.array(values)), "rare": (steps[::10], np.array(values)[::10])}
     edges = sorted({0, 40, *cuts})
@@ -90,12 +90,12 @@ def test_joined_segments_are_the_whole(cuts: set[int], values: list[float]):
         ([11], [1.0], "within 0..10"),
     ],
 )
-def test_points_that_fit_no_segment(step: list[int], value: list[float], problem: str):
+def test_invalid_points_are_refused(step: list[int], value: list[float], problem: str):
     with pytest.raises(ValueError, match=problem):
         encode_segment(0, 10, {"x": (step, value)})
 
 
-def test_names_of_segments():
-    assert segment_bounds(f"s/runs/a/metrics/{segment_name(90, 1000)}") == (90, 1000)
+def test_names_of_segments_contain_their_steps():
+    assert segment_bounds("s/runs/a/metrics/90-1000.json") == (90, 1000)
     with pytest.raises(UserError, match="not a metrics segment"):
         segment_bounds("s/runs/a/metrics/notes.txt")

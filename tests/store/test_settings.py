@@ -1,4 +1,4 @@
-"""Settings as flat tables, and which of them differ."""
+"""Settings as flat tables, and the differences between tables."""
 
 from taetpu.store.settings import differing_paths, flatten_config
 
@@ -9,7 +9,7 @@ def config(*layers, dim=8):
     return {"model": {"dim": dim, "layers": list(layers)}, "train": {"optimizer": {"kind": "adamw", "lr": 1e-3}}}
 
 
-def test_what_all_layers_share_stands_without_their_numbers():
+def test_settings_of_all_layers_have_no_layer_number():
     other = {**LAYER, "ffn": {"kind": "relu", "mult": 2.0}}
     assert flatten_config(config(LAYER, other)) == {
         "model.dim": 8,
@@ -24,14 +24,14 @@ def test_what_all_layers_share_stands_without_their_numbers():
     }
 
 
-def test_only_what_differs_is_named_and_fields_come_and_go_with_their_kind():
+def test_only_differing_settings_are_listed_and_fields_belong_to_their_kind():
     gated = {**LAYER, "ffn": {"kind": "swiglu", "hidden": 7}}
     tables = [flatten_config(config(LAYER)), flatten_config(config(gated, dim=16)), flatten_config(config(LAYER))]
     assert differing_paths(tables) == ["model.dim", "model.ffn.kind"]
     assert differing_paths(tables[:1]) == differing_paths([]) == []
 
 
-def test_a_field_that_differs_within_one_kind_is_named_also_beside_others():
+def test_field_that_differs_within_one_kind_is_listed_beside_other_kinds():
     wide = {**LAYER, "ffn": {"kind": "relu", "mult": 8.0}}
     gated = {**LAYER, "ffn": {"kind": "swiglu", "hidden": 7}}
     assert differing_paths([flatten_config(config(layer)) for layer in (LAYER, wide, gated)]) == [

@@ -1,6 +1,7 @@
 import pytest
 from tests.small import STUDY
 
+import taetpu
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -10,7 +11,7 @@ from taetpu.train.layout import parse_packing
 
 
 class Interrupting(Callback):
-    """Raises `KeyboardInterrupt` in one event, from a step on."""
+    """Raises `KeyboardInterrupt` in an event, from a given step on."""
 
     def __init__(self, event: str, step: int = 0):
         self.event, self.step, self.trained = event, step, 0
@@ -27,7 +28,10 @@ class Interrupting(Callback):
 
 @pytest.fixture
 def study(tmp_path):
-    """`study(yaml=STUDY, root="root", callback=None, pack="auto") -> (Outcome, StudyFolder)`: one `taetpu run`."""
+    """Return `study(yaml=STUDY, root="root", callback=None, pack="auto")`, which runs a study.
+
+    It returns the outcome and the study's folder.
+    """
 
     def run(text=STUDY, root="root", callback=None, pack="auto"):
         file = tmp_path / "study.yaml"
@@ -37,6 +41,14 @@ def study(tmp_path):
         return run_study(loaded, folder, callback or Callback(), Options(parse_packing(pack))), folder
 
     return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Return the outcome of a run of `STUDY` and its root. Tests that change the root copy it first."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "study.yaml").write_text(STUDY)
+    return taetpu.run(folder / "study.yaml", root=str(folder / "root")), folder / "root"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Nodes of a Ray cluster on this machine, for `test_ray`: run by itself, commanded by lines of standard input.
+"""Nodes of a Ray cluster on this machine, for `test_ray`. The process is controlled through standard input.
 
-Prints the address; `kill N` kills node N as a machine that is taken away would end, any other line ends all.
+It prints the cluster's address. The line `kill N` kills node N; any other line ends the cluster.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Eight arms that differ in numbers, a baseline among them, compile one step; a later process compiles nothing."""
+"""Arms that differ only in numbers compile one train step, and a later process compiles nothing."""
 
 import json
 import os
@@ -13,17 +13,15 @@ base:
   task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
   model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
   train: {steps: 12, batch_size: 4, sample: none}
-seeds: 2
+seeds: 1
 arms:
-  lr: {train.optimizer.lr: [1e-4, 1e-2]}
+  lr: {train.optimizer.lr: 1e-4}
   warm: {train.schedule.warmup: 3}
-  momentum: {train.optimizer.b1: 0.5}
   decay: {train.optimizer.weight_decay: 0.0}
   one-head-dropped: {model.mixer.drop_heads: [0]}
-  clipped: {train.clip: 0.1}
 """
 
-# Counts by jax's own monitoring what the train step costs: its traces, and compiles that found no program kept.
+# Counts the compiled versions of the train step, and the hits and misses of the compile cache, with JAX's monitoring.
 COUNT = """
 import json, sys
 from collections import Counter
@@ -48,7 +46,7 @@ print(json.dumps({"steps": steps, "missed": events["/jax/compilation_cache/cache
 
 
 @pytest.mark.slow
-def test_arms_that_differ_in_numbers_compile_once_and_a_second_process_compiles_nothing(tmp_path):
+def test_arms_that_differ_in_numbers_compile_once_and_later_processes_compile_nothing(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     environ = {k: v for k, v in os.environ.items() if not k.startswith("JAX_COMPILATION_CACHE")}
     environ["TAETPU_CACHE"] = str(tmp_path / "cache")
@@ -64,5 +62,4 @@ def test_arms_that_differ_in_numbers_compile_once_and_a_second_process_compiles_
     assert first["missed"] > 0
     assert second["steps"] == [1]
     assert second["missed"] == 0
-    # The product that measures this machine's matmul rate is compiled and timed once an hour, by the first process.
-    assert second["found"] == first["missed"] + first["found"] - 1
+    assert second["found"] == first["missed"] + first["found"]

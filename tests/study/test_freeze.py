@@ -1,4 +1,4 @@
-"""What a study's folder records of its study, and how another study in it is refused."""
+"""The record of a study in its folder, and the refusal of another study in the same folder."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ ARMS = "arms:\n  momentum: {train.optimizer.b1: 0.5}\n"
 
 @pytest.fixture
 def froze(tmp_path):
-    """`froze(seeds, done, arms)`: freeze the study at so many seeds, then end runs on the first `done` of them."""
+    """Return `froze(seeds, done, arms)`, which freezes the study and finishes the runs of the first `done` seeds."""
 
     def call(seeds, done, arms=ARMS):
         (tmp_path / "s.yaml").write_text(f"{TINY}seeds: {seeds}\n{arms}")
@@ -39,7 +39,7 @@ def froze(tmp_path):
     return call
 
 
-def test_after_all_runs_have_ended_verdicts_may_have_been_read(froze):
+def test_seeds_added_after_all_runs_are_done_are_recorded(froze):
     froze(2, done=2)
     assert froze(5, done=5)[0] > 0.05
     assert froze(5, done=5)[1].read_study()["judged_at"] == [2]
@@ -49,14 +49,14 @@ def test_after_all_runs_have_ended_verdicts_may_have_been_read(froze):
 @pytest.mark.parametrize(
     ("seeds", "done", "arms"), [(1, 1, ARMS), (3, 2, ARMS), (3, 0, ARMS), (3, 3, "")], ids=str
 )  # a single seed, runs missing, none ended, nothing to compare
-def test_where_no_verdict_could_be_read_more_seeds_cost_nothing(froze, seeds, done, arms):
+def test_seeds_added_before_a_verdict_is_possible_are_not_recorded(froze, seeds, done, arms):
     froze(seeds, done, arms)
     rate, folder = froze(5, done=5, arms=arms)
     assert (rate, folder.read_study()["judged_at"]) == (0.05, [])
 
 
-def test_a_plan_that_is_written_again_behind_runs_says_so(froze):
-    """Who deletes study.yaml could choose another metric by what the runs came to."""
+def test_plan_written_after_finished_runs_is_recorded(froze):
+    """A user who deletes study.yaml could choose another metric after seeing the results."""
     _, folder = froze(2, 2)
     assert "planned_after" not in folder.read_study()
     folder.store.delete(f"{folder.name}/study.yaml")
@@ -69,7 +69,7 @@ def test_a_plan_that_is_written_again_behind_runs_says_so(froze):
     assert folder.read_study()["planned_after"] == 4
 
 
-def test_of_a_folder_without_the_record_the_worst_is_assumed(froze):
+def test_folder_without_the_record_is_treated_conservatively(froze):
     _, folder = froze(3, done=2)
     stored = folder.read_study()
     del stored["judged_at"]
@@ -91,8 +91,8 @@ INERT = f"{TINY}arms:\n  inert: {{model.layers.0.mixer.head_dim: 4}}\n"
     ],
     ids=str,
 )
-def test_another_study_in_the_folder_is_refused_with_the_options_that_it_was_made_with(tmp_path, sets):
-    """Before arms are proved: the inert arm would be refused there."""
+def test_another_study_in_the_folder_is_refused_with_its_options(tmp_path, sets):
+    """The study is refused before its arms are checked; the check would refuse the arm without effect."""
     file = tmp_path / "s.yaml"
     file.write_text(INERT)
     study = load_study(file, sets)
@@ -109,8 +109,8 @@ def test_another_study_in_the_folder_is_refused_with_the_options_that_it_was_mad
     check_frozen(folder.read_study(), load_study(file, named))
 
 
-def test_the_same_sample_written_otherwise_is_the_same_study(tmp_path):
-    """A folder of an earlier version may have asked for more windows than there are."""
+def test_same_sample_in_another_notation_is_the_same_study(tmp_path):
+    """An earlier version may have stored a larger number of windows than the split has."""
     (tmp_path / "s.yaml").write_text(TINY)
     study = load_study(tmp_path / "s.yaml", ("train.eval_windows=all",))
     folder = StudyFolder(open_store(tmp_path), study.name)

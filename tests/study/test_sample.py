@@ -1,26 +1,38 @@
-"""During training a sample of the validation split is evaluated, the same for every run; at the end the whole split."""
+"""During training, every run evaluates the same sample of the validation split; at the end, the whole split."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.small import STUDY
+from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
 from taetpu.data.batches import Batch, evaluation_order
 from taetpu.report.curves import read_curves
 from taetpu.report.plot import plot
 from taetpu.spec.loading import load_study
+from taetpu.store.backend import open_store
 from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
 from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
 
-def test_the_sample_is_the_same_for_all_and_the_split_is_evaluated_once(study, tmp_path):
-    outcome, folder = study(STUDY)
+@pytest.fixture
+def copied(trained, tmp_path):
+    """Return the outcome and a copy of the folder of a trained study, in the root that `study` uses."""
+    outcome, root = trained
+    shutil.copytree(root, tmp_path / "root")
+    (tmp_path / "study.yaml").write_text(STUDY)
+    return outcome, StudyFolder(open_store(tmp_path / "root"), "small")
+
+
+def test_all_runs_evaluate_the_same_sample_and_the_whole_split_once(copied, tmp_path):
+    outcome, folder = copied
     source = (loaded := load_study(tmp_path / "study.yaml")).source(loaded.arms[0])
     assert folder.read_study()["evaluation"] == {"asked": "auto", "windows": 12, "total": 32}
     data, rows = source.evaluation("val"), evaluation_order(32)[:12]
@@ -47,18 +59,16 @@ def test_the_sample_is_the_same_for_all_and_the_split_is_evaluated_once(study, t
     )
 
 
-def test_a_sample_that_is_all_ends_at_the_value_of_the_split(study):
-    _, folder = study(STUDY.replace("log_every: 4,", "log_every: 4, eval_windows: all,"))
+def test_sample_of_all_windows_has_the_value_of_the_split(study):
+    _, folder = study(TINY.replace("log_every: 6,", "log_every: 6, eval_windows: all,") + "seeds: 1\n")
     for run in folder.runs():
         series = run.metrics()
         for what in ("loss", "accuracy"):
             assert series[f"val_sample/{what}"].value[-1] == pytest.approx(series[f"val/{what}"].value[-1], rel=1e-12)
 
 
-def test_what_is_watched_later_is_watched_on_the_first_sample(study, interrupting):
-    """Another `eval_every` changes what `auto` would come to, not what runs are compared on."""
-    with pytest.raises(KeyboardInterrupt):
-        study(STUDY, callback=interrupting("on_steps", 12))
+def test_later_runs_are_evaluated_on_the_first_sample(study, copied):
+    """Another `eval_every` would change the size of an `auto` sample, but runs are compared on the frozen sample."""
     often = STUDY.replace("eval_every: 10", "eval_every: 5")
     _, folder = study(f"{often}  high-lr: {{train.optimizer.lr: 1e-2}}\n")
     assert {run.result()["val_sample"]["windows"] for run in folder.runs()} == {12}
@@ -66,9 +76,9 @@ def test_what_is_watched_later_is_watched_on_the_first_sample(study, interruptin
         study(STUDY.replace("log_every: 4,", "log_every: 4, eval_windows: 3,"))
 
 
-def test_runs_of_an_earlier_version_have_their_curve_on_the_split(study):
-    """Their `val/*` was measured at every evaluation."""
-    outcome, folder = study(STUDY)
+def test_runs_of_an_earlier_version_have_their_curve_on_the_split(copied):
+    """These runs measured `val/*` at every evaluation."""
+    outcome, folder = copied
     for run in folder.runs():
         as_before(run)
     assert [found.metric for found in read_curves(folder, outcome.results)] == ["val/loss", "train/loss"]

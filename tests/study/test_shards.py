@@ -1,4 +1,4 @@
-"""Several processes train one study: no pack is lost or trained twice, and results are those of one process."""
+"""Several processes train one study: no pack is lost or trained twice, and the results are those of one process."""
 
 import signal
 import subprocess
@@ -13,12 +13,14 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
+from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
-from taetpu.study import shards
+from taetpu.study import executor, shards
 from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.run import run
 from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
 from taetpu.study.trainer import Failure, is_free
+from taetpu.train.callbacks import Callback
 
 STUDY = """\
 study: many
@@ -26,18 +28,19 @@ base:
   task: {kind: copy, seq_len: 16, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}
   model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
   train: {steps: 20, batch_size: 8, eval_every: 10, checkpoint: eval, sample: none}
-seeds: 4
+seeds: 2
 arms:
   low: {train.optimizer.lr: 1e-4}
   high: {train.optimizer.lr: 1e-2}
 """
-TUNED = STUDY.replace("seeds: 4", "seeds: 2") + "tune: {train.optimizer.lr: [1e-3, 3e-3], seeds: [100]}\n"
-LOOKS = STUDY.replace("seeds: 4", "seeds: 2") + "measure: {looks: [2, 4]}\n"
+TUNED = STUDY + "tune: {train.optimizer.lr: [1e-3, 3e-3], seeds: [100]}\n"
+LOOKS = STUDY + "measure: {looks: [2, 4]}\n"
 
 CLAIMS = """
 import sys, time
 from taetpu.store.backend import open_store
-from taetpu.store.names import ClaimHeld
+from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
+from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
 folder = StudyFolder(open_store(sys.argv[1]), "s")
 for pack in map(str, range(12)):
@@ -71,15 +74,14 @@ def results(root: Path, name: str = "many") -> bytes:
     return (root / name / "results.json").read_bytes()
 
 
-def alone(folder: Path, *options: str) -> bytes:
-    """The results of one process that trains all packs."""
-    code, said = end(start(folder, folder / "alone", *options))
-    assert code == 0, said
+def alone(folder: Path, **options: bool) -> bytes:
+    """Return the results of this process, which trains all packs."""
+    run(folder / "s.yaml", root=str(folder / "alone"), pack=2, **options)
     return results(folder / "alone")
 
 
 @pytest.mark.parametrize("text", ["", "1", "1/", "/2", "x/2", "-1/2", "2/2", "3/2", "0/0", "1/2/3", "0.5/2", "²/3"])
-def test_what_is_no_shard(text: str):
+def test_invalid_shards_are_refused(text: str):
     with pytest.raises(UserError) as caught:
         parse_shard(text)
     assert caught.value.path == ("--shard",)
@@ -87,7 +89,7 @@ def test_what_is_no_shard(text: str):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 20])
-def test_shards_divide_the_packs(count: int):
+def test_every_pack_is_in_exactly_one_shard(count: int):
     packs = list(range(13))
     shares = [Shard(index, count).select(packs) for index in range(count)]  # pyright: ignore[reportArgumentType]
     assert sorted(pack for share in shares for pack in share) == packs  # pyright: ignore[reportArgumentType]
@@ -95,10 +97,10 @@ def test_shards_divide_the_packs(count: int):
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_eight_processes_train_each_pack_once(place: str, tmp_path: Path, request: pytest.FixtureRequest):
+def test_several_processes_train_each_pack_once(place: str, tmp_path: Path, request: pytest.FixtureRequest):
     root = str(tmp_path / "root") if place == "disk" else request.getfixturevalue("gs_root")
     words = [sys.executable, "-c", CLAIMS, root]
-    workers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(8 if place == "disk" else 4)]
+    workers = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(4 if place == "disk" else 2)]
     trained = Counter(pack for worker in workers for pack in worker.communicate(timeout=120)[0].split())
     assert [worker.returncode for worker in workers] == [0] * len(workers)
     assert set(trained.values()) == {1}
@@ -106,20 +108,41 @@ def test_eight_processes_train_each_pack_once(place: str, tmp_path: Path, reques
     assert not missed, "a pack that every process found held would wait for the next command"
 
 
+class ReleasesClaim(Callback):
+    """Releases a claim as soon as another process waits for it."""
+
+    def __init__(self, claim: ExitStack):
+        self.claim, self.reasons = claim, []
+
+    def on_wait(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.claim.close()
+
+
+def test_run_waits_for_a_claim_if_the_environment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(executor, "POLL_SECONDS", 0.01)
+    folder, claim = StudyFolder(open_store(tmp_path), "many"), ExitStack()
+    claim.enter_context(folder.claim_pack("0"))
+    callback = ReleasesClaim(claim)
+    with pytest.raises(ClaimHeld, match="trains pack 0"), executor.Executor(folder).claim(callback):
+        pass
+    monkeypatch.setenv(CLAIM_PATIENCE, "60")
+    with executor.Executor(folder).claim(callback):
+        pass
+    assert [reason[:27] for reason in callback.reasons] == ["another process trains pack", ""]
+
+
 @pytest.mark.slow
-def test_four_shards_of_which_two_are_killed(tmp_path: Path):
+def test_shards_give_the_results_of_one_process_if_one_is_killed(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(STUDY)
     expected, root = alone(tmp_path), tmp_path / "root"
-    workers = [start(tmp_path, root, "--shard", f"{index}/4") for index in range(4)]
-    for killed, marks in ((workers[1], 1), (workers[2], 2)):
-        while len(list(root.glob("many/packs/*/begun.json"))) < marks and killed.poll() is None:
-            time.sleep(0.01)
-        killed.send_signal(signal.SIGKILL)
+    workers = [start(tmp_path, root, "--shard", f"{index}/2") for index in range(2)]
+    while not list(root.glob("many/claims/*")) and workers[1].poll() is None:
+        time.sleep(0.01)
+    workers[1].send_signal(signal.SIGKILL)
     ended = [end(worker) for worker in workers]
-    assert {code for code, _ in (ended[0], ended[3])} == {0}, ended
-    for index in (1, 2):
-        code, said = end(start(tmp_path, root, "--shard", f"{index}/4"))
-        assert code == 0, said
+    assert ended[0][0] == 0, ended
+    run_shard(tmp_path, root, "1/2")
     assert results(root) == expected
     assert (root / "many/report/index.html").is_file()
     assert not list(root.glob("many/packs/*"))
@@ -127,15 +150,14 @@ def test_four_shards_of_which_two_are_killed(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_command_given_again_trains_what_others_never_began(tmp_path: Path):
+def test_repeated_command_trains_packs_that_no_process_has_begun(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(STUDY)
     expected, root = alone(tmp_path), tmp_path / "root"
-    code, said = end(start(tmp_path, root, "--shard", "0/3"))
-    assert code == 0
-    assert "left to other processes: 4 packs" in said
+    with pytest.raises(SharesLeft, match="left to other processes: 2 packs") as left:
+        run_shard(tmp_path, root, "0/3")
+    assert left.value.exit_code == 0
     assert not (root / "many/results.json").exists()
-    code, said = end(start(tmp_path, root, "--shard", "0/3"))
-    assert code == 0, said
+    run_shard(tmp_path, root, "0/3")
     assert results(root) == expected
 
 
@@ -145,7 +167,7 @@ def run_shard(folder: Path, root: Path, shard: str | None, *, wait: bool = True)
 
 
 @pytest.mark.slow
-def test_a_worker_takes_over_what_a_worker_that_never_starts_should_train(tmp_path: Path, monkeypatch):
+def test_staged_shard_trains_packs_of_a_shard_that_never_starts(tmp_path: Path, monkeypatch):
     (tmp_path / "s.yaml").write_text(TUNED)
     monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
@@ -155,8 +177,8 @@ def test_a_worker_takes_over_what_a_worker_that_never_starts_should_train(tmp_pa
 
 
 @pytest.mark.slow
-def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatch):
-    """This share is trained; the other pack is held, and is trained when its process has ended."""
+def test_no_wait_ends_while_other_processes_train(tmp_path: Path, monkeypatch):
+    """This share is trained, and the other packs are held by another process."""
     (tmp_path / "s.yaml").write_text(TUNED)
     monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(shards, "ABANDONED_SECONDS", 0.05)
@@ -176,27 +198,29 @@ def test_no_wait_ends_while_others_train_what_is_left(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "options"), [(TUNED, ()), (LOOKS, ("--until-resolved",))], ids=["tune", "looks"])
-def test_stages_end_when_all_shards_have(tmp_path: Path, text: str, options: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [(TUNED, {}), pytest.param(LOOKS, {"until_resolved": True}, marks=pytest.mark.nightly)],
+    ids=["tune", "looks"],
+)
+def test_stages_end_when_all_shards_are_done(tmp_path: Path, text: str, options: dict[str, bool]):
     (tmp_path / "s.yaml").write_text(text)
-    expected, root = alone(tmp_path, *options), tmp_path / "root"
-    workers = [start(tmp_path, root, "--shard", f"{index}/2", *options) for index in (1, 0)]
+    expected, root = alone(tmp_path, **options), tmp_path / "root"
+    flags = ["--until-resolved"] if options else []
+    workers = [start(tmp_path, root, "--shard", f"{index}/2", *flags) for index in (1, 0)]
     assert [code for code, _ in map(end, workers)] == [0, 0]
     assert results(root) == expected
 
 
 @pytest.mark.slow
-def test_a_plain_run_does_not_train_a_pack_that_a_shard_trains(tmp_path: Path):
-    (tmp_path / "s.yaml").write_text(STUDY.replace("steps: 40", "steps: 4000"))
+def test_plain_run_refuses_a_study_that_a_shard_trains(tmp_path: Path):
+    (tmp_path / "s.yaml").write_text(STUDY.replace("steps: 20", "steps: 4000"))
     root = tmp_path / "root"
     worker = start(tmp_path, root, "--shard", "0/1")
-    while not list(root.glob("many/packs/*/begun.json")):
+    while not list(root.glob("many/claims/*")):
         assert worker.poll() is None, end(worker)
         time.sleep(0.01)
-    code, said = end(start(tmp_path, root))
-    assert code == 2
-    assert f"pid {worker.pid} " in said
+    with pytest.raises(ClaimHeld, match=f"pid {worker.pid} "):
+        run_shard(tmp_path, root, None)
     worker.send_signal(signal.SIGINT)
     assert end(worker)[0] == 130
-    with pytest.raises(StopIteration):
-        next(root.glob("many/packs/*/begun.json"))

@@ -1,4 +1,4 @@
-"""Tuning: what every arm tries, what it keeps, and a tuned study from its file to its results, killed and resumed."""
+"""Tuning: the values that arms try, the chosen values, and a tuned study that is interrupted and resumed."""
 
 from statistics import mean
 
@@ -37,7 +37,7 @@ def rates(arms):
     return {arm.name: arm.config.train.optimizer.lr for arm in arms}
 
 
-def test_every_arm_tries_the_same_and_keeps_what_it_sets_itself(load):
+def test_arms_try_the_same_values_and_keep_their_own_overrides(load):
     study = load(TUNED)
     tried = rates(trial_study(study).arms)
     for arm in ("baseline", "momentum", "other"):
@@ -45,10 +45,10 @@ def test_every_arm_tries_the_same_and_keeps_what_it_sets_itself(load):
         assert own == {f"{arm}~lr=0.0001": 1e-4, f"{arm}~lr=0.01": 1e-2, f"{arm}~lr=0.001": 1e-3}
     assert not any(name.startswith("low-lr~") for name in tried)
     b2 = {arm.name: arm.config.train.optimizer.b2 for arm in trial_study(study).arms}
-    assert {b2[name] for name in b2 if name.startswith("other~")} == {0.9}  # what it sets beside the rate stays
+    assert {b2[name] for name in b2 if name.startswith("other~")} == {0.9}  # other overrides of the arm are kept
 
 
-def test_the_seeds_of_tuning_are_none_of_the_studys(load):
+def test_seeds_of_tuning_are_separate(load):
     assert {run.seed for run in trial_study(load(TUNED)).runs()} == {FIRST_SEED}
     assert {run.seed for run in trial_study(load(TUNED.replace("seeds: 1", "seeds: [7, 9]"))).runs()} == {7, 9}
 
@@ -64,7 +64,7 @@ def test_several_values_are_combined(load):
     ]
 
 
-def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
+def test_arm_without_a_tuned_field_is_refused_before_training(load):
     study = load("arms: {none: {model.mixer: none}}\ntune: {model.mixer.num_heads: [1, 2]}\n")
     with pytest.raises(UserError) as caught:
         trial_study(study)
@@ -73,8 +73,8 @@ def test_an_arm_without_what_is_tuned_is_refused_before_training(load):
 
 
 @pytest.mark.parametrize("primary", ["test/loss", "val/loss", "test/accuracy"])
-def test_what_is_chosen_is_best_on_the_validation_split_wherever_arms_are_compared(load, tmp_path, primary):
-    """On the test split the order of the rates is the reverse."""
+def test_values_are_chosen_on_the_validation_split_whatever_the_primary_metric_is(load, tmp_path, primary):
+    """The test split ranks the learning rates in the opposite order."""
     study = load(f"measure: {{primary: {primary}}}\n" + TUNED)
     folder = StudyFolder(open_store(tmp_path / "root"), study.name)
     trial_runs = resolve_runs(trial_study(study), folder)
@@ -100,7 +100,7 @@ arms: {nope: {model.position: none}}
 """
 
 
-def test_nothing_is_chosen_without_a_validation_split(tmp_path):
+def test_tuning_without_a_validation_split_is_refused(tmp_path):
     (tmp_path / "s.yaml").write_text(TEXT)
     assert load_study(tmp_path / "s.yaml").measure.primary == "test/loss"
     (tmp_path / "s.yaml").write_text(TEXT + "tune: {train.optimizer.lr: [1e-4, 1e-2]}\n")
@@ -110,7 +110,7 @@ def test_nothing_is_chosen_without_a_validation_split(tmp_path):
     assert caught.value.path[-1] == "val"
 
 
-def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobody_has(load):
+def test_arms_whose_every_trial_diverged_have_no_tuned_arm(load):
     study = load(TUNED)
     entry = {"trials": {"lr=0.01": {"values": {"train.optimizer.lr": 1e-2}}}, "best": "lr=0.01"}
     chosen = {"arms": {"baseline": entry, "momentum": {**entry, "best": None}, "other": entry}}
@@ -119,10 +119,25 @@ def test_who_lost_a_run_everywhere_has_no_tuned_arm_and_without_a_baseline_nobod
     assert list(tuned_arms(study, chosen)) == []
 
 
+class StopsAtTrials(Callback):
+    def __init__(self):
+        self.trying = False
+
+    def on_pack_begin(self, number, total, runs):
+        self.trying = any("~" in run.arm for run in runs)
+
+    def on_save(self, step):
+        if self.trying:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.slow
-def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
+def test_tuned_study_ends_with_shared_and_tuned_effects_also_after_an_interruption(study):
     outcome, folder = study(TINY + TUNED)
     results = outcome.results
+    with pytest.raises(KeyboardInterrupt):
+        study(TINY + TUNED, root="stopped", callback=StopsAtTrials())
+    assert study(TINY + TUNED, root="stopped")[0].results == results
     arms = {arm["name"]: arm for arm in results["arms"]}
     assert list(arms) == [
         *("baseline", "momentum", "low-lr", "other"),
@@ -150,24 +165,3 @@ def test_a_tuned_study_ends_with_shared_and_tuned_effects(study):
     with pytest.raises(UserError) as caught:  # seeds that arms were tuned on cannot judge them later
         study(TINY + moved)
     assert caught.value.problem == f"seed {FIRST_SEED} was used for tuning, so that arms cannot be compared on it"
-
-
-class StopsAtTrials(Callback):
-    def __init__(self):
-        self.trying = False
-
-    def on_pack_begin(self, number, total, runs):
-        self.trying = any("~" in run.arm for run in runs)
-
-    def on_save(self, step):
-        if self.trying:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.slow
-def test_stopped_while_it_tunes_a_study_ends_with_the_same_results(study):
-    whole, _ = study(TINY + TUNED)
-    with pytest.raises(KeyboardInterrupt):
-        study(TINY + TUNED, root="stopped", callback=StopsAtTrials())
-    again, _ = study(TINY + TUNED, root="stopped")
-    assert again.results == whole.results

@@ -108,8 +108,6 @@ def skypilot(options: SkyPilotOptions) -> None:
 def kueue(options: KueueOptions) -> None:
     """Write an indexed Job for GKE with Kueue.
 
-    With --shards 1 the slice may have several hosts, which train the study as one program.
-
     Example: taetpu export kueue study.yaml --shards 8 --tpu v6e-8 --image IMAGE --root gs://my-studies/studies
     """
     from taetpu.study.export import kueue_job

@@ -176,7 +176,7 @@ class StudyJob:
     def start(self, machine: "Machine") -> None:
         """Copy the study to the machine and start `taetpu run` there, unless it is already running."""
         from taetpu.cloud import jobs, startup, transfer
-        from taetpu.store.lease import CLAIM_PATIENCE
+        from taetpu.store.names import CLAIM_PATIENCE
 
         with _as_lost():
             hosts = self.hosts = startup.prepare(machine, self.settings, log)

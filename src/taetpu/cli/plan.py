@@ -11,8 +11,6 @@ from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags,
 from taetpu.cli.output import plural, print_json, print_table, print_text
 from taetpu.cli.preflight import (
     compile_for,
-    format_range,
-    format_seconds,
     largest_capabilities,
     print_slices,
     refuse_oversized,
@@ -49,7 +47,7 @@ class PlanOptions(StudyOptions):
 
 @takes_options
 def plan(options: PlanOptions) -> None:
-    """Show arms, sizes, packs and time without training.
+    """Show arms, sizes and packs without training.
 
     Also proves that each arm changes only its declared fields.
 
@@ -70,7 +68,7 @@ def plan(options: PlanOptions) -> None:
     from taetpu.store.backend import default_root, open_store
     from taetpu.store.study import StudyFolder
     from taetpu.study.preview import diff_arm, prepare_study, preview
-    from taetpu.study.progress import DelayedBar
+    from taetpu.study.progress import parts_bar
     from taetpu.train.layout import parse_packing
 
     packing = parse_packing(options.pack)
@@ -79,7 +77,7 @@ def plan(options: PlanOptions) -> None:
         found, show = diff_arm(study, options.diff), _print_changes
     else:
         folder = StudyFolder(open_store(default_root(options.root)), study.name)
-        with DelayedBar(Console(stderr=True), "checking arms") as update:
+        with parts_bar(Console(stderr=True), "checking arms") as update:
             ready = prepare_study(study, folder, update, largest_capabilities(slices))
             here = None if slices else packing
             found = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
@@ -91,7 +89,7 @@ def plan(options: PlanOptions) -> None:
 
 
 def _print_plan(found: dict[str, Any]) -> None:
-    """Print the arms, notes, packs and time in the result of `study.preview.preview`, and the slices of `--tpu`."""
+    """Print the arms, notes and packs in the result of `study.preview.preview`, and the slices of `--tpu`."""
     arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
     typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
@@ -133,17 +131,6 @@ def _print_work(found: dict[str, Any]) -> None:
             f"and the optimizer's moments), {one['where']} has {available}; `taetpu run` rejects it",
             hanging=2,
         )
-    if found["packs"] and not found["memory"]:
-        print_text(f"time: {_time(found['time'])}", hanging=2)
-
-
-def _time(found: dict[str, Any] | None) -> str:
-    """Return a description of the predicted training time and its parts."""
-    if found is None:
-        return "known after the first steps; no earlier run was measured on this device"
-    spent = {"train steps": "steps", "evaluation": "evaluating", "compiling": "compiling"}
-    shares = ", ".join(f"{name} {format_range(found[key], format_seconds)}" for name, key in spent.items())
-    return f"{format_range(found['total'], format_seconds)} ({shares}), from {found['source']}"
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
     """
     from rich.console import Console
 
-    from taetpu.study.progress import DelayedBar
+    from taetpu.study.progress import parts_bar
     from taetpu.tpu.preflight import PreflightRequest, preflight
     from taetpu.train.device_capabilities import Capabilities
 
@@ -70,7 +70,7 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
     runs = [*ready.missing[0], *ready.missing[1]] or study.runs()
     plugins = tuple(plugin.file for plugin in study.plugins)
     request = PreflightRequest(runs, study.sources, packing, study.folder, plugins)
-    with DelayedBar(Console(stderr=True), "compiling for TPU") as update:
+    with parts_bar(Console(stderr=True), "compiling for TPU") as update:
         return preflight(request, large, update)
 
 

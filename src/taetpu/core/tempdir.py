@@ -5,7 +5,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,9 +12,7 @@ from pathlib import Path
 from taetpu.core import disk
 from taetpu.core.runtime import cache_folder
 
-LOCK, SWEPT = "lock", "swept"
-LOCK_KEPT_SECONDS = 600
-"""The time for which a dead process's lock file is kept, in seconds. It exceeds the validity of a claim in a bucket."""
+LOCK = "lock"
 
 
 @cache
@@ -37,35 +34,9 @@ def process_folder() -> Path:
     return folder
 
 
-def process_lock() -> Path:
-    """Return the path of a file that is locked while this process is running."""
-    return process_folder() / LOCK
-
-
-def is_abandoned(lock: Path) -> bool:
-    """Return whether a lock file exists and its process is dead."""
-    try:
-        with lock.open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # locked, or missing
-        return False
-    return True
-
-
 def remove_abandoned() -> None:
-    """Remove the folders of dead processes.
-
-    Each lock file is kept for `LOCK_KEPT_SECONDS`, because it shows that other claims by its process are abandoned.
-    """
+    """Remove the folders of dead processes."""
     for lock in process_folder().parent.glob(f"*/{LOCK}"):
-        if not is_abandoned(lock):
-            continue
-        swept = lock.with_name(SWEPT)
-        with suppress(OSError):  # another process removes the folder at the same time
-            if swept.exists() and time.time() - swept.stat().st_mtime > LOCK_KEPT_SECONDS:
-                shutil.rmtree(lock.parent)
-                continue
-            swept.touch()
-            for path in lock.parent.iterdir():
-                if path.name not in (LOCK, SWEPT):
-                    disk.remove(path)
+        with suppress(OSError), lock.open("r") as file:  # the file is locked, or another process removes the folder
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)

@@ -15,10 +15,9 @@ from typing import Protocol
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.names import ClaimHeld, NotStored, check_name, describe_process, format_holder
+from taetpu.store.names import WRITTEN_ONCE, ClaimHeld, NotStored, check_name, describe_process, format_holder
 
 DAMAGED_FOLDER = "damaged"
-WRITTEN_ONCE = "Use another study name or --root, or remove the old study. Nothing was overwritten."
 
 
 class Store(Protocol):
@@ -101,8 +100,11 @@ class Store(Protocol):
         """Return the number of bytes under `key`; None if nothing is stored."""
         ...
 
-    def free_bytes(self) -> int:
-        """Return the number of bytes that can still be written."""
+    def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
+        """Make independent changes. A bucket makes them in threads, a local store one after the other.
+
+        The changes are consumed lazily, so the data of pending changes need not fit into memory.
+        """
         ...
 
 
@@ -121,21 +123,6 @@ def open_store(root: str | Path) -> Store:
     from taetpu.store.gcs import open_bucket
 
     return open_bucket(place)
-
-
-def run_concurrently(store: Store, changes: Iterable[Callable[[], None]]) -> None:
-    """Make independent changes to a store. A bucket makes them in threads, a local store one after the other.
-
-    Args:
-        store: the store to change.
-        changes: the changes. They are consumed lazily, so the data of pending changes need not fit into memory.
-    """
-    concurrent = getattr(store, "run_concurrently", None)
-    if concurrent is not None:
-        concurrent(changes)
-        return
-    for change in changes:
-        change()
 
 
 def move_to_damaged(store: Store, study: str, key: str) -> str:
@@ -246,10 +233,10 @@ class LocalStore:
         with self._reading(key) as path:
             return path.stat().st_size if path.is_file() else None
 
-    def free_bytes(self) -> int:
-        """See `Store.free_bytes`."""
-        with disk.explain_os_error("read", self.root):
-            return disk.free_bytes(self.root)
+    def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
+        """See `Store.run_concurrently`."""
+        for change in changes:
+            change()
 
     def _path(self, key: str) -> Path:
         return self.root.joinpath(*(check_name(part, "key part") for part in key.split("/")))

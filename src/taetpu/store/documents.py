@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
 from taetpu.core.errors import UserError
 
@@ -39,10 +39,9 @@ def from_json(data: bytes, file: str) -> Any:
     """
     try:
         return json.loads(data)
-    except json.JSONDecodeError as error:
-        raise UserError(f"not valid JSON: {error.msg}", file=file, line=error.lineno, remedy=DAMAGED) from error
-    except UnicodeDecodeError as error:
-        raise UserError("not valid UTF-8", file=file, remedy=DAMAGED) from error
+    except ValueError as error:  # invalid JSON or UTF-8
+        line = getattr(error, "lineno", None)
+        raise UserError(f"not valid JSON: {error}", file=file, line=line, remedy=DAMAGED) from error
 
 
 def finite(data: Any) -> Any:
@@ -76,13 +75,10 @@ def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
     """
     try:
         document = deepcopy(_parsed(data))
-    except UnicodeDecodeError as error:
-        raise UserError("not valid UTF-8", file=file, remedy=remedy) from error
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise UserError(f"not valid YAML: {error.problem}", file=file, line=line, remedy=remedy) from error
-    except YAMLError as error:
-        raise UserError(f"not valid YAML: {error}", file=file, remedy=remedy) from error
+    except (UnicodeDecodeError, YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem, line = getattr(error, "problem", error), mark.line + 1 if mark else None
+        raise UserError(f"not valid YAML: {problem}", file=file, line=line, remedy=remedy) from error
     if not isinstance(document, dict):
         raise UserError(f"expected a mapping, got {type(document).__name__}", file=file, remedy=remedy)
     return document

@@ -9,22 +9,22 @@ import mimetypes
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import process_folder
-from taetpu.store.backend import WRITTEN_ONCE
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
 from taetpu.store.gcs_cache import SMALL, Contents, Entry, Listings
 from taetpu.store.gcs_client import READER, Address, import_google, retry_policy, storage_client, translate_errors
 from taetpu.store.lease import Lease
-from taetpu.store.names import NotStored, check_name, describe_process
+from taetpu.store.names import WRITTEN_ONCE, NotStored, check_name, describe_process
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
@@ -48,7 +48,7 @@ class GcsStore:
 
     def __init__(self, root: Address):
         self.root = root
-        self.listings, self.contents = Listings(self._list_keys), Contents()
+        self.listings, self.contents = Listings(self.list_keys), Contents()
         self.leases: dict[str, Lease] = {}
         self.local: set[str] = set()
 
@@ -77,7 +77,9 @@ class GcsStore:
                 if self._download_key(key) == data:  # an earlier attempt succeeded, but its response was lost
                     return
             else:
-                self._remember(key, blob, data)
+                entry = _entry_of(blob)
+                self.listings.apply({key: entry})
+                self.contents.put(key, entry.generation, data)
                 return
         problem = "this object is written once and already has other content"
         raise UserError(problem, file=str(place), remedy=WRITTEN_ONCE)
@@ -87,7 +89,7 @@ class GcsStore:
         known = self.listings.fresh(key.partition("/")[0]) or {}
         if key in known:
             self._read_ahead(key, known)
-            if (data := self.contents.get(key, known[key].generation)) is not None:
+            if (data := self._cached(key, known[key])) is not None:
                 return data
         with translate_errors("read", self._address(key), READER):
             return self._download_key(key)
@@ -129,10 +131,9 @@ class GcsStore:
             rest = [name for name in names if name not in set(first)]
             for group in (first, [*rest, place.name]):
                 self.run_concurrently(partial(self._remove, name) for name in group)
-        top = f"{self.root.name}/" if self.root.name else ""
-        self.listings.drop([name.removeprefix(top) for name in [*names, place.name]])
-        with disk.explain_os_error("delete", self._local(prefix)):
-            disk.remove(self._local(prefix))
+        self.listings.apply(dict.fromkeys(map(self._key, [*names, place.name])))
+        with disk.explain_os_error("delete", self.local_path(prefix)):
+            disk.remove(self.local_path(prefix))
 
     def move(self, old: str, new: str) -> None:
         """See `Store.move`. All objects are copied before any is deleted, so that a killed process loses no data."""
@@ -162,33 +163,24 @@ class GcsStore:
         """See `Store.where`."""
         return str(self._address(key))
 
-    def free_bytes(self) -> int:
-        """Return `sys.maxsize`, because a bucket has no size limit."""
-        return sys.maxsize
-
     def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
         """Make changes in threads and wait for all of them, so that no write is still running when the call ends.
 
         At most `THREADS` changes are in progress at a time, so that the data of pending changes need not be in memory.
         Calls may be nested, because each call has separate threads.
         """
-        running: set[Future[None]] = set()
+        pending = iter(changes)
         with ThreadPoolExecutor(THREADS, "taetpu-gcs") as threads:
-            for change in changes:
-                if len(running) == THREADS:
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        future.result()
-                running.add(threads.submit(change))
-        for future in running:
-            future.result()
+            while group := [threads.submit(change) for change in islice(pending, THREADS)]:
+                for future in group:
+                    future.result()
 
     # Folders.
 
     def folder(self, key: str) -> Path:
         """See `Store.folder`."""
         self._address(key)
-        path = self._local(key)
+        path = self.local_path(key)
         with disk.explain_os_error("create the folder", path):
             disk.make_folder(path)
         return path
@@ -200,18 +192,21 @@ class GcsStore:
         files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         if not files:
             return
-        blobs = [self.bucket.blob(f"{place.name}/{path.relative_to(folder).as_posix()}") for path in files]
+        names = [path.relative_to(folder).as_posix() for path in files]
         with translate_errors("write", place):
             manager = import_google("google.cloud.storage.transfer_manager")
-            manager.upload_many(
-                list(zip(map(str, files), blobs, strict=True)),
-                worker_type=manager.THREAD,
-                max_workers=THREADS,
+            manager.upload_many_from_filenames(
+                self.bucket,
+                names,
+                source_directory=str(folder),
+                blob_name_prefix=f"{place.name}/",
                 upload_kwargs={"retry": self.retry},
                 raise_exception=True,
+                worker_type=manager.THREAD,
+                max_workers=THREADS,
             )
-            names = [str(blob.name).removeprefix(f"{place.name}/") for blob in blobs]
-            about = {name: _fingerprint(blob) for name, blob in zip(names, blobs, strict=True)}
+            stored = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
+            about = {name: _fingerprint(stored[f"{place.name}/{name}"]) for name in names}
             manifest = self.bucket.blob(f"{place.name}/{FILES}")
             manifest.upload_from_string(to_json(about), "application/json", retry=self.retry)
         self.listings.clear()
@@ -219,10 +214,12 @@ class GcsStore:
 
     def fetch_folder(self, key: str) -> bool:
         """See `Store.fetch_folder`."""
-        place, path = self._address(key), self._local(key)
+        place, path = self._address(key), self.local_path(key)
         if key in self.local and path.is_dir():
             return True
-        errors = import_google("google.cloud.storage.exceptions")
+        errors, manager = map(
+            import_google, ("google.cloud.storage.exceptions", "google.cloud.storage.transfer_manager")
+        )
         with translate_errors("read", place, READER):
             found = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
             if f"{place.name}/{FILES}" not in found:  # no upload was completed
@@ -230,10 +227,17 @@ class GcsStore:
             listed = self._manifest(place, found)
             unfinished = path.with_name(f"{disk.UNFINISHED}{path.name}")
             with disk.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
-                for name in listed:
-                    disk.make_folder((unfinished / name).parent)
                 try:
-                    self._download({unfinished / name: blob for name, blob in listed.items()})
+                    manager.download_many_to_path(
+                        self.bucket,
+                        list(listed),
+                        destination_directory=str(unfinished),
+                        blob_name_prefix=f"{place.name}/",
+                        download_kwargs={"retry": self.retry},
+                        raise_exception=True,
+                        worker_type=manager.THREAD,
+                        max_workers=THREADS,
+                    )
                 except (errors.DataCorruption, import_google("google.api_core.exceptions").NotFound):
                     raise _damaged(place) from None
                 disk.remove(path)
@@ -257,17 +261,8 @@ class GcsStore:
                 raise _damaged(place / name)
         return {name: blob for name, (blob, _) in files.items() if blob is not None}
 
-    def _download(self, files: "Mapping[Path, Blob]") -> None:
-        manager = import_google("google.cloud.storage.transfer_manager")
-        manager.download_many(
-            [(blob, str(path)) for path, blob in files.items()],
-            worker_type=manager.THREAD,
-            max_workers=THREADS,
-            download_kwargs={"retry": self.retry},
-            raise_exception=True,
-        )
-
-    def _local(self, key: str) -> Path:
+    def local_path(self, key: str) -> Path:
+        """Return the path of the local folder that `folder(key)` creates."""
         # The folder's name is unique for each root. It is short, because the length of a path is limited.
         root = f"{self.root.last or self.root.bucket}-{zlib.crc32(str(self.root).encode()):08x}"
         return process_folder() / root / key
@@ -279,6 +274,10 @@ class GcsStore:
             check_name(part, "key part")
         return self.root / key
 
+    def _key(self, name: str) -> str:
+        """Return the key of an object with the given name."""
+        return name.removeprefix(f"{self.root.name}/") if self.root.name else name
+
     def _blob(self, key: str) -> "Blob":
         return self.bucket.blob(self._address(key).name)
 
@@ -289,10 +288,9 @@ class GcsStore:
         with translate_errors("list", self._address(name), READER):
             return self.listings.below(name)
 
-    def _list_keys(self, name: str) -> dict[str, Entry]:
+    def list_keys(self, name: str) -> dict[str, Entry]:
         """Return all keys below a study's name, without hidden files and placeholder objects for folders."""
-        top = f"{self.root.name}/" if self.root.name else ""
-        found = {str(blob.name).removeprefix(top): blob for blob in self._blobs(f"{top}{name}/")}
+        found = {self._key(str(blob.name)): blob for blob in self._blobs(f"{self._address(name).name}/")}
         return {key: _entry_of(blob) for key, blob in found.items() if _is_visible(key)}
 
     def _names(self, folder: str, depth: int) -> Iterator[str]:
@@ -302,10 +300,10 @@ class GcsStore:
         top = f"{self.root.name}/" if self.root.name else ""
         with translate_errors("list", self.root / folder, READER):
             found = self._blobs(f"{top}{folder}", "/" if depth < sys.maxsize else None)
-            keys = [str(blob.name).removeprefix(top) for blob in found]
+            keys = [self._key(str(blob.name)) for blob in found]
         yield from filter(_is_visible, keys)
         for deeper in sorted(found.prefixes):
-            yield from self._names(deeper.removeprefix(top), depth - 1)
+            yield from self._names(self._key(deeper), depth - 1)
 
     def _entry(self, key: str) -> Entry | None:
         if "/" in key:
@@ -331,7 +329,7 @@ class GcsStore:
         """Cache all small objects in the key's folder, because a reader of one metrics segment reads all segments."""
         folder = key.rpartition("/")[0]
         near = [other for other in known if other.rpartition("/")[0] == folder and known[other].size <= SMALL]
-        new = [other for other in near if self.contents.get(other, known[other].generation) is None]
+        new = [other for other in near if self._cached(other, known[other]) is None]
         if key in new and len(new) > 1:
             with translate_errors("read", self._address(folder), READER):
                 self.run_concurrently(partial(self._download_if_stored, other) for other in new)
@@ -348,10 +346,8 @@ class GcsStore:
         with suppress(import_google("google.api_core.exceptions").NotFound):
             self.bucket.delete_blob(name, retry=self.retry)
 
-    def _remember(self, key: str, blob: "Blob", data: bytes) -> None:
-        entry = _entry_of(blob)
-        self.listings.put(key, entry)
-        self.contents.put(key, entry.generation, data)
+    def _cached(self, key: str, entry: Entry) -> bytes | None:
+        return self.contents.cached.get((key, entry.generation))
 
     def _check_claim(self, key: str) -> None:
         """Raise `UserError` if this process has lost its claim on the key's study."""
@@ -370,7 +366,7 @@ def _damaged(place: Address) -> Damaged:
 
 def _entry_of(blob: "Blob") -> Entry:
     updated = blob.updated.timestamp() if blob.updated else 0.0
-    return Entry(int(blob.generation or 0), updated, int(blob.size or 0), blob.crc32c or "")
+    return Entry(int(blob.generation or 0), updated, int(blob.size or 0))
 
 
 def _fingerprint(blob: "Blob") -> dict[str, Any]:

@@ -6,7 +6,6 @@ the study answers all requests for the status, and only objects that are not cac
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,7 +24,6 @@ class Entry:
     generation: int
     updated: float
     size: int
-    crc32c: str
 
 
 @dataclass
@@ -65,55 +63,38 @@ class Listings:
             listed, found = self.known.get(name, (0.0, None))
             return found if time.monotonic() - listed < MAX_AGE else None
 
-    def put(self, key: str, entry: Entry) -> None:
-        """Add a key that this process has written."""
-        with self.lock:
-            self._replace(key, lambda found: {**found, key: entry})
+    def apply(self, changes: Mapping[str, Entry | None]) -> None:
+        """Apply changes that this process has made: the new entries of keys, and None for deleted keys.
 
-    def drop(self, keys: list[str]) -> None:
-        """Remove keys that this process has deleted."""
+        A listing is replaced by a changed copy, because another thread may be reading it.
+        """
         with self.lock:
-            deleted = set(keys)
-            for name in {key.partition("/")[0] for key in keys}:
-                self._replace(name, lambda found: {key: found[key] for key in found if key not in deleted})
+            for name in {key.partition("/")[0] for key in changes} & self.known.keys():
+                listed, found = self.known[name]
+                changed = {**found, **changes}
+                self.known[name] = listed, {key: entry for key, entry in changed.items() if entry is not None}
 
     def clear(self) -> None:
         """Drop all listings."""
         with self.lock:
             self.known.clear()
 
-    def _replace(self, key: str, change: Callable[[dict[str, Entry]], dict[str, Entry]]) -> None:
-        """Replace a study's listing by a changed copy, because another thread may be reading it."""
-        name = key.partition("/")[0]
-        if name in self.known:
-            listed, found = self.known[name]
-            self.known[name] = listed, change(found)
-
 
 @dataclass
 class Contents:
-    """An LRU cache of small objects' bytes, by key and generation."""
+    """A cache of small objects' bytes, by key and generation. A full cache is emptied."""
 
-    cached: OrderedDict[str, tuple[int, bytes]] = field(default_factory=OrderedDict)
+    cached: dict[tuple[str, int], bytes] = field(default_factory=dict)
     size: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, key: str, generation: int) -> bytes | None:
-        """Return the bytes of a generation of a key; None if they are not cached."""
-        with self.lock:
-            cached, data = self.cached.get(key, (0, b""))
-            if cached != generation:
-                return None
-            self.cached.move_to_end(key)
-            return data
-
     def put(self, key: str, generation: int, data: bytes) -> None:
-        """Cache the bytes of a key if they are small, and evict the least recently used entries of a full cache."""
+        """Cache the bytes of a key if they are small."""
+        if len(data) > SMALL:
+            return
         with self.lock:
-            _, old = self.cached.pop(key, (0, b""))
-            self.size -= len(old)
-            if len(data) <= SMALL:
-                self.cached[key], self.size = (generation, data), self.size + len(data)
-            while self.size > CAPACITY:
-                _, (_, oldest) = self.cached.popitem(last=False)
-                self.size -= len(oldest)
+            if self.size + len(data) > CAPACITY:
+                self.cached.clear()
+                self.size = 0
+            self.cached[key, generation] = data
+            self.size += len(data)

@@ -7,18 +7,15 @@ metadata change, and their difference is the age.
 """
 
 import json
-import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.tempdir import is_abandoned, process_lock, remove_abandoned
+from taetpu.core.tempdir import remove_abandoned
 from taetpu.store.gcs_client import Address, import_google, translate_errors
 from taetpu.store.names import ClaimHeld, format_holder
 
@@ -29,13 +26,8 @@ LEASE_SECONDS = 60
 """Lifetime in seconds: a lease that was written longer ago, by the server's clock, has expired."""
 RENEW_SECONDS = 15
 """Seconds between two renewals."""
-POLL_SECONDS = 5
-"""Seconds between two attempts to take a lease that another process holds."""
 CHECK_SECONDS = 45
 """Age in seconds, by the holder's clock, from which the holder renews its lease before it writes anything."""
-CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
-"""Environment variable with the number of seconds to wait for a lease that another process holds."""
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
@@ -51,9 +43,7 @@ class Lease:
     def __init__(self, new_blob: "Callable[[], Blob]", place: Address, retry: Any, about: dict[str, str | int]):
         self.new_blob, self.place, self.retry = new_blob, place, retry
         self.token = secrets.token_hex(8)
-        self.content = json.dumps(
-            {**about, "token": self.token, "lock": str(process_lock()), "boot": _boot_id()}
-        ).encode()
+        self.content = json.dumps({**about, "token": self.token}).encode()
         self.generation, self.renewed = 0, 0.0
         self.lost = ""
         self.renewing = threading.Lock()
@@ -67,7 +57,7 @@ class Lease:
             ClaimHeld: if another process holds the lease. The message describes that process.
         """
         with translate_errors("claim", self.place):
-            self._acquire()
+            self.acquire()
         remove_abandoned()
         renewal = threading.Thread(target=self._keep_renewing, name="taetpu-lease", daemon=True)
         renewal.start()
@@ -86,28 +76,14 @@ class Lease:
             UserError: if this process has lost the lease, for example after a long loss of connection. Another process
                 may be writing.
         """
-        if _now() - self.renewed > CHECK_SECONDS:
+        if awake_seconds() - self.renewed > CHECK_SECONDS:
             with translate_errors("renew the claim", self.place):
-                self._renew(self.retry)
+                self.renew(self.retry)
         if self.lost:
             remedy = "Wait for the current holder, then run the same command again. Nothing was written since."
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
-    def _acquire(self) -> None:
-        """Take the lease. If another process holds the lease, wait for up to `CLAIM_PATIENCE` seconds."""
-        deadline, announced = time.monotonic() + float(os.environ.get(CLAIM_PATIENCE) or 0), False
-        while True:
-            try:
-                return self._try_acquire()
-            except ClaimHeld as held:
-                if time.monotonic() >= deadline:
-                    raise
-                if not announced:
-                    sys.stderr.write(f"waiting for a claim: {held.problem}\n")
-                    announced = True
-                time.sleep(POLL_SECONDS)
-
-    def _try_acquire(self) -> None:
+    def acquire(self) -> None:
         """Take the lease if it is free or expired.
 
         Raises:
@@ -123,8 +99,7 @@ class Lease:
                     self.generation = int(blob.generation or 0)
                     return
                 age = self._age(blob)
-                died = holder.get("boot") == _boot_id() != "" and is_abandoned(Path(holder.get("lock", "/")))
-                if not died and (age is None or age < LEASE_SECONDS):
+                if age is None or age < LEASE_SECONDS:
                     raise self._claim_held(holder, age)
                 if self._write(int(blob.generation or 0), self.retry):
                     return
@@ -135,7 +110,7 @@ class Lease:
 
         Generation 0 means that the object does not exist.
         """
-        blob, started = self.new_blob(), _now()
+        blob, started = self.new_blob(), awake_seconds()
         try:
             blob.upload_from_string(
                 self.content, "application/json", if_generation_match=generation, retry=retry, timeout=RENEW_SECONDS
@@ -172,9 +147,10 @@ class Lease:
         """Renew the lease periodically. Errors are ignored, because the next renewal or `check` tries again."""
         while not self.released.wait(RENEW_SECONDS) and not self.lost:
             with suppress(Exception):
-                self._renew(None)
+                self.renew(None)
 
-    def _renew(self, retry: Any) -> None:
+    def renew(self, retry: Any) -> None:
+        """Renew the lease. If another process has taken or deleted it, record this in `lost`."""
         with self.renewing:
             if self.lost or self.released.is_set() or self._write(self.generation, retry):
                 return
@@ -184,7 +160,7 @@ class Lease:
                 self.lost = "another program deleted the lock"
                 return
             if holder.get("token") == self.token:  # an earlier renewal succeeded, and its response was lost
-                self.generation, self.renewed = int(blob.generation or 0), _now()
+                self.generation, self.renewed = int(blob.generation or 0), awake_seconds()
             else:
                 self.lost = f"it was not renewed for {LEASE_SECONDS} s, and {format_holder(holder)} has taken it over"
 
@@ -198,13 +174,6 @@ class Lease:
         return ClaimHeld(f"the study is held by {format_holder(holder)}{renewed}", file=str(self.place), remedy=remedy)
 
 
-def _boot_id() -> str:
-    """Return the identifier of this machine's current boot, or "" if the system does not provide one."""
-    with suppress(OSError):
-        return BOOT.read_text().strip()
-    return ""
-
-
-def _now() -> float:
+def awake_seconds() -> float:
     """Return the seconds on a monotonic clock. If the system has such a clock, it also advances during sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -144,11 +144,6 @@ def curve_metric(metric: str, known: Container[str]) -> str:
     return sampled if split == "val" and sampled in known else metric
 
 
-def segment_name(start: int, end: int) -> str:
-    """Return a segment's file name, such as `0-100.json`."""
-    return f"{start}-{end}.json"
-
-
 def segment_bounds(key: str) -> tuple[int, int]:
     """Return the first and the last step of the segment with a given key.
 

@@ -9,6 +9,12 @@ from typing import Any
 
 from taetpu.core.errors import KeyPath, UserError
 
+WRITTEN_ONCE = "Use another study name or --root, or remove the old study. Nothing was overwritten."
+"""The remedy if a key is already stored with other content."""
+
+CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
+"""Environment variable with the number of seconds to wait for a claim that another process holds."""
+
 
 class ClaimHeld(UserError):
     """Another process holds the claim."""
@@ -30,20 +36,11 @@ def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
         UserError: if the name is empty, starts with a dot, contains a slash or an unprintable character, or is longer
             than 120 bytes.
     """
-    if not name:
-        problem = "is empty"
-    elif name.startswith("."):
-        problem = "starts with a dot"
-    elif "/" in name or "\\" in name:
-        problem = "contains a slash"
-    elif not name.isprintable():
-        problem = "contains an unprintable character"
-    elif len(name.encode()) > 120:
-        problem = "is longer than 120 bytes"
-    else:
-        return name
-    remedy = "Use at most 120 letters, digits and = . - + , because the name becomes a folder's."
-    raise UserError(f"{what} {name!r} {problem}", path=path, remedy=remedy)
+    valid = name.isprintable() and not name.startswith(".") and "/" not in name and "\\" not in name
+    if not valid or not 1 <= len(name.encode()) <= 120:
+        remedy = "Use 1 to 120 letters, digits and = . - + , not starting with a dot, because the name is a folder's."
+        raise UserError(f"invalid {what} {name!r}", path=path, remedy=remedy)
+    return name
 
 
 def describe_process() -> dict[str, str | int]:

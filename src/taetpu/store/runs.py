@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -133,23 +133,22 @@ class RunFolder:
         Raises:
             UserError: if the store cannot be read.
         """
-        checks: list[Callable[[], Any]] = [self.config]
+        problems = list[UserError]()
+        stated: dict[str, Any] = {}
         try:
             found = self._document(RESULT)
             if not isinstance(found, dict) or "outcome" not in found:
                 file = self.store.where(f"{self.key}/{RESULT}")
                 raise Damaged("this is not the result of a run", file=file, remedy=RETRAIN)
             stated = found.get(FILES, {})
-            checks += [partial(self._verify, name, about, contents) for name, about in stated.items()]
         except Damaged as error:
-            checks.append(partial(_raise, error))
-        problems = []
-        for check in checks:
+            problems.append(error)
+        for check in (self.config, *(partial(self._verify, name, about, contents) for name, about in stated.items())):
             try:
                 check()
             except (Damaged, NotStored) as error:
-                problems.append(f"{error.file}: {error.problem}")
-        return problems
+                problems.append(error)
+        return [f"{error.file}: {error.problem}" for error in problems]
 
     def _verify(self, name: str, about: Mapping[str, Any], contents: bool) -> None:
         if name == METRICS:
@@ -224,7 +223,7 @@ class RunFolder:
         Raises:
             UserError: if the segment is already stored with other values.
         """
-        name = metrics.segment_name(start, end)
+        name = f"{start}-{end}.json"
         if times:
             self.store.write(f"{self.key}/times/{name}", metrics.encode_segment(start, end, times), replace=True)
         self._put(f"metrics/{name}", metrics.encode_segment(start, end, series))
@@ -236,10 +235,6 @@ class RunFolder:
             Damaged: if a segment is damaged or missing, or overlaps another segment.
         """
         return self._series("metrics")
-
-    def has_metrics(self) -> bool:
-        """Return whether any metrics are stored."""
-        return bool(self.store.list(f"{self.key}/metrics"))
 
     def times(self) -> dict[str, Series]:
         """Return the stored series of all wall times by name. Unlike metrics, wall times may have gaps."""
@@ -262,10 +257,6 @@ class RunFolder:
         series = {name: (range(len(values)), values) for name, values in sums.items()}  # pyright: ignore[reportArgumentType]
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
         self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
-
-    def has_evaluation(self) -> bool:
-        """Return whether the evaluation of the trained model is stored. It is written before the result."""
-        return self.store.exists(f"{self.key}/evaluation.json")
 
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
         """Return the sums that `write_evaluation` stored; empty if no evaluation is stored.
@@ -361,10 +352,6 @@ class RunFolder:
 def _has_digest(name: str) -> bool:
     """Return whether the result contains the file's digest. The config and the origin contain their own digests."""
     return name not in ("config.json", SOURCE, RESULT) and not name.startswith("times/")
-
-
-def _raise(error: Damaged) -> NoReturn:
-    raise error
 
 
 def _step(key: str) -> int:

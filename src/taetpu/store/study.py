@@ -2,7 +2,6 @@
 
 import re
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from taetpu.store.backend import Store
@@ -144,42 +143,14 @@ class StudyFolder:
         return PackFolder(self.store, self.name, pack_id)
 
     def delete_pack(self, pack_id: str) -> None:
-        """Delete a pack's folder: its checkpoints, marks and XLA flags."""
+        """Delete a pack's checkpoints."""
         self.store.delete(f"{self.name}/packs/{pack_id}")
-
-    def write_pack_mark(self, pack_id: str, data: dict[str, Any]) -> None:
-        """Store the mark of a pack that is being trained. It replaces an earlier mark."""
-        self._write(f"packs/{pack_id}/begun.json", data)
-
-    def read_pack_mark(self, pack_id: str) -> dict[str, Any] | None:
-        """Return the pack's mark; None if no mark is stored."""
-        return self._read(f"packs/{pack_id}/begun.json")
-
-    def write_pack_flags(self, pack_id: str, flags: dict[str, Any]) -> None:
-        """Store the XLA flags that a pack starts with. They replace earlier flags."""
-        self._write(f"packs/{pack_id}/flags.json", flags)
-
-    def read_pack_flags(self, pack_id: str) -> dict[str, Any] | None:
-        """Return the XLA flags that the pack started with; None if none are stored."""
-        return self._read(f"packs/{pack_id}/flags.json")
-
-    def delete_pack_mark(self, pack_id: str) -> None:
-        """Delete the pack's mark."""
-        self.store.delete(f"{self.name}/packs/{pack_id}/begun.json")
 
     # Profiles.
 
-    def profile_folder(self, pack_id: str, name: str) -> Path:
-        """Create and return a local folder for a profiler trace of a pack."""
-        return self.store.folder(f"{self.name}/profile/{pack_id}/{name}")
-
-    def profile_where(self, pack_id: str, name: str) -> str:
-        """Return the path or address of a stored trace, for display."""
-        return self.store.where(f"{self.name}/profile/{pack_id}/{name}")
-
-    def save_profile(self, pack_id: str, name: str) -> None:
-        """Store the trace that was written to `profile_folder`."""
-        self.store.save_folder(f"{self.name}/profile/{pack_id}/{name}")
+    def profile_key(self, pack_id: str, name: str) -> str:
+        """Return the key of the folder of a pack's profiler trace."""
+        return f"{self.name}/profile/{pack_id}/{name}"
 
     def write_profile(self, pack_id: str, name: str, summary: dict[str, Any], text: str) -> None:
         """Store the summary of a trace in the trace's folder, as JSON and as text.
@@ -187,7 +158,7 @@ class StudyFolder:
         Raises:
             UserError: if a different summary is stored.
         """
-        key = f"{self.name}/profile/{pack_id}/{name}/summary"
+        key = f"{self.profile_key(pack_id, name)}/summary"
         self.store.write(f"{key}.json", to_json(finite(summary)))
         self.store.write(f"{key}.txt", text.encode())
 

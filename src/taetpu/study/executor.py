@@ -3,12 +3,15 @@
 `study.shards` has an executor for several independent processes, and `study.on_ray` has one for a Ray cluster.
 """
 
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+import os
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from math import inf
 
 from taetpu.spec.resolved_study import Sources, Study
-from taetpu.store.names import ClaimHeld
+from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore
@@ -18,6 +21,9 @@ from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Run
+
+POLL_SECONDS = 2.0
+"""Interval between attempts to acquire a claim, and between checks for packs that other processes have finished."""
 
 
 @dataclass
@@ -35,12 +41,19 @@ class Executor:
     place: Capabilities | None = None
 
     @contextmanager
-    def claim(self) -> Iterator[None]:
+    def claim(self, callback: Callback) -> Iterator[None]:
         """Hold the study's claim. Only its holder plans packs, analyses the study and writes the report.
 
         Raises:
-            ClaimHeld: if another process runs the study or trains one of its packs.
+            ClaimHeld: if another process runs the study or trains one of its packs, and does not end within the time
+                that the environment variable `CLAIM_PATIENCE` states.
         """
+        with waiting_claim(self.claim_now, callback, float(os.environ.get(CLAIM_PATIENCE) or 0)):
+            yield
+
+    @contextmanager
+    def claim_now(self) -> Iterator[None]:
+        """Hold the study's claim without waiting for it."""
         with self.folder.claim():
             refuse_shards(self.folder)
             yield
@@ -73,6 +86,33 @@ class Executor:
         return Replication(study, self.folder, callback, packing).check(sample, reused)
 
 
+@contextmanager
+def waiting_claim(
+    claim: Callable[[], AbstractContextManager[None]], callback: Callback, seconds: float = inf
+) -> Iterator[None]:
+    """Hold a claim. Wait up to `seconds` seconds until another process releases it.
+
+    Raises:
+        ClaimHeld: if the other process still holds the claim then.
+    """
+    until, reason = time.monotonic() + seconds, ""
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(claim())
+                break
+            except ClaimHeld as other:
+                if time.monotonic() > until:
+                    raise
+                if not reason:
+                    reason = other.problem
+                    callback.on_wait(reason)
+                time.sleep(POLL_SECONDS)
+        if reason:
+            callback.on_wait("")
+        yield
+
+
 def refuse_shards(folder: StudyFolder) -> None:
     """Raise `ClaimHeld` if other processes train packs of the study."""
     for pack in folder.claimed_packs():
@@ -81,5 +121,5 @@ def refuse_shards(folder: StudyFolder) -> None:
                 pass
         except ClaimHeld as other:
             problem = f"another process trains pack {pack}: {other.problem}"
-            remedy = "Wait for it or stop it; or train beside it with --shard I/N."
+            remedy = "Wait for it or stop it, or run this command with --shard I/N."
             raise ClaimHeld(problem, file=other.file, remedy=remedy) from None

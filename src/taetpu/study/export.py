@@ -4,7 +4,6 @@ Each task of the job runs `taetpu run STUDY --root ROOT --shard I/N`, where I is
 The store records finished runs, so a scheduler may kill and repeat tasks at any time.
 """
 
-import base64
 import hashlib
 import re
 import shlex
@@ -33,8 +32,6 @@ ACCELERATORS = {
 """GKE names of TPU generations, https://github.com/AI-Hypercomputer/xpk (src/xpk/core/system_characteristics.py)."""
 CONFIG_MAP_BYTES = 1 << 20
 """Maximum size of a ConfigMap: https://kubernetes.io/docs/concepts/configuration/configmap/."""
-TPU_PORT = 8471
-"""The port on which the hosts of a slice communicate, https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
 
 
 @dataclass(frozen=True)
@@ -153,34 +150,28 @@ def kueue_job(
 ) -> str:
     """Return a ConfigMap with the study's files and an indexed Job for GKE with one index per shard.
 
-    On a slice with several hosts, the whole study is trained as one program, and the Job has one index per host.
-
     Args:
         share: the command of each pod.
         base: the folder that `files` are relative to.
         files: the study file, followed by its plug-ins and texts.
-        tpu: the slice that each index uses. If it has several hosts, all indices share it.
+        tpu: the slice that each index uses.
         image: a container image with taetpu.
         queue: name of the Kueue LocalQueue.
         account: the Kubernetes service account. It must have write access to the bucket.
         spot: whether to use spot nodes.
 
     Raises:
-        UserError: if GKE does not offer the slice, if several shards request a slice with several hosts, or if the
-            files are too large.
+        UserError: if GKE does not offer the slice, if the slice has several hosts, or if the files are too large.
     """
     if (accelerator := ACCELERATORS.get(tpu.generation.name)) is None:
         remedy = f"Use one of {', '.join(ACCELERATORS)}, e.g. v5e-8."
         raise UserError(f"no node label of GKE is known for {tpu.generation.name}", path=("--tpu",), remedy=remedy)
-    several = tpu.hosts > 1
-    if several and share.shards > 1:
-        _one_host(tpu, share)
+    _one_host(tpu, share)
     selector = {
         "cloud.google.com/gke-tpu-accelerator": accelerator,
         "cloud.google.com/gke-tpu-topology": Quoted(tpu.topology_name.partition(":")[2]),
     } | ({"cloud.google.com/gke-spot": Quoted("true")} if spot else {})
-    whole = shlex.join(["python", "-u", "-m", "taetpu", "run", files[0], *share.words, "--coordinator", "auto"])
-    command = whole if several else share.command("python", files[0], "JOB_COMPLETION_INDEX")
+    command = share.command("python", files[0], "JOB_COMPLETION_INDEX")
     pod: dict[str, Any] = {
         "serviceAccountName": Quoted(account),
         "restartPolicy": "Never",
@@ -197,9 +188,6 @@ def kueue_job(
         ],
         "volumes": [{"name": "study", "configMap": {"name": share.name, "items": _items(files)}}],
     }
-    if several:
-        pod["subdomain"] = share.name
-        pod["containers"][0]["ports"] = [{"containerPort": TPU_PORT}]
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -207,25 +195,19 @@ def kueue_job(
         "spec": {
             "suspend": True,  # Kueue starts the Job
             "completionMode": "Indexed",
-            "completions": tpu.hosts if several else share.shards,
-            "parallelism": tpu.hosts if several else share.shards,
-            **({"backoffLimit": 20} if several else {"backoffLimitPerIndex": 5}),
-            "podFailurePolicy": {"rules": _rules("FailJob" if several else "FailIndex")},
+            "completions": share.shards,
+            "parallelism": share.shards,
+            "backoffLimitPerIndex": 5,
+            "podFailurePolicy": {"rules": _rules()},
             "template": {"spec": pod},
         },
     }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": share.name},
-        "spec": {"clusterIP": "None", "selector": {"job-name": share.name}},
-    }
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": share.name}, **_contents(base, files)}
     comment = f"{share.study} on {tpu.name}: kubectl apply -f THIS_FILE"
-    return _yaml(comment, config, *([service] if several else []), job)
+    return _yaml(comment, config, job)
 
 
-def _rules(ends: str) -> list[dict[str, Any]]:
+def _rules() -> list[dict[str, Any]]:
     """Return the rules for failed pods.
 
     Pods that were evicted or interrupted, or that have to wait for other shards, are replaced and do not count as
@@ -238,7 +220,7 @@ def _rules(ends: str) -> list[dict[str, Any]]:
     return [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": Quoted("True")}]},
         {"action": "Ignore", **codes(WAITS, INTERRUPTED)},
-        {"action": ends, **codes(REFUSED, FAILED)},
+        {"action": "FailIndex", **codes(REFUSED, FAILED)},
     ]
 
 
@@ -248,7 +230,7 @@ def _items(files: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
-    """Return the contents of files as `data` (printable text) and `binaryData` of a ConfigMap.
+    """Return the contents of text files as `data` of a ConfigMap.
 
     Raises:
         UserError: if the files together exceed the maximum size of a ConfigMap.
@@ -258,14 +240,12 @@ def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
         remedy = "Use smaller texts, or `taetpu export skypilot`, which copies files of any size."
         problem = f"the study's files have {size} bytes, and a ConfigMap holds at most {CONFIG_MAP_BYTES}"
         raise UserError(problem, file=base / files[0], remedy=remedy)
-    text, binary = {}, {}
-    for key, content in contents.items():
-        decoded = content.decode(errors="replace")
-        if decoded.encode() == content and decoded.translate({9: " ", 10: " "}).isprintable():
-            text[key] = Literal(decoded)
-        else:
-            binary[key] = Quoted(base64.b64encode(content).decode())
-    return {"data": text} | ({"binaryData": binary} if binary else {})
+    texts = {key: content.decode() for key, content in contents.items()}
+    return {"data": {key: Literal(text) if _is_plain(text) else Quoted(text) for key, text in texts.items()}}
+
+
+def _is_plain(text: str) -> bool:
+    return text.translate({9: " ", 10: " "}).isprintable()
 
 
 def _one_host(tpu: Slice, share: Share) -> None:
@@ -273,7 +253,7 @@ def _one_host(tpu: Slice, share: Share) -> None:
     if tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, and each of {share.shards} shards is trained by one host"
         one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
-        remedy = f"Use {one}, or `taetpu export kueue --shards 1` for one program on all hosts."
+        remedy = f"Use {one}."
         raise UserError(problem, path=("--tpu",), remedy=remedy)
 
 

@@ -36,28 +36,21 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         asked = check_frozen(stored, study)
         done = [run for run in folder.runs() if run.status() == "done"]
         _refuse_other_data(study, done)
-        kept = _with_baselines({*(arm.name for arm in study.arms), *(run.arm for run in done)}, asked)
+        kept = {*(arm.name for arm in study.arms), *(run.arm for run in done)}
+        kept |= {role["against"] for name, role in asked["roles"].items() if name in kept and "against" in role}
         asked["arms"] = {name: change for name, change in asked["arms"].items() if name in kept}
         asked["roles"] = {name: role for name, role in asked["roles"].items() if name in asked["arms"]}
         seeds = {*study.seeds, *(run.seed for run in done)}
         asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
-        if "judged_at" in stored and _judged(stored, done) and len(asked["seeds"]) > len(stored["seeds"]):
+        wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
+        # Verdicts were possible if there are several arms and seeds, and all their runs are done.
+        several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
+        judged = several and wanted <= {(run.arm, run.seed) for run in done}
+        if "judged_at" in stored and judged and len(asked["seeds"]) > len(stored["seeds"]):
             asked["judged_at"] = [*stored["judged_at"], len(stored["seeds"])]
     for plugin in study.plugins:
         folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
     folder.write_study({**asked, **found}, replace=True)
-
-
-def _judged(stored: Mapping[str, Any], done: Sequence[RunFolder]) -> bool:
-    """Return whether verdicts were possible: there are several arms and seeds, and all their runs are done."""
-    wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
-    several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
-    return several and wanted <= {(run.arm, run.seed) for run in done}
-
-
-def _with_baselines(arms: set[str], asked: Mapping[str, Any]) -> set[str]:
-    """Return the given arms and the baselines that they are compared with."""
-    return arms | {role["against"] for name, role in asked["roles"].items() if name in arms and "against" in role}
 
 
 def analysis_plan(study: Study) -> Plan:

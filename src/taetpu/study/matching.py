@@ -7,8 +7,6 @@ per token. `match` adds a variant of the arm that is trained for fewer or more s
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
-
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.candidates import bounded
@@ -17,7 +15,6 @@ from taetpu.spec.resolved_study import Arm, Study
 from taetpu.train.callbacks import Callback
 from taetpu.train.compute import choose_compute
 from taetpu.train.layout import AUTO, RunGroup, Workload, auto_precision, default_layout
-from taetpu.train.memory import out_of_memory
 from taetpu.train.model_cost import num_params
 from taetpu.train.step_time import measure_step
 from taetpu.train.training_flops import training_flops_per_token
@@ -89,7 +86,7 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
     """Return the measured seconds per train step of one run of an arm. The pack contains only runs of this arm.
 
     Raises:
-        UserError: if the step cannot be timed, for example because it runs out of memory.
+        UserError: if there are several processes.
     """
     runs = tuple(run for run in study.runs() if run.arm == name)
     config, source = runs[0].config, study.sources.prepare(runs[0].config)
@@ -103,16 +100,6 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
         return measure_step(work, layout) / layout.width
     except UserError as error:
         raise study.document.locate(error.within("match")) from None
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        problem = f"the steps of arm {name!r} cannot be timed: they run out of memory"
-        raise study.document.locate(UserError(problem, path=("match",), remedy="Use match: flops.")) from None
-
-
-def matched_name(arm: Arm, kind: str) -> str:
-    """Return the name of the variant of an arm that is matched by `flops`, `params` or `time`."""
-    return bounded(f"{arm.name}@{kind}")
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
@@ -125,7 +112,7 @@ def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> I
     baseline = study.against(arm)
     role = {**arm.role, "against": baseline.name, "match": {"of": arm.name, "by": kind, **changes}}
     try:
-        found = derive_arm(study, arm, matched_name(arm, kind), changes, "matched", role)
+        found = derive_arm(study, arm, bounded(f"{arm.name}@{kind}"), changes, "matched", role)
     except UserError as error:
         raise _refused(study, arm, kind, error.problem) from None
     if found.config != baseline.config:

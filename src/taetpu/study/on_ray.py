@@ -12,10 +12,10 @@ Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest
 import logging
 import platform
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import RunKey, Sources, Study
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address as bucket_address
-from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
-from taetpu.study.executor import Executor
+from taetpu.study.executor import Executor, waiting_claim
 from taetpu.study.matching import seconds_per_step
-from taetpu.study.pack_store import PackStore, add_plans, resolve_runs, stored_plans
+from taetpu.study.pack_store import PackStore, resolve_runs, stored_plans
 from taetpu.study.reuse import Replication
 from taetpu.study.trainer import Failure, StudyTrainer, missing_packs, run_steps, stored_sample
 from taetpu.study.validate import refuse_too_large
@@ -39,26 +38,19 @@ from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities, local_capabilities
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
-from taetpu.train.pack_plan import Pack, PackPlan, Run
+from taetpu.train.pack_plan import Pack, Run
 
 RETRIES = 20
 """Maximum number of times that Ray restarts a task whose node or process died."""
 CONNECT_SECONDS = 10.0
-POLL_SECONDS = 0.5
+ENDED_SECONDS = 0.5
+"""Time to wait for a pack to end, before another attempt. Ctrl-C is handled between attempts."""
 HELD_SECONDS = 120.0
 """Time that a task waits for the pack's claim. The previous attempt may still hold it if its host is gone."""
 
 
 class PackFailed(Failed):
     """A task failed on a node. The message contains the error of the node or of Ray."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a task: its value, or the `UserError` that it raised."""
-
-    value: Any = None
-    error: UserError | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +68,8 @@ class RayExecutor(Executor):
     Attributes:
         file, sets: the arguments with which the nodes load the study.
         root: the bucket or absolute path of the store.
-        node: Ray resources that reserve all devices of one node, with accelerators if the cluster has any. `place`
-            describes these devices.
+        platform: the JAX backend of the node that `place` describes: `tpu`, `gpu` or `cpu`.
+        node: Ray resources that reserve all devices of this node.
         running: the packs that are being trained, by Ray's reference to their task.
     """
 
@@ -85,12 +77,13 @@ class RayExecutor(Executor):
     file: Path = Path()
     sets: tuple[str, ...] = ()
     root: str = ""
+    platform: str = "cpu"
     node: dict[str, Any] = field(default_factory=dict)
     running: dict[Any, Pack] = field(default_factory=dict)
 
     def find_devices(self) -> None:
         """Choose a node for the tasks that depend on devices, and query its devices."""
-        self.node = whole_node(live_nodes())
+        self.platform, self.node = whole_node(live_nodes())
         self.place = self.ask(node_place)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -104,12 +97,11 @@ class RayExecutor(Executor):
         from ray.exceptions import RayError
 
         try:
-            outcome: Any = ray.get(self.submit_call(self.node, function, *arguments))
+            return ray.get(self.submit_call(self.node, function, *arguments))
         except RayError as error:  # the node died too often, or the function failed
+            if isinstance(cause := getattr(error, "cause", None), UserError):
+                raise cause from None
             raise PackFailed(f"Ray ended {function.__name__}: {error}") from None
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
 
     def submit_call(self, needed: Mapping[str, Any], function: Callable[..., Any], *arguments: Any) -> Any:
         """Submit a task that needs the given resources. On accelerators, the process ends together with the task."""
@@ -122,8 +114,8 @@ class RayExecutor(Executor):
         return task.remote(on_cpu, on_node.__module__, on_node.__name__, function.__name__, *study, *arguments)
 
     @contextmanager
-    def claim(self) -> Iterator[None]:
-        """Hold the study's claim."""
+    def claim_now(self) -> Iterator[None]:
+        """Hold the study's claim, even if tasks of a killed driver still train packs."""
         with self.folder.claim():
             yield
 
@@ -160,7 +152,7 @@ class RayExecutor(Executor):
             while self.running:
                 for pack, outcome in self.ended_packs():
                     if outcome.out_of_memory and pack.plan.width > 1:
-                        halves = packs.halve([pack])
+                        halves = packs.halve(pack)
                         total += len(halves) - 1
                         callback.on_pack_split(pack.runs, [half.plan for half in halves], MemoryError(outcome.error))
                         for half in halves:
@@ -184,28 +176,23 @@ class RayExecutor(Executor):
         Raises:
             UserError: if no node has the devices that the pack needs.
         """
-        needed = resources(pack.plan, pack.plan.platform or self.platform)
+        needed = resources(pack.plan.platform or self.platform, pack.plan.layout.devices)
         check_nodes(needed, live_nodes())
         self.running[self.submit_call(needed, train_pack, pack.id, profile)] = pack
 
-    @property
-    def platform(self) -> str:
-        """The JAX backend of the chosen node: `tpu`, `gpu` or `cpu`."""
-        return "tpu" if "resources" in self.node else "gpu" if "num_gpus" in self.node else "cpu"
-
     def ended_packs(self) -> Iterator[tuple[Pack, Trained]]:
-        """Wait up to `POLL_SECONDS` for a pack to end. Yield the packs that ended, with their outcomes."""
+        """Wait up to `ENDED_SECONDS` for a pack to end. Yield the packs that ended, with their outcomes."""
         import ray
         from ray.exceptions import RayError
 
-        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
+        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=ENDED_SECONDS)
         for reference in ready:
             pack = self.running.pop(reference)
             try:
-                outcome: Any = ray.get(reference)
-                yield pack, outcome.value or Trained(str(outcome.error))
+                yield pack, ray.get(reference)
             except RayError as error:  # the node or its process died too often, or the task cannot run
-                yield pack, Trained(f"Ray ended the pack: {error}")
+                cause = getattr(error, "cause", None)
+                yield pack, Trained(str(cause) if isinstance(cause, UserError) else f"Ray ended the pack: {error}")
 
     def cancel(self) -> None:
         """Cancel all running tasks."""
@@ -218,13 +205,11 @@ class RayExecutor(Executor):
         self.running.clear()
 
 
-def resources(plan: PackPlan, backend: str) -> dict[str, Any]:
-    """Return the Ray resources that a pack needs: the number of devices in its plan, on the given backend."""
+def resources(backend: str, devices: int) -> dict[str, Any]:
+    """Return the Ray resources of a number of devices of a JAX backend."""
     if backend == "tpu":
-        return {"num_cpus": 1, "resources": {"TPU": plan.layout.devices}}
-    if backend == "gpu":
-        return {"num_cpus": 1, "num_gpus": plan.layout.devices}
-    return {"num_cpus": plan.layout.devices}
+        return {"num_cpus": 1, "resources": {"TPU": devices}}
+    return {"num_cpus": 1, "num_gpus": devices} if backend == "gpu" else {"num_cpus": devices}
 
 
 def live_nodes() -> list[dict[str, float]]:
@@ -234,12 +219,14 @@ def live_nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def whole_node(nodes: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return Ray resources for all devices of a node: its TPU chips if the cluster has any, else its GPUs or CPUs."""
-    most = {name: max((int(node.get(name, 0)) for node in nodes), default=0) for name in ("TPU", "GPU", "CPU")}
-    if most["TPU"]:
-        return {"num_cpus": 1, "resources": {"TPU": most["TPU"]}}
-    return {"num_cpus": 1, "num_gpus": most["GPU"]} if most["GPU"] else {"num_cpus": max(1, most["CPU"])}
+def whole_node(nodes: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, Any]]:
+    """Return a JAX backend, and Ray resources for all its devices of one node.
+
+    The backend is `tpu` if the cluster has TPU chips, else `gpu` if it has GPUs, else `cpu`.
+    """
+    most = {name: max((int(node.get(name.upper(), 0)) for node in nodes), default=0) for name in ("tpu", "gpu", "cpu")}
+    backend = next((name for name, devices in most.items() if devices), "cpu")
+    return backend, resources(backend, max(1, most[backend]))
 
 
 def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> None:
@@ -306,13 +293,10 @@ def shared_root(root: str) -> str:
 # --- tasks, which run on the nodes ------------------------------------------------------------------------------------
 
 
-def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Outcome:
+def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Any:
     """Call a function of this module with the study and its folder, in a Ray process."""
-    try:
-        study = load_study(file, sets)
-        return Outcome(globals()[function](study, StudyFolder(open_store(root), study.name), *arguments))
-    except UserError as error:
-        return Outcome(error=error)
+    study = load_study(file, sets)
+    return globals()[function](study, StudyFolder(open_store(root), study.name), *arguments)
 
 
 def node_place(study: Study, folder: StudyFolder) -> Capabilities:
@@ -323,7 +307,7 @@ def node_place(study: Study, folder: StudyFolder) -> Capabilities:
 def node_plan(study: Study, folder: StudyFolder, keys: Sequence[RunKey], packing: dict[str, Any]) -> None:
     """Plan packs for the given runs. The driver holds the study's claim."""
     refuse_too_large(study, resolve_runs(study, folder))
-    add_plans(folder, _load_runs(folder, keys), study.sources, Packing(**packing))
+    PackStore(folder, _load_runs(folder, keys)).plan(study.sources, Packing(**packing))
 
 
 def node_seconds_per_step(study: Study, folder: StudyFolder, arm: str) -> float:
@@ -345,7 +329,7 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
     if plan is None:
         return Trained(f"{platform.node()} does not see the pack plan in {folder.where}")
     pack = PackStore(folder).load_pack(plan)
-    with _claimed(folder, pack):
+    with waiting_claim(partial(folder.claim_pack, pack.id), Callback(), HELD_SECONDS):
         if not pack.unfinished:
             return Trained()
         error = StudyTrainer(folder, study.sources, Callback(), stored_sample(folder), profile).train(pack)
@@ -358,19 +342,3 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
 def _load_runs(folder: StudyFolder, keys: Sequence[RunKey]) -> list[Run]:
     packs = PackStore(folder)
     return [packs.load_run(key) for key in keys]
-
-
-@contextmanager
-def _claimed(folder: StudyFolder, pack: Pack) -> Iterator[None]:
-    """Hold a pack's claim. Wait for it first, because the process of the previous attempt may still hold it."""
-    until = time.monotonic() + HELD_SECONDS
-    with ExitStack() as claim:
-        while True:
-            try:
-                claim.enter_context(folder.claim_pack(pack.id))
-                break
-            except ClaimHeld:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(POLL_SECONDS)
-        yield

@@ -1,15 +1,13 @@
 """The packs that are stored in a study's folder, with their runs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from taetpu.core.loading import load_config
-from taetpu.spec.resolved_study import RunKey, RunSpec, Sources, Study
+from taetpu.spec.resolved_study import RunKey, Sources, Study
 from taetpu.spec.schema import ResolvedConfig
-from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.train.layout import Packing
-from taetpu.train.memory import oom_kills
 from taetpu.train.pack_plan import Pack, PackPlan, Run, plan_packs
 
 
@@ -31,10 +29,6 @@ class PackStore:
         self.runs = {run.key: run for run in self.named}
         self.ids = {run.id for run in self.named}
 
-    def run_folder(self, key: RunKey) -> RunFolder:
-        """Return the folder of a planned run."""
-        return self.runs[key].folder if key in self.runs else self.folder.run(*key)
-
     def load_run(self, key: RunKey) -> Run:
         """Return a planned run. If the study file does not name it, it is read from its folder."""
         if key not in self.runs:
@@ -47,10 +41,6 @@ class PackStore:
         """Return a planned pack with its runs."""
         return Pack(plan, tuple(self.load_run(key) for key in plan.runs))
 
-    def unfinished(self, plan: PackPlan) -> list[RunKey]:
-        """Return the runs of a pack that have no result."""
-        return [key for key in plan.runs if self.run_folder(key).status() != "done"]
-
     def missing_packs(self, clean: bool = False) -> list[Pack]:
         """Return the packs with unfinished runs that the study file names, in the order of the stored plan.
 
@@ -59,7 +49,8 @@ class PackStore:
         """
         packs = []
         for plan in stored_plans(self.folder):
-            missing = self.unfinished(plan)
+            folders = {key: self.runs[key].folder if key in self.runs else self.folder.run(*key) for key in plan.runs}
+            missing = [key for key, folder in folders.items() if folder.status() != "done"]
             if any(run_id in self.ids for _, _, run_id in missing):
                 packs.append(self.load_pack(plan))
             elif clean and not missing:
@@ -79,25 +70,21 @@ class PackStore:
         return new
 
     def plan(self, sources: Sources, packing: Packing) -> None:
-        """Plan packs for the runs that are neither done nor in a pack."""
-        add_plans(self.folder, self.start_unplanned(), sources, packing)
+        """Plan packs on this process's devices for the runs that are neither done nor in a pack."""
+        new, old = self.start_unplanned(), stored_plans(self.folder)
+        plans = plan_packs(new, [sources.prepare(run.config) for run in new], old, packing)
+        write_plans(self.folder, [*old, *plans])
 
-    def halve(self, packs: Sequence[Pack]) -> list[Pack]:
-        """Replace the given packs by packs of half their width, and return the new packs.
+    def halve(self, pack: Pack) -> list[Pack]:
+        """Replace a pack by packs of half its width, and return the new packs.
 
         The new packs contain the unfinished runs, which start again from step 0.
         """
-        halves = {pack.id: pack.plan.halved([run.key for run in pack.unfinished]) for pack in packs}
-        for pack in packs:
-            self.folder.delete_pack(pack.id)
-        write_plans(self.folder, [new for plan in stored_plans(self.folder) for new in halves.get(plan.id, [plan])])
-        return [self.load_pack(plan) for pack in packs for plan in halves[pack.id]]
-
-
-def add_plans(folder: StudyFolder, new: Sequence[RunSpec], sources: Sources, packing: Packing) -> None:
-    """Plan packs for new runs on this process's devices. Stored plans are kept."""
-    old = stored_plans(folder)
-    write_plans(folder, [*old, *plan_packs(new, [sources.prepare(run.config) for run in new], old, packing)])
+        halves = pack.plan.halved([run.key for run in pack.unfinished])
+        self.folder.delete_pack(pack.id)
+        plans = [halves if plan.id == pack.id else [plan] for plan in stored_plans(self.folder)]
+        write_plans(self.folder, list(chain(*plans)))
+        return [self.load_pack(plan) for plan in halves]
 
 
 def stored_plans(folder: StudyFolder) -> list[PackPlan]:
@@ -108,27 +95,3 @@ def stored_plans(folder: StudyFolder) -> list[PackPlan]:
 def write_plans(folder: StudyFolder, plans: Sequence[PackPlan]) -> None:
     """Store the plans of all packs of a study. They replace the stored plans."""
     folder.write_plan({"packs": [plan.data for plan in plans]})
-
-
-@contextmanager
-def marked_as_training(folder: StudyFolder, pack: Pack) -> Iterator[None]:
-    """Store a mark while a pack is trained. If the process is killed, the mark remains."""
-    now = oom_kills()
-    if now is not None:
-        folder.write_pack_mark(pack.id, {"boot": now[0], "oom_kills": now[1]})
-    try:
-        yield
-    finally:
-        folder.delete_pack_mark(pack.id)
-
-
-def killed_for_memory(folder: StudyFolder, pack: Pack) -> bool:
-    """Return whether the process that began a pack ran out of memory before it stored any metrics.
-
-    The system counts the processes that it killed for lack of memory, but does not name them. The process is assumed to
-    be one of them if its mark remains and the count has changed since the mark was stored.
-    """
-    mark, now = folder.read_pack_mark(pack.id), oom_kills()
-    if mark is None or now is None or mark["boot"] != now[0] or mark["oom_kills"] == now[1]:
-        return False
-    return not any(run.folder.has_metrics() for run in pack.runs)

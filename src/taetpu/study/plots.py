@@ -35,10 +35,9 @@ def plot(
     places = studies if isinstance(studies, Sequence) and not isinstance(studies, str) else [studies]
     found = {folder.where: folder for place in places for folder in _folders(place)}
     if not found:
-        raise UserError("there are no studies to draw", remedy="their folders, or roots of many")
-    for name, value in (("metric", metric), ("x", x), ("by", by)):
-        if not isinstance(value, str):
-            raise UserError(f"{value!r} is no {name} to draw", path=(name,), remedy="text, e.g. 'val/loss'")
+        raise UserError(
+            "there are no studies to draw", remedy="Name their folders, or roots that contain several studies."
+        )
     return report_plot.plot(list(found.values()), metric, x, by, arms=[arms] if isinstance(arms, str) else arms)
 
 
@@ -47,7 +46,4 @@ def _folders(place: Place) -> list[StudyFolder]:
     if where is None:
         remedy = "Pass a study's folder, a root of studies, or the result of taetpu.run."
         raise UserError(f"{place!r} is not a study", remedy=remedy)
-    found = find_studies(where)
-    if not found:
-        raise UserError("no study is stored here", file=where, remedy="`taetpu list --root DIR` shows what is there")
-    return found
+    return find_studies(where, required=True)

@@ -19,7 +19,6 @@ from taetpu.stats.plan import metric_bounds
 from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
 from taetpu.study.arms import list_arms
-from taetpu.study.forecast import Pack, forecast
 from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
@@ -30,7 +29,6 @@ from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing
 from taetpu.train.model_cost import num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
-from taetpu.train.step_time import remembered_step
 from taetpu.train.training_flops import training_flops_per_token
 
 
@@ -103,10 +101,8 @@ def preview(
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training (each of the `endless_loops` counts as one iteration), the number of `runs` and of `done` runs, its
         `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
-        `packs`: the packs left to train. Their `seconds` are known if such a step was measured before. Packs with the
-        same `program` are compiled once.
+        `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
-        `time`: a range for each part of training (`Forecast.facts`), or None if it is unknown.
         `evaluation`: the sample that is evaluated during training.
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
         `at_run`: the arms matched by time, if none has been measured.
@@ -120,16 +116,12 @@ def preview(
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
-    packs, planned = [], list[Pack]()
     memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
-    for part in missing:
-        for entry, pack in _packs(study, part, folder, packing) if packing else ():
-            packs.append(entry)
-            planned.append(pack)
-    sample = evaluated_sample(study, folder)
-    time = forecast(planned, sources, sample) if planned else None
+    packs = [entry for part in missing for entry in _packs(study, part, folder, packing)] if packing else []
     first = study.arms[0].config
     source = sources.prepare(first)
+    stored = read_study(folder).get("evaluation") if folder.exists() else None
+    sample = Sample.from_data(stored) if stored else Sample.from_config(first, source)
     return {
         "study": study.name,
         "seeds": list(study.seeds),
@@ -145,7 +137,6 @@ def preview(
         "packs": packs,
         "memory": memory,
         "evaluation": sample.frozen,
-        "time": None if time is None else time.facts,
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
         "at_run": _at_run(study),
@@ -226,16 +217,8 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     return found
 
 
-def evaluated_sample(study: Study, folder: StudyFolder) -> Sample:
-    """Return the stored sample of the validation split, or the sample that freezing the study would store."""
-    stored = read_study(folder).get("evaluation") if folder.exists() else None
-    return Sample.from_data(stored) if stored else Sample.from_config(study.arms[0].config, study.source(study.arms[0]))
-
-
-def _packs(
-    study: Study, missing: list[Run], folder: StudyFolder, packing: Packing
-) -> list[tuple[dict[str, Any], Pack]]:
-    """Return the stored packs and then the new packs, each as an entry for `preview` and as input for `forecast`."""
+def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:
+    """Return an entry for each stored pack, and then for each new pack."""
     wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
@@ -245,24 +228,21 @@ def _packs(
     for plan in [*old, *plan_packs(new, [study.sources.prepare(run.config) for run in new], stored, packing)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.prepare(runs[0].config)
-        a_step = remembered_step(plan.work(runs, source), plan.layout)
-        steps = runs[0].config.train.total_steps(source.num_windows)
         program = plan.program_key(runs[0].config)
-        entry = {
-            **plan.facts,
-            "program": programs.setdefault(program, len(programs) + 1),
-            "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
-            "runs": [list(names) for names in plan.runs],
-            "routed": [
-                str(one)
-                for one in list_fallbacks(
-                    runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided
-                )
-            ],
-            "seconds": None if a_step is None else a_step * steps,
-        }
-        taken = max(folder.pack(plan.id).steps(), default=0) if plan in old else 0
-        found.append((entry, (plan, runs, taken)))
+        found.append(
+            {
+                **plan.facts,
+                "program": programs.setdefault(program, len(programs) + 1),
+                "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
+                "runs": [list(names) for names in plan.runs],
+                "routed": [
+                    str(one)
+                    for one in list_fallbacks(
+                        runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided
+                    )
+                ],
+            }
+        )
     return found
 
 
@@ -295,26 +275,18 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
         "study": study.name,
         "arm": name,
         "config": {path: [to_data(before), to_data(after)] for path, (before, after) in arm.diff.items()},
-        "parameters": [_num_params(old), _num_params(new)],
+        "parameters": [sum(prod(p.shape) for p in run.parameters.values()) for run in (old, new)],
         "added": {n: list(new.parameters[n].shape) for n in found.added},
         "removed": {n: list(old.parameters[n].shape) for n in found.removed},
         "reshaped": {n: [list(old.parameters[n].shape), list(new.parameters[n].shape)] for n in found.reshaped},
         "redrawn": {n: list(new.parameters[n].shape) for n in found.redrawn},
         "equal": {n: list(new.parameters[n].shape) for n in found.equal},
-        "flops_per_token": [_flops_per_token(old), _flops_per_token(new)],
+        "flops_per_token": [training_flops_per_token(run.config, run.source) for run in (old, new)],
         "program": [old.outline.program, new.outline.program],
         "operations": _operations(old, new),
         "same_data": new.same_data(old),
         "breaks": None if broken is None else broken.problem,
     }
-
-
-def _num_params(run: Computation) -> int:
-    return sum(prod(parameter.shape) for parameter in run.parameters.values())
-
-
-def _flops_per_token(run: Computation) -> int:
-    return training_flops_per_token(run.config, run.source)
 
 
 def _operations(old: Computation, new: Computation) -> dict[str, list[int]]:

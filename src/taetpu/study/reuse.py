@@ -21,10 +21,10 @@ from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import PackStore
-from taetpu.study.trainer import StudyTrainer, run_steps, stored_sample
+from taetpu.study.trainer import stored_sample, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
-from taetpu.train.pack_plan import Run, plan_packs
+from taetpu.train.pack_plan import Run
 
 
 class Reuse:
@@ -77,10 +77,7 @@ def find_reusable(root: str) -> list[StudyFolder]:
     Raises:
         UserError: if there is no such study.
     """
-    studies = find_studies(root)
-    if not studies:
-        raise UserError("no study is stored here", file=root, remedy="`taetpu list --root DIR` shows what is there")
-    schemas = {study: _schema(study) for study in studies}
+    schemas = {study: _schema(study) for study in find_studies(root, required=True)}
     current = [study for study, schema in schemas.items() if schema == SCHEMA]
     if not current:
         found = ", ".join(sorted({str(schema) for schema in schemas.values()}))
@@ -196,33 +193,21 @@ class Replication:
     def train(self, replicas: Sequence[Run], scratch: StudyFolder) -> None:
         """Train the replicas. Raises the error of the first pack that fails."""
         sources, packs = self.study.sources, PackStore(scratch, replicas)
-        trainer = StudyTrainer(scratch, sources, self.callback, stored_sample(self.folder))
-        left = packs.start_unplanned()
-        self.callback.on_replicate(left)
-        self.callback.on_train_begin(sum(run_steps(run, sources) for run in left))
-        plans = plan_packs(left, [sources.prepare(run.config) for run in left], packing=self.packing)
-        for number, plan in enumerate(plans, 1):
-            pack = packs.load_pack(plan)
-            self.callback.on_pack_begin(number, len(plans), pack.runs)
-            if (error := trainer.train(pack)) is not None:
-                raise error
+        packs.plan(sources, self.packing)
+        queue, sample = packs.missing_packs(), stored_sample(self.folder)
+        self.callback.on_replicate([run for pack in queue for run in pack.runs])
+        for failure in train_packs(packs, sources, self.callback, queue, sample=sample):
+            raise failure.error
 
 
 def find_disagreement(run: Run, replica: Run, metric: str) -> str | None:
     """Return how the results of a replica differ from the reused run, or None if they agree."""
-    old, new = _finished_result(run), _finished_result(replica)
+    old, new = run.folder.result(), replica.folder.result()
+    assert old is not None  # the run was copied
+    assert new is not None  # the replica has just been trained
     if old["outcome"] != new["outcome"]:
         return f"{run.arm} on seed {run.seed} {old['outcome']} there, and {new['outcome']} here"
     a, b = old["metrics"].get(metric), new["metrics"].get(metric)
     same = a == b if a is None or b is None else abs(a - b) <= TOLERANCE * max(1.0, abs(a))
-    return None if same else f"{run.arm} on seed {run.seed} has {metric} {_number(a)} there, and {_number(b)} here"
-
-
-def _finished_result(run: Run) -> dict[str, Any]:
-    result = run.folder.result()
-    assert result is not None  # the run was copied or has just been trained
-    return result
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
+    there, here = ("none" if value is None else f"{value:.6g}" for value in (a, b))
+    return None if same else f"{run.arm} on seed {run.seed} has {metric} {there} there, and {here} here"

@@ -72,7 +72,7 @@ class Options:
     Attributes:
         packing: how runs are packed.
         reuse: roots of studies whose finished runs are copied instead of being trained again.
-        audit: the fraction of the reused runs to train again for verification.
+        audit: the fraction of the reused runs to train again for verification. The default is 0; the command's is 0.05.
         until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
         profile: the number of steps to trace in each pack.
         retrain_damaged: move away finished runs with damaged files and train these runs again.
@@ -147,7 +147,7 @@ def run(
     if share is None:
         return run_study(study, folder, callback, options)
     staged = study.tune is not None or until_resolved
-    executor = ShardExecutor(folder, shard=share, callback=callback, staged=staged, wait=wait)
+    executor = ShardExecutor(folder, shard=share, staged=staged, wait=wait)
     return run_study(study, folder, callback, options, executor)
 
 
@@ -192,11 +192,12 @@ def run_study(
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
-    refuse_another(study, folder)  # before the contract check, which may take long
+    if folder.exists():
+        check_frozen(read_study(folder), study)  # before the contract check, which may take long
     checked, _ = check_study(study, place=executor.place)
     if executor.place is None:
         refuse_too_large(checked, resolve_runs(checked, folder))
-    with executor.claim(), tracked(study, folder, callback, executor.live) as callback:
+    with executor.claim(callback), tracked(study, folder, callback, executor.live) as callback:
         check_runs(folder, options.retrain_damaged, callback)
         callback.on_study_begin(study.measure.primary)
         runner = StudyRunner(study, folder, callback, options, executor, reuse)
@@ -214,12 +215,6 @@ def run_study(
             seeds = more
             freeze(runner.with_arms(seeds), folder)
             callback.on_seeds_added(seeds)
-
-
-def refuse_another(study: Study, folder: StudyFolder) -> None:
-    """Raise `UserError` if the folder holds another study."""
-    if folder.exists():
-        check_frozen(read_study(folder), study)
 
 
 @dataclass

@@ -14,19 +14,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import Sources
-from taetpu.store.names import ClaimHeld
-from taetpu.study.executor import Executor
+from taetpu.study.executor import POLL_SECONDS, Executor, waiting_claim
 from taetpu.study.pack_store import PackStore, stored_plans
 from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
-POLL_SECONDS = 2.0
-"""Interval between attempts to acquire a claim, and between checks for packs that other processes have finished."""
 ABANDONED_SECONDS = 300.0
 """Time that a process waits, in a study with stages, before it trains packs that no process has begun."""
 MOST_SHARDS = 100_000
@@ -61,14 +59,10 @@ def parse_shard(text: str) -> Shard:
         UserError: if the text has another form, if I is not less than N, or if N is too large.
     """
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
-    if not found:
-        problem = f"invalid shard {text!r}"
-        raise UserError(problem, path=("--shard",), remedy="Use I/N, the share and their number, such as 0/4.")
-    index, count = map(int, found.groups())
+    index, count = map(int, found.groups()) if found else (0, 0)
     if not 0 <= index < count <= MOST_SHARDS:
-        problem = f"shard {index} of {count} does not exist"
-        limit = f"I from 0 to {count - 1}" if 0 < count <= MOST_SHARDS else f"N from 1 to {MOST_SHARDS}"
-        raise UserError(problem, path=("--shard",), remedy=f"Use I/N with {limit}.")
+        remedy = f"Use I/N, such as 0/4, where I is less than N and N at most {MOST_SHARDS:,}."
+        raise UserError(f"invalid shard {text!r}", path=("--shard",), remedy=remedy)
     return Shard(index, count)
 
 
@@ -83,33 +77,21 @@ class ShardExecutor(Executor):
 
     live: bool = False
     shard: Shard = Shard(0, 1)
-    callback: Callback = field(default_factory=Callback)
     staged: bool = False
     wait: bool = True
     study_claim: ExitStack = field(default_factory=ExitStack)
     waited_for: int = 0
 
     @contextmanager
-    def claim(self) -> Iterator[None]:
+    def claim(self, callback: Callback) -> Iterator[None]:
         """Wait for the study's claim and hold it. `train` releases it while packs are trained."""
-        self.acquire()
+        self.acquire(callback)
         with self.study_claim:
             yield
 
-    def acquire(self) -> None:
+    def acquire(self, callback: Callback) -> None:
         """Wait for the study's claim."""
-        reason = ""
-        while True:
-            try:
-                self.study_claim.enter_context(self.folder.claim())
-                break
-            except ClaimHeld as other:
-                if not reason:
-                    reason = other.problem
-                    self.callback.on_wait(reason)
-                time.sleep(POLL_SECONDS)
-        if reason:
-            self.callback.on_wait("")
+        self.study_claim.enter_context(waiting_claim(self.folder.claim, callback))
 
     def reserved_runs(self) -> set[str]:
         """Return the IDs of all planned runs, which other processes may be training."""
@@ -126,16 +108,12 @@ class ShardExecutor(Executor):
         Raises:
             SharesLeft: if the remaining packs are left to other processes and this process does not wait for them.
         """
-        planned_before = bool(stored_plans(self.folder))
         packs = PackStore(self.folder, runs)
         packs.plan(sources, packing)
         missing = missing_packs(packs, callback, packing)
         if not missing:
             return []
-        # If this share was done before, the user has repeated the command to train the packs that other processes did
-        # not train. A process whose share has no packs helps too if another process planned the packs.
-        nonempty = any(run_id in packs.ids for plan in self.share() for _, _, run_id in plan.runs)
-        again = not self.own(missing) and (nonempty or planned_before)
+        helps = not self.own(missing)  # this share is done or empty, so that this process trains packs of other shares
         tried, failed = set[str](), list[Failure]()
         self.study_claim.close()
         idle_since = time.monotonic()
@@ -145,11 +123,11 @@ class ShardExecutor(Executor):
             others = [] if todo else [pack for pack in missing if pack.id not in tried]
             todo = [pack for pack in todo or others if is_free(self.folder, pack.id)]
             unbegun = 0
-            if others and not again and not (self.staged and time.monotonic() - idle_since >= ABANDONED_SECONDS):
+            if others and not helps and not (self.staged and time.monotonic() - idle_since >= ABANDONED_SECONDS):
                 begun = [pack for pack in todo if self.has_begun(pack)]
                 unbegun, todo = len(todo) - len(begun), begun
             if todo:
-                failed += train_packs(packs, sources, callback, todo, profile, self.claim, held)
+                failed += train_packs(packs, sources, callback, todo, profile, partial(self.claim, callback), held)
                 tried |= {pack.id for pack in todo} - held
                 idle_since = time.monotonic()
             if len(held) == len(todo):  # other processes train all of these packs, or there are none
@@ -157,21 +135,17 @@ class ShardExecutor(Executor):
                     break
                 self.pause(len(missing), unbegun, callback)
         callback.on_wait("")
-        self.acquire()
+        self.acquire(callback)
         return failed
-
-    def share(self) -> list[PackPlan]:
-        """Return all packs of this share, including finished packs."""
-        return self.shard.select(stored_plans(self.folder))
 
     def own(self, packs: Sequence[Pack]) -> list[Pack]:
         """Return the given packs that belong to this share."""
-        own = {plan.id for plan in self.share()}
+        own = {plan.id for plan in self.shard.select(stored_plans(self.folder))}
         return [pack for pack in packs if pack.id in own]
 
     def has_begun(self, pack: Pack) -> bool:
         """Return whether a process has begun to train a pack."""
-        return bool(self.folder.store.list(f"{self.folder.name}/packs/{pack.id}"))
+        return pack.id in self.folder.claimed_packs() or bool(self.folder.pack(pack.id).steps())
 
     def pause(self, left: int, unbegun: int, callback: Callback) -> None:
         """Wait for other processes, or end this one.

@@ -1,6 +1,5 @@
 """Training the packs of a study, one after another."""
 
-import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -8,15 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from taetpu.core.errors import StudyFailed, UserError
-from taetpu.core.flags import program_flags
-from taetpu.data.batches import Source
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.store.names import ClaimHeld
 from taetpu.store.study import StudyFolder
-from taetpu.study.forecast import forecast
-from taetpu.study.pack_store import PackStore, killed_for_memory, marked_as_training
-from taetpu.train.callbacks import Callback, Forecast
+from taetpu.study.pack_store import PackStore
+from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.layout import Packing
 from taetpu.train.memory import out_of_memory
@@ -25,7 +21,6 @@ from taetpu.train.profile import Profile
 from taetpu.train.program import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import ResultWriter, environment
-from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
 
 
@@ -55,24 +50,23 @@ def train_packs(
     callback: Callback,
     queue: Sequence[Pack],
     profile: int = 0,
-    change_plan: Callable[[], AbstractContextManager[None]] | None = None,
+    change_plan: Callable[[], AbstractContextManager[None]] = nullcontext,
     held: set[str] | None = None,
+    sample: Sample | None = None,
 ) -> list[Failure]:
     """Train packs one after another. A pack that runs out of memory is halved.
 
     Args:
         profile: the number of steps to trace in each pack.
-        change_plan: acquires the study's claim, or None if this process holds it already. If it is given, other
-            processes train packs too, and only the pack that ran out of memory is halved. If it is None, the packs in
-            the queue that share its program are halved as well.
+        change_plan: acquires the study's claim; by default, this process holds it already.
         held: receives the IDs of the packs that are skipped because other processes train them.
+        sample: the sample of the validation split; by default, the sample that the study's folder records.
 
     Raises:
         ClaimHeld: if another process trains a pack and `held` is None.
     """
     queue, folder = list(queue), packs.folder
-    trainer = StudyTrainer(folder, sources, callback, stored_sample(folder), profile)
-    callback.on_forecast(trainer.forecast(queue))
+    trainer = StudyTrainer(folder, sources, callback, sample or stored_sample(folder), profile)
     callback.on_train_begin(sum(run_steps(run, sources) for pack in queue for run in pack.runs))
     failed, number = [], 0
     while queue:
@@ -91,12 +85,10 @@ def train_packs(
             held.add(pack.id)
             continue
         if error is not None and out_of_memory(error) and pack.plan.width > 1:
-            same = [other for other in queue if other.program_key == pack.program_key]
-            alike = [] if change_plan else [other for other in same if is_free(folder, other.id)]
-            with change_plan() if change_plan else nullcontext():
-                halves = packs.halve([pack, *alike])
+            with change_plan():
+                halves = packs.halve(pack)
             callback.on_pack_split(runs, [half.plan for half in halves], error)
-            queue = [*halves, *(other for other in queue if other not in alike)]
+            queue = [*halves, *queue]
         elif error is not None:
             bad = tuple(run for run in runs if run.id in error.runs) if isinstance(error, NotReproduced) else runs
             failed.append(Failure(bad, error))
@@ -108,6 +100,8 @@ def train_packs(
 
 def is_free(folder: StudyFolder, pack_id: str) -> bool:
     """Return whether no process trains a pack."""
+    if pack_id not in folder.claimed_packs():
+        return True
     try:
         with folder.claim_pack(pack_id):
             return True
@@ -135,22 +129,14 @@ class StudyTrainer:
         An error is returned so that the study can continue with other packs. Only `UserError` and `StudyFailed` are
         raised, since they end the study.
         """
-        if pack.plan.width > 1 and killed_for_memory(self.folder, pack):
-            return MemoryError("the process that began this pack was killed out of memory")
         began, source = time.monotonic(), self.sources.prepare(pack.config)
         profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
         try:
-            self.check_flags(pack)
-            with marked_as_training(self.folder, pack):
-                program = self.programs.get(pack, source)
-                writer, evaluator = (
-                    ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
-                )  # fmt: skip
-                PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
+            program = self.programs.get(pack, source)
+            writer, evaluator = ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
+            PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
         except (UserError, StudyFailed):
             raise
-        except NotReproduced as error:
-            return error
         except Exception as error:
             self.programs.clear()
             traceback.clear_frames(error.__traceback__)  # the frames hold the pack's arrays
@@ -160,30 +146,7 @@ class StudyTrainer:
         self.folder.delete_pack(pack.id)
         seconds = round(time.monotonic() - began, 3)
         self.folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs)})
-        self.remember_step_time(pack, source)
         return None
-
-    def remember_step_time(self, pack: Pack, source: Source) -> None:
-        """Cache the measured time of a step. Forecasts of later studies on this machine use it."""
-        timed = pack.runs[0].folder.times().get("step_seconds")
-        if timed is not None and len(timed.value) and math.isfinite(timed.value[-1]):
-            seconds = float(timed.value[-1]) * pack.plan.width
-            remember_step(pack.plan.work(pack.runs, source), pack.plan.layout, seconds)
-
-    def check_flags(self, pack: Pack) -> None:
-        """Store the XLA flags of a new pack. Report a resumed pack that was started with different flags."""
-        before, now = self.folder.read_pack_flags(pack.id), program_flags()
-        if not self.folder.pack(pack.id).steps():
-            self.folder.write_pack_flags(pack.id, now)
-        elif before is not None and before != now:
-            self.callback.on_xla_flags_changed(pack.plan, before, now)
-
-    def forecast(self, queue: Sequence[Pack]) -> Forecast | None:
-        """Return the predicted duration of the packs, or None if it cannot be predicted on this device."""
-        if not queue:
-            return None
-        started = [(pack.plan, pack.runs, max(self.folder.pack(pack.id).steps(), default=0)) for pack in queue]
-        return forecast(started, self.sources, self.sample)
 
 
 def stored_sample(folder: StudyFolder) -> Sample:

@@ -1,74 +1,12 @@
 """The events of training. `study.progress` displays them; `study.tracking` forwards them to trackers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from taetpu.train.pack_plan import PackPlan, Run
 from taetpu.train.usage import Usage
-
-
-@dataclass(frozen=True)
-class Span:
-    """A range of seconds."""
-
-    low: float = 0.0
-    high: float = 0.0
-
-    def __add__(self, other: "Span") -> "Span":
-        return Span(self.low + other.low, self.high + other.high)
-
-    def times(self, low: float, high: float | None = None) -> "Span":
-        """Return the range with its ends multiplied by `low` and `high`; `high` defaults to `low`."""
-        return Span(self.low * low, self.high * (low if high is None else high))
-
-    @property
-    def middle(self) -> float:
-        """The geometric mean of the two ends."""
-        return (self.low * self.high) ** 0.5
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The predicted seconds of a study's remaining training.
-
-    Attributes:
-        steps: seconds spent on the `run_steps` train steps.
-        evaluating: seconds spent on evaluations and on sampling texts.
-        storing: seconds spent on writing metrics and checkpoints.
-        compiling: seconds spent on compiling all programs.
-        run_steps: the number of train steps of all runs.
-        programs: the number of programs to compile.
-        source: a description of the data that the forecast is based on.
-        around: seconds spent on everything else, from the start of the study to its report.
-    """
-
-    steps: Span
-    evaluating: Span
-    storing: Span
-    compiling: Span
-    run_steps: int
-    programs: int
-    source: str
-    around: Span
-
-    @property
-    def total(self) -> Span:
-        """The total number of seconds."""
-        return self.steps + self.evaluating + self.storing + self.compiling + self.around
-
-    @property
-    def beside(self) -> float:
-        """Seconds spent on evaluating and storing per second of train steps."""
-        return (self.evaluating + self.storing).middle / self.steps.middle if self.steps.high else 0.0
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The forecast as plain data: each range as `[low, high]` in seconds, and the source."""
-        names = ("total", "steps", "evaluating", "storing", "compiling", "around")
-        return {**{name: [(s := getattr(self, name)).low, s.high] for name in names}, "source": self.source}
 
 
 class Callback:
@@ -92,9 +30,6 @@ class Callback:
             moved: the path that the file was moved to; empty if it was deleted.
         """
 
-    def on_forecast(self, forecast: Forecast | None) -> None:
-        """Handle the forecast of the training time; None if no forecast is possible."""
-
     def on_train_begin(self, run_steps: int) -> None:
         """Handle the start of training; `run_steps` is the number of optimizer steps of all runs together."""
 
@@ -109,9 +44,6 @@ class Callback:
 
     def on_usage(self, usage: Usage) -> None:
         """Handle the usage of the pack's devices. Called after `on_steps`."""
-
-    def on_observe(self, step: int) -> None:
-        """Handle a measurement of the metrics that are due at the next update."""
 
     def on_evaluate(self, step: int, run: Run, values: dict[str, float]) -> None:
         """Handle an evaluation of a run: on the validation sample, or on the whole split after the last step."""
@@ -136,9 +68,6 @@ class Callback:
             plans: the plans of the narrower packs.
             error: the out-of-memory error; None if the process was killed.
         """
-
-    def on_xla_flags_changed(self, plan: PackPlan, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """Handle a pack that is resumed with other XLA flags, which may change the last bits of its results."""
 
     def on_profile(self, where: str, summary: dict[str, Any] | None, problem: str) -> None:
         """Handle the pack's profile in the folder `where`; if profiling failed, `summary` is None."""

@@ -77,13 +77,3 @@ def out_of_memory(error: BaseException) -> bool:
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
     return isinstance(error, MemoryError)
-
-
-def oom_kills() -> tuple[str, int] | None:
-    """Return this machine's boot ID and the number of OOM kills since boot; None if the system does not count them."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-        return boot, int(counts["oom_kill"])
-    except (OSError, KeyError):
-        return None

@@ -55,7 +55,7 @@ class Profile:
     @property
     def where(self) -> str:
         """The folder of the profile."""
-        return self.folder.profile_where(self.pack, self.name)
+        return self.folder.store.where(self.folder.profile_key(self.pack, self.name))
 
     def __enter__(self) -> "Profile":
         monitoring.register_event_duration_secs_listener(self._on_event)
@@ -102,7 +102,7 @@ class Profile:
         return self.path is not None and self.first <= step <= self.first + self.traced
 
     def _start(self, step: int) -> None:
-        self.path, self.first = self.folder.profile_folder(self.pack, self.name), step
+        self.path, self.first = self.folder.store.folder(self.folder.profile_key(self.pack, self.name)), step
         options = ProfileOptions()
         options.python_tracer_level = 0  # Python calls would fill the trace and slow training
         with self._tried():
@@ -144,7 +144,7 @@ class Profile:
             "trace": trace.relative_to(self.path).as_posix(),
         }
         self.folder.write_profile(self.pack, self.name, self.summary, format_summary(self.summary))
-        self.folder.save_profile(self.pack, self.name)
+        self.folder.store.save_folder(self.folder.profile_key(self.pack, self.name))
 
 
 def format_summary(found: Summary) -> str:

@@ -15,7 +15,6 @@ from jaxtyping import Int
 from taetpu.core.distributed import multi_process
 from taetpu.core.flags import program_flags
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.store.backend import run_concurrently
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
 from taetpu.train.metric_buffer import Points, sum_blocks
@@ -73,7 +72,7 @@ class ResultWriter:
     def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
         """Append the points measured from `start` to `end`, and the wall times at `end`, to each run's metrics."""
         at_end = {name: ([end], [value]) for name, value in times.items()}
-        run_concurrently(self.store, (partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
+        self.store.run_concurrently((partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
         """Write the texts sampled at a step; `texts` is keyed by place in the pack."""
@@ -87,7 +86,7 @@ class ResultWriter:
 
     def write_models(self, models: Mapping[int, Files]) -> None:
         """Write the final models."""
-        run_concurrently(self.store, (partial(self.open[place].write_model, files) for place, files in models.items()))
+        self.store.run_concurrently((partial(self.open[place].write_model, files) for place, files in models.items()))
 
     def read_models(self) -> dict[int, Files]:
         """Read the final models back from the store."""
@@ -109,7 +108,7 @@ class ResultWriter:
             diverged: the step at which each run diverged, by place; negative for runs that did not diverge.
         """
         finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
-        run_concurrently(self.store, finish)
+        self.store.run_concurrently(finish)
 
     def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
         """Write the evaluation of one run, then its result. A run is done once it has a result."""

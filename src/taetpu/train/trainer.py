@@ -239,7 +239,6 @@ class PackTrainer:
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
                 self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
-            self.callback.on_observe(step)
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store. Metrics are stored before the state that they belong to."""
