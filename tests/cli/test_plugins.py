@@ -102,10 +102,10 @@ def test_new_overwrites_nothing(taetpu, here):
 
 
 def keep_arms(file: Path, *names: str) -> None:
-    """Remove all other arms from a study's file, and train one seed."""
+    """Remove all other arms from a study's file, and set two seeds."""
     data = from_yaml(file.read_bytes(), str(file))
     data["arms"] = {name: change for name, change in data["arms"].items() if name in names}
-    file.write_bytes(to_yaml({**data, "seeds": 1}))
+    file.write_bytes(to_yaml({**data, "seeds": 2}))
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_the_template_from_new_to_a_report(taetpu, here, contents):
     assert contents(here) == before
     keep_arms(here / "my-idea.yaml", "mine", "leaky", "one-head")
     plan = taetpu("plan", "my-idea.yaml", *SMALL, "--json").json()
-    assert [arm["name"] for arm in plan["arms"]] == ["baseline", "mine", "leaky", "one-head"]
+    assert {arm["name"] for arm in plan["arms"]} == {"baseline", "mine", "leaky", "one-head"}
     assert {"mine", "leaky"} in [set(pack["arms"]) for pack in plan["packs"]]
     done = taetpu("run", "my-idea.yaml", *SMALL, "--pack", 9)
     assert done.code == 0, done.err
