@@ -58,7 +58,8 @@ def check_declaration(cls: type[Component]) -> None:
             contain.
     """
     asked = DECLARATIONS[cls.slot]
-    base = _resolved(asked.base)
+    module, _, attribute = asked.base.rpartition(".")
+    base = getattr(import_module(module), attribute)
     if not issubclass(cls, base):
         problem = f"{cls.__name__} is not a {base.__name__}, as a {cls.slot} must be"
         raise _error(cls, problem, f"Define class {cls.__name__}({base.__name__}), from {base.__module__}.")
@@ -119,11 +120,6 @@ def _refuse_defaults(cls: type[Component]) -> None:
         except (TypeError, ValueError):
             problem = f"{cls.__name__}.{name}: the default {type(value).__name__} cannot be written in a study file"
             raise _error(cls, problem, "Use numbers, text, booleans, lists or None.") from None
-
-
-def _resolved(name: str) -> type:
-    module, _, attribute = name.rpartition(".")
-    return getattr(import_module(module), attribute)
 
 
 def _error(where: Any, problem: str, remedy: str) -> UserError:

@@ -25,7 +25,7 @@ NEEDED = {
 
 
 def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
-    """Check that jax and jaxlib match and that the package for each accelerator is installed.
+    """Check that the package for each accelerator is installed.
 
     Args:
         installed: accelerators in the machine; default: all accelerators that have a device file.
@@ -38,9 +38,6 @@ def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
         if needed and not any(name in packages for name in needed):
             figure = f"this machine has a {one.kind}, but {' or '.join(needed)} is not installed"
             return Finding("FAILED", figure, values, remedy)
-    if "jax" in packages and _series(packages["jax"]) != _series(packages.get("jaxlib", "")):
-        figure = f"jax {packages['jax']} does not match jaxlib {packages.get('jaxlib')}"
-        return Finding("FAILED", figure, values, f"pip install jax=={packages['jax']} jaxlib=={packages['jax']}")
     shown = ", ".join(f"{name} {values[name]}" for name in ("python", "jax", "libtpu") if name in values)
     return Finding("ok", shown, values)
 
@@ -50,10 +47,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _series(number: str) -> tuple[str, ...]:
-    return tuple(number.split(".")[:2])
 
 
 def busy(installed: Sequence[Accelerators] | None = None, lock: Path = LOCK) -> Finding:
