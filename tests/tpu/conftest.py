@@ -24,10 +24,18 @@ seeds: 2
 """
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache of compiled programs, which is empty at first."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def compile_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
-    """Return a function that compiles a study for slices, with an empty cache."""
-    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
+def compile_study(
+    tmp_path: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that compiles a study for slices."""
+    monkeypatch.setenv("TAETPU_CACHE", str(compiled))
 
     def run(
         *names: str, text: str = STUDY, sets: tuple[str, ...] = (), packing: Packing = AUTO

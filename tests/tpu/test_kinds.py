@@ -32,7 +32,7 @@ def compiles(slot: str, name: str) -> None:
 
 @NEEDS_LIBTPU
 @pytest.mark.parametrize(
-    "slot", [pytest.param(s, marks=pytest.mark.slow if s == "position" else pytest.mark.nightly) for s in SLOTS]
+    "slot", [pytest.param(s, marks=pytest.mark.slow if s == "residual" else pytest.mark.nightly) for s in SLOTS]
 )
 def test_every_kind_compiles_for_v5e(slot: str) -> None:
     compiles(slot, "v5e-8")

@@ -42,34 +42,26 @@ def test_flops_are_those_of_the_model(compile_study, tmp_path: Path) -> None:
 
 
 def test_splash_attention_is_in_the_flops_and_the_upper_end(compile_study) -> None:
-    """Splash has 9 matmuls for each of the 136 of 256 blocks that are not fully masked, plain attention 6 for all."""
-    sets, off = ["task.seq_len=8192", "train.batch_size=1", "train.compute.remat=none"], parse_packing("off")
+    """Splash has 9 matmuls for each of the 10 of 16 blocks that are not fully masked, plain attention 6 for all."""
+    sets, off = ["task.seq_len=2048", "train.batch_size=1", "train.compute.remat=none"], parse_packing("off")
     splash, plain = (
         compile_study("v5e-1", sets=[*sets, f"train.compute.attention={path}"], packing=off)[0]["programs"][0]
         for path in ("splash", "plain")
     )
     block = 2 * 2 * 512 * 512 * 64  # of each of two heads
-    assert splash["flops"] > 9 * (16 * 17 // 2) * block
-    assert splash["flops"] == pytest.approx(plain["flops"] + (9 * 136 - 6 * 256) * block, rel=0.02)
+    assert splash["flops"] > 9 * 10 * block
+    assert splash["flops"] == pytest.approx(plain["flops"] + (9 * 10 - 6 * 16) * block, rel=0.02)
     assert splash["compiler_seconds"] > splash["roofline_seconds"]
     assert 0 < splash["utilisation"][0] < splash["utilisation"][1] <= 1
     assert any("splash" in text for text in splash["missing"])
 
 
-def test_memory_grows_with_the_width_of_a_pack(compile_study) -> None:
-    eight = STUDY.replace("seeds: 2", "seeds: 8")
-    alone, wide = (
-        compile_study("v5e-1", packing=parse_packing(width), text=eight)[0]["programs"][0]["hbm"]["arguments"]
-        for width in (1, 8)
-    )
-    assert 4 < wide / alone <= 8
-
-
-def test_packs_are_spread_over_chips(compile_study) -> None:
+def test_packs_are_spread_over_chips_and_memory_grows_with_their_width(compile_study) -> None:
     eight = STUDY.replace("seeds: 2", "seeds: 8")
     (one,), (slice_,) = (compile_study(name, text=eight)[0]["programs"] for name in ("v5e-1", "v5e-8"))
     assert (one["width"], one["devices"], slice_["width"], slice_["devices"]) == (8, 1, 8, 8)
     assert slice_["flops"] * 8 == one["flops"]
+    assert 4 < one["hbm"]["arguments"] / slice_["hbm"]["arguments"] <= 8
 
 
 def test_answers_are_cached(compile_study, monkeypatch) -> None:
@@ -105,13 +97,13 @@ def test_a_crash_of_the_compiler_affects_one_program_only(compile_study, tmp_pat
 
 
 def test_a_program_that_does_not_fit_has_buffers_and_a_remedy_that_compiles(compile_study) -> None:
-    text = STUDY.replace("batch_size: 4", "batch_size: 256, compute: {remat: none}")
-    text = text.replace("num_heads: 2", "num_heads: 8")
+    text = STUDY.replace("batch_size: 4", "batch_size: 64, compute: {remat: none}").replace("seeds: 2", "seeds: 1")
+    text = text.replace("dim: 128, num_layers: 1", "dim: 2048, num_layers: 4").replace("num_heads: 2", "num_heads: 8")
     text = text.replace("seq_len: 64", "seq_len: 1000")  # attention has no kernel for this length
     (refused,) = compile_study("v5e-1", text=text)[0]["programs"]
     large = refused["too_large"]
-    assert large["needed"] > large["available"] == int(15.75 * 2**30)
-    assert any("kernels: Plain" in one["what"] for one in large["largest"])
+    assert large["needed"] > large["available"]
+    assert any("ffn: SwiGLU" in one["what"] for one in large["largest"])
     (fitting,) = compile_study("v5e-1", text=text, sets=[large["remedy"].removeprefix("--set ")])[0]["programs"]
     assert fitting["hbm"]["needed"] == large["needs"] < fitting["hbm"]["available"]
 

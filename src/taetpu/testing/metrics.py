@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
@@ -58,7 +59,10 @@ def check_metric(checks: Checks) -> None:
 
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
     """Check that a metric returns at least one value, and that all values are scalars."""
-    found = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
+    try:
+        found = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
+    except UserError as error:  # an unknown site, or a value that is not a scalar
+        raise CheckFailed(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
     if not found:
         raise CheckFailed("it returns no values", at=(component, "measure"))
     names = sorted(found)
