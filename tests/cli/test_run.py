@@ -122,7 +122,7 @@ def test_refuted_reused_runs_exit_with_3_and_are_not_kept(taetpu, here, trained)
 def test_the_report_counts_reused_runs(taetpu, here, trained):
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", trained[0], "--audit", "0")
     assert done.code == 0
-    said = "4 runs were reused from other studies; none was trained again as a check."
+    said = "Reused from other studies: 4 runs; trained again as a check: 0."
     assert said in " ".join(done.out.split())
     assert said in (here / "ours/small/report/index.html").read_text()
     assert said in (here / "ours/small/report/report.md").read_text()
