@@ -47,13 +47,11 @@ MISTAKES = {
     "negative steps": Mistake(
         "steps: 20", "steps: -20", "-20 is not allowed: must be greater than 0", "5 at base.train.steps"),
     "a YAML typo": Mistake("num_heads: 2}}", "num_heads: 2}", "not valid YAML", "5", "Check colons"),
-    "a duplicate key": Mistake("", "seeds: 3", "the key 'seeds' is given twice", "9 at seeds", "Remove or rename"),
+    "a duplicate key": Mistake("", "seeds: 3", "a key is given twice: 'seeds: 3'", "9", "Remove or rename"),
     "a duplicate arm": Mistake(
-        "", "  low-lr: {model.ffn: none}", "the key 'low-lr' is given twice", "9 at arms.low-lr", "rename"),
+        "", "  low-lr: {model.ffn: none}", "a key is given twice: 'low-lr: ", "9", "rename"),
     "an unknown primary metric": Mistake(
         "", "measure: {primary: val/los}", "'val/los'", "9 at measure.primary", "Did you mean 'val/loss'?"),
-    "a key of a later version": Mistake(
-        "", "tasks: {}", "'tasks' is not supported", "9 at tasks", "Remove it"),
     "an unknown tracker": Mistake(
         "", "trackers: [tensorbord]", "unknown tracker kind 'tensorbord'", "9 at trackers.tensorbord.kind",
         "Did you mean 'tensorboard'?"),
@@ -106,7 +104,7 @@ def test_study_with_unusable_data_is_not_frozen(taetpu, here, contents, mistaken
 
 ARGUMENTS = [
     ("run nowhere.yaml", "no such file", "where:  nowhere.yaml", "Did you mean 's.yaml'?"),
-    ("run .", "this is a folder", "where:  .", "Pass the YAML file"),
+    ("run .", "Is a directory", "where:  .", "Pass a readable YAML file"),
     ("run s.yaml --set train.stps=3", "'train.stps' matches nothing", "where:  --set train.stps=3", "'steps'"),
     ("run s.yaml --root gs://b/r", "invalid bucket name 'b'", "3 to 63 lower-case letters"),
     ("list --root s.yaml", "is a file, not a study's folder", "where:  s.yaml", "./runs/s"),

@@ -1,10 +1,13 @@
 """`taetpu catalog`: every kind and every field, in 80 columns."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from taetpu.cli.authoring import describe_field
+from taetpu.core.config import Config, slot_of
 from taetpu.core.registry import BUILTIN_MODULES, kinds
-from taetpu.spec.fields import find_fields, walk_fields
+from taetpu.spec.fields import Place, find_fields, list_fields
 from taetpu.spec.schema import StudySpec
 from taetpu.spec.train_config import TrainConfig
 
@@ -28,10 +31,22 @@ def test_the_catalog_fits_a_terminal(taetpu, slot):
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
+def walk_fields(cls: type[Config], prefix: str = "") -> Iterator[tuple[str, Place]]:
+    """Yield the path and the field for all fields of a study file, including the fields of all registered kinds."""
+    for place in list_fields(cls):
+        path = f"{prefix}{place.name}"
+        yield path, place
+        if place.section is not None:
+            yield from walk_fields(place.section, f"{path}.")
+        mark = slot_of(cls, place.name)
+        for kind, filling in kinds(mark.name).items() if mark else ():
+            yield from walk_fields(filling, f"{path}.{kind}." if mark and mark.many else f"{path}.")
+
+
 def test_every_field_of_a_study_file_has_a_meaning_and_is_found_by_its_path():
     for slot in BUILTIN_MODULES:
         kinds(slot)
-    paths = dict(walk_fields())
+    paths = dict(walk_fields(StudySpec))
     assert {"study", "base.train.schedule.warmup", "base.model.layers.drop", "measure.primary"} <= set(paths)
     silent = [path for path, place in paths.items() if not describe_field(place)["about"]]
     assert silent == [], "give each a docstring or Field(description=...)"

@@ -1,4 +1,4 @@
-"""Which windows a step reads, and how a stream of tokens becomes windows."""
+"""The windows that a step reads, and the division of a token stream into windows."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,9 @@ def test_every_epoch_reads_every_window_once(seed: int, windows: int, batch: int
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 5), start=st.integers(0, 50), count=sizes, batch=sizes, windows=sizes)
-def test_rows_do_not_depend_on_how_steps_are_asked_for(seed: int, start: int, count: int, batch: int, windows: int):
+def test_rows_of_a_step_do_not_depend_on_the_requested_range(
+    seed: int, start: int, count: int, batch: int, windows: int
+):
     whole = epoch_rows(seed, 0, start + count, batch, windows)
     assert whole.dtype == np.int32
     np.testing.assert_array_equal(epoch_rows(seed, start, count, batch, windows), whole[start:])
@@ -37,8 +39,8 @@ def test_every_prefix_of_the_evaluation_order_is_spread_over_the_split(windows: 
         assert np.abs(inside - ends * min(size, windows) / windows).max() <= 1 + np.log2(size + 1)
 
 
-def test_a_sample_keeps_to_no_period_of_the_text():
-    """Evenly spaced windows of a text of 512 records of four windows each would all be of one kind."""
+def test_a_sample_does_not_follow_a_period_of_the_text():
+    """In a text of 512 records of four windows each, evenly spaced windows would all be of one kind."""
     kinds = np.bincount(evaluation_order(2048)[:512] % 4, minlength=4)
     assert kinds.min() > 80
 
@@ -52,7 +54,7 @@ def test_seeds_and_epochs_differ():
     assert len(orders) == 16
 
 
-def test_the_order_is_pinned():
+def test_the_order_of_windows_is_pinned():
     # A different order would change every stored run's data without changing its identity.
     assert permutation(0, 0, 8).tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
     assert not permutation(0, 0, 8).flags.writeable

@@ -1,4 +1,4 @@
-"""Bits per byte: the length of a code for the whole raw text, whatever a tokenizer leaves out."""
+"""Bits per byte are the length of a code for the whole raw text, for every tokenizer."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ def trained(config: dict[str, Any], text: str) -> Tokenizer:
 
 
 def bits(tokenizer: Tokenizer, text: str, chances: np.ndarray) -> float:
-    """The length of `text` under a model that draws every token with these chances; infinite where there is no code."""
+    """Return the code length of `text` for a model with these token probabilities; infinity without a code."""
     try:
         ids, escape = tokenizer.encode(text), tokenizer.escape_bits(text)
     except UserError:
@@ -51,8 +51,8 @@ def bits(tokenizer: Tokenizer, text: str, chances: np.ndarray) -> float:
     sharpness=st.sampled_from([0.0, 1.0, 30.0]),
     seed=st.integers(0, 99),
 )
-def test_what_texts_are_charged_are_the_lengths_of_a_code(config, training, alphabet, length, sharpness, seed):
-    """Kraft's inequality: over all texts of a length, 2^-bits sums to at most 1 whatever the model believes.
+def test_bits_of_texts_satisfy_krafts_inequality(config, training, alphabet, length, sharpness, seed):
+    """For every model, the sum of 2^-bits over all texts of a length is at most 1.
 
     A tokenizer under which a character costs less than it takes to say which one it is breaks it.
     """
@@ -82,7 +82,7 @@ def test_an_unseen_character_costs_its_bytes_or_leaves_no_code(config, training,
 
 @settings(deadline=None, max_examples=40)
 @given(config=kinds, text=st.text(alphabet=ALPHABET, min_size=60, max_size=120), seq_len=st.integers(1, 9))
-def test_the_denominator_is_the_raw_text(config, text, seq_len, tmp_path_factory):
+def test_bits_are_divided_by_the_bytes_of_the_raw_text(config, text, seq_len, tmp_path_factory):
     file = tmp_path_factory.getbasetemp() / "raw.txt"
     file.write_bytes(text.encode())
     task = {"kind": "text", "source": str(file), "seq_len": seq_len, "tokenizer": config, "val": 0.25, "test": 0.25}
@@ -103,14 +103,14 @@ def prepared(fields: dict[str, Any], folder: Path = Path()) -> Any:
 
 
 def score(folder: Path, tokenizer: object) -> float | None:
-    """Bits per byte of a model that is always right: what is left is what no model can predict."""
+    """Return the bits per byte of a perfect model, which are the bits that no target contains."""
     source = prepared({"kind": "text", "source": "t.txt", "seq_len": 8, "tokenizer": tokenizer, "val": 0.5}, folder)
     split = source.evaluation("val")
     sums = {"nll": 0.0, "correct": 0.0, "weight": float(split.weights.sum())}
     return metrics_from_sums(sums, "val", split).get("val/bits_per_byte")
 
 
-def test_leaving_out_what_is_hard_does_not_pay(tmp_path):
+def test_dropping_characters_does_not_improve_bits_per_byte(tmp_path):
     hard = "".join(chr(0x4E00 + i) + "a" for i in range(100))
     (tmp_path / "t.txt").write_text("a" * len(hard) + hard)
     unk, drop, byte = (score(tmp_path, made) for made in ("char", {"kind": "char", "unseen": "drop"}, "byte"))
@@ -120,7 +120,7 @@ def test_leaving_out_what_is_hard_does_not_pay(tmp_path):
 
 
 class Lowered(CharTokenizer):
-    """A plug-in's: it forgets capitals, and says nothing of that."""
+    """A tokenizer of a plug-in that loses capitals without reporting it."""
 
     def encode(self, text: str) -> np.ndarray:
         return super().encode(text.lower())

@@ -1,4 +1,4 @@
-"""Near-verbatim overlap against a search window by window."""
+"""Verbatim overlap equals a search window by window."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def searched(train: np.ndarray, held_out: np.ndarray) -> float:
 
 @settings(deadline=None, max_examples=60)
 @given(train=st.lists(st.sampled_from(PIECES), max_size=5), held_out=st.lists(st.sampled_from(PIECES), max_size=5))
-def test_it_is_what_a_search_finds(train, held_out):
+def test_overlap_equals_a_search_window_by_window(train, held_out):
     empty = np.zeros(0, np.int32)
     one, other = np.concatenate([empty, *train]), np.concatenate([empty, *held_out])
     found = overlap(one, other)

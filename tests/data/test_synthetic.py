@@ -31,7 +31,7 @@ def prepared(kind: str, form: str | None = None, **fields: Any) -> Source:
 def drawn(request: pytest.FixtureRequest) -> tuple[str, str | None, Source, Batch]:
     kind, form = request.param
     source = prepared(kind, form)
-    batch = jit_once(source.batch)({}, jnp.zeros(20_000, jnp.int32), jax.random.key(1))
+    batch = jit_once(source.batch)({}, jnp.zeros(8_000, jnp.int32), jax.random.key(1))
     return kind, form, source, jax.tree.map(np.asarray, batch)
 
 
@@ -46,7 +46,7 @@ def answers(kind: str, question: list[str]) -> list[str]:
 
 
 def expected(kind: str, form: str | None, tokens: list[str]) -> tuple[list[str], list[float]]:
-    """Targets and weights worked out from the tokens alone, by name; targets of no weight are those of `tokens`."""
+    """Return the names of targets and the weights, computed from the tokens by plain Python."""
     body = [name for name in tokens if name != "<pad>"]
     assert body[0] == "<bos>"
     if kind == "induction":
@@ -67,7 +67,7 @@ def expected(kind: str, form: str | None, tokens: list[str]) -> tuple[list[str],
     return whole[1:], [float(i in scored) for i in range(1, len(whole))]
 
 
-def test_targets_and_weights_are_those_of_the_oracle(drawn: tuple[str, str | None, Source, Batch]):
+def test_targets_and_weights_equal_the_oracles(drawn: tuple[str, str | None, Source, Batch]):
     kind, form, source, batch = drawn
     for tokens, targets, weights in zip(*(part[:300] for part in batch), strict=True):
         want_targets, want_weights = expected(kind, form, source.show(tokens).split())
@@ -77,7 +77,7 @@ def test_targets_and_weights_are_those_of_the_oracle(drawn: tuple[str, str | Non
 
 def test_shapes_types_and_lengths(drawn: tuple[str, str | None, Source, Batch]):
     kind, form, source, batch = drawn
-    assert [part.shape for part in batch] == [(20_000, SEQ_LEN)] * 3
+    assert [part.shape for part in batch] == [(8_000, SEQ_LEN)] * 3
     assert (batch.tokens.dtype, batch.targets.dtype, batch.weights.dtype) == (np.int32, np.int32, np.float32)
     assert batch.tokens.min() >= 0
     assert max(batch.tokens.max(), batch.targets.max()) < source.vocab_size
@@ -85,10 +85,10 @@ def test_shapes_types_and_lengths(drawn: tuple[str, str | None, Source, Batch]):
     per_length = {"induction": -1, None: 0, "causal": 1, "encoder": 0}[kind if kind == "induction" else form]
     counted = Counter((batch.weights.sum(axis=1) - per_length).tolist())
     assert sorted(counted) == list(range(low, high + 1))
-    assert min(counted.values()) > 0.9 * 20_000 / (high - low + 1)  # uniform, and the longest fits
+    assert min(counted.values()) > 0.85 * 8_000 / (high - low + 1)  # uniform, and the longest fits
 
 
-def test_the_decoy_score_is_what_counting_finds(drawn: tuple[str, str | None, Source, Batch]):
+def test_decoy_scores_equal_counts(drawn: tuple[str, str | None, Source, Batch]):
     _, _, source, batch = drawn
     scored = batch.weights > 0
     place = np.broadcast_to(np.arange(SEQ_LEN), scored.shape)[scored]
@@ -96,12 +96,12 @@ def test_the_decoy_score_is_what_counting_finds(drawn: tuple[str, str | None, So
     np.add.at(joint, (place, batch.tokens[scored], batch.targets[scored]), 1)
     # Fitted to the sample that it is scored on, so slightly too good.
     loss, accuracy = attention_free_bound.score_best_policy(joint)
-    assert source.facts["decoy_loss"] == pytest.approx(loss, abs=0.02)
-    assert source.facts["decoy_accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert source.facts["decoy_loss"] == pytest.approx(loss, abs=0.03)
+    assert source.facts["decoy_accuracy"] == pytest.approx(accuracy, abs=0.03)
     assert source.facts["decoy_loss"] <= source.facts["chance_loss"]
 
 
-def test_a_pack_of_batches_holds_the_solo_one(drawn: tuple[str, str | None, Source, Batch]):
+def test_packed_batches_equal_solo_batches(drawn: tuple[str, str | None, Source, Batch]):
     source, alone = drawn[2:]
     keys = jnp.stack([jax.random.key(2), jax.random.key(1)])
     rows = jnp.zeros((2, len(alone.tokens)), jnp.int32)
@@ -111,7 +111,7 @@ def test_a_pack_of_batches_holds_the_solo_one(drawn: tuple[str, str | None, Sour
     assert not np.array_equal(packed.tokens[0], packed.tokens[1])
 
 
-def test_the_evaluation_sets_are_right_too_and_differ(drawn: tuple[str, str | None, Source, Batch]):
+def test_evaluation_sets_are_correct_and_differ(drawn: tuple[str, str | None, Source, Batch]):
     kind, form, source, _ = drawn
     val, test = source.evaluation("val"), source.evaluation("test")
     assert val is not None
@@ -151,7 +151,7 @@ def test_the_evaluation_sets_are_fixed_and_the_fingerprint_follows_the_task():
     assert one.facts is one.facts
 
 
-def test_decoys_that_are_known_without_computing():
+def test_decoy_scores_with_known_values():
     assert prepared("copy", "encoder").facts["decoy_accuracy"] == pytest.approx(1)
     facts = prepared("induction", symbols=6).facts
     assert facts["decoy_accuracy"] == pytest.approx(1 / 5)
@@ -163,7 +163,7 @@ def test_decoys_that_are_known_without_computing():
 
 @pytest.mark.parametrize("kind", ["sort", "histogram"])
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_distributions_of_answers_by_enumeration(kind: str, n: int):
+def test_distributions_of_answers_equal_enumeration(kind: str, n: int):
     symbols = 3
     questions = np.stack(np.meshgrid(*[np.arange(symbols)] * n, indexing="ij"), -1).reshape(-1, n)
     if kind == "sort":
@@ -193,29 +193,26 @@ def test_distributions_of_long_sequences_neither_overflow_nor_vanish():
             assert total == pytest.approx(1)
 
 
-def test_a_decoy_score_too_large_to_tabulate_is_said_to_be_missing():
+def test_a_decoy_score_with_too_large_a_table_is_reported_as_missing():
     facts = prepared("copy", symbols=3000, eval_size=1).facts
     assert facts["decoy_loss"] is None
     assert facts["decoy"].startswith("not worked out")
 
 
 @pytest.mark.parametrize(("kind", "fields", "where", "problem", "remedy"), [
-    ("copy", {"seq_len": 3}, "seq_len", "seq_len 3 has no room for a copy sequence of min_length 1", "Raise seq_len"),
-    ("sort", {"max_length": 6}, "max_length", "max_length 6 does not fit: sort with seq_len 12 and 5 symbols has room "
-     "for 5", "Use 5 or less"),
-    ("reverse", {"min_length": 4, "max_length": 3}, "min_length", "min_length 4 is above max_length 3", "3 or less"),
-    ("induction", {"min_length": 5}, "min_length", "every induction sequence would have length 5, which a fixed "
-     "offset solves", "below max_length"),
+    ("copy", {"seq_len": 3}, "min_length", "seq_len 3", "raise seq_len"),
+    ("sort", {"max_length": 6}, "max_length", "from 1 to 6 do not fit: sort with seq_len 12", "max_length <= 5"),
+    ("reverse", {"min_length": 4, "max_length": 3}, "max_length", "from 4 to 3", "min_length <= max_length"),
+    ("induction", {"min_length": 5}, "min_length", "would have length 5", "below max_length"),
 ])  # fmt: skip
-def test_sizes_that_do_not_fit(kind: str, fields: dict[str, Any], where: str, problem: str, remedy: str):
-    with pytest.raises(UserError) as caught:
+def test_invalid_lengths_are_refused(kind: str, fields: dict[str, Any], where: str, problem: str, remedy: str):
+    with pytest.raises(UserError, match=problem) as caught:
         prepared(kind, **fields)
-    assert caught.value.problem == problem
     assert caught.value.path == (where,)
     assert remedy in str(caught.value.remedy)
 
 
-def test_an_unknown_task_names_the_nearest():
+def test_an_unknown_task_suggests_the_nearest():
     with pytest.raises(UserError, match="unknown task kind 'histgram'") as caught:
         build_component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
     assert str(caught.value.remedy).startswith(

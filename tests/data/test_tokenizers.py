@@ -29,7 +29,7 @@ TOKENIZERS = {str(config["kind"]): trained(config) for config in KINDS}
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(deadline=None, max_examples=50)
 @given(text=known_text)
-def test_known_text_comes_back_and_needs_no_escape(kind: str, text: str):
+def test_known_text_is_restored_without_escape_bits(kind: str, text: str):
     tokenizer = TOKENIZERS[kind]
     ids = tokenizer.encode(text)
     assert ids.dtype == np.int32
@@ -40,7 +40,7 @@ def test_known_text_comes_back_and_needs_no_escape(kind: str, text: str):
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
 @settings(deadline=None, max_examples=50)
 @given(text=any_text)
-def test_byte_level_kinds_take_any_text(kind: str, text: str):
+def test_byte_level_kinds_restore_any_text(kind: str, text: str):
     ids = TOKENIZERS[kind].encode(text)
     assert TOKENIZERS[kind].decode(ids) == text
     assert TOKENIZERS[kind].escape_bits(text) == 0
@@ -49,7 +49,7 @@ def test_byte_level_kinds_take_any_text(kind: str, text: str):
 @pytest.mark.parametrize("config", [*KINDS, {"kind": "char", "unseen": "drop"}], ids=str)
 @settings(deadline=None, max_examples=50)
 @given(text=any_text | known_text)
-def test_the_library_reads_the_stored_file_alike(config: dict, text: str):
+def test_the_library_reads_the_stored_file_with_the_same_result(config: dict, text: str):
     tokenizer = trained(config)
     stored = tokenizer.to_json()
     library, again = hf.Tokenizer.from_str(stored), load_tokenizer(stored)
@@ -73,7 +73,7 @@ def test_char_vocabulary_is_the_training_text_in_code_point_order():
     assert tokenizer.encode("abn").tolist() == [0, 1, 2]
 
 
-def test_unknown_characters_become_a_token_and_are_charged_their_bytes():
+def test_unknown_characters_become_a_token_and_cost_their_bytes():
     tokenizer = trained("char", "abc")
     ids = tokenizer.encode("a\u00e9\ud800c")  # a lone surrogate is as unknown as any other
     assert tokenizer.decode(ids) == f"a{UNK}{UNK}c"

@@ -1,4 +1,4 @@
-"""Our models compute what transformers' GPT-2 and Llama compute with the same weights, in both directions."""
+"""Converted models equal transformers' GPT-2 and Llama with the same weights, in both directions."""
 
 import json
 from functools import cache
@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config, replace_fields
+from taetpu.core.loading import load_config
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
 from taetpu.nn.lm import ModelConfig, build_model, named_parameters
 
@@ -30,12 +30,11 @@ CASES = {
     "gpt2": (GPT2LMHeadModel, GPT2Config, GPT2),
     "gpt2-untied-erf": (GPT2LMHeadModel, GPT2Config, GPT2 | {
         "tie_word_embeddings": False, "activation_function": "gelu", "n_inner": 24, "layer_norm_epsilon": 1e-2}),
-    "llama-untied": (LlamaForCausalLM, LlamaConfig, LLAMA | {"rms_norm_eps": 1e-2}),
     "llama-gqa-tied": (LlamaForCausalLM, LlamaConfig, LLAMA | {
         "num_key_value_heads": 2, "head_dim": 6, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
     "llama-biases": (LlamaForCausalLM, LlamaConfig, LLAMA | {
-        "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
+        "rms_norm_eps": 1e-2, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True}),
 }  # fmt: skip
 
 
@@ -46,7 +45,7 @@ def forward(model, tokens):
 
 @cache
 def theirs(case):
-    """A Hugging Face model with every parameter random: its own init would leave biases at 0 and norms at 1."""
+    """Return a Hugging Face model with random parameters, including biases and norms."""
     model_class, config_class, settings = CASES[case]
     torch.manual_seed(0)
     model = model_class(config_class(**settings)).eval()
@@ -94,9 +93,8 @@ def test_same_logits_in_both_directions(case):
     np.testing.assert_array_equal(their_logits(again), expected)
 
 
-@pytest.mark.parametrize("case", ["gpt2-untied-erf", "llama-gqa-tied"])
-def test_what_goes_out_comes_back_bit_for_bit(case):
-    hf = theirs(case)
+def test_export_then_import_gives_the_same_parameters():
+    hf = theirs("gpt2-untied-erf")
     config, model = from_huggingface(hf.config.to_dict(), arrays(hf))
     config_again, model_again = from_huggingface(*to_huggingface(config, model))
     assert config_again.resolve().check(VOCAB, SEQ) is None
@@ -104,7 +102,7 @@ def test_what_goes_out_comes_back_bit_for_bit(case):
         np.testing.assert_array_equal(array, named_parameters(model_again)[name], err_msg=name)
 
 
-def test_our_bias_free_gpt2_is_theirs_with_zero_biases():
+def test_missing_biases_are_exported_as_zeros():
     config = load_config(
         ModelConfig, {"dim": 16, "num_layers": 2, "position": "learned", "norm": "layer", "ffn": "gelu-erf"}
     )
@@ -116,20 +114,20 @@ def test_our_bias_free_gpt2_is_theirs_with_zero_biases():
     np.testing.assert_allclose(forward(model, TOKENS), their_logits(hf), atol=5e-5)
 
 
-def test_settings_arrive(llama):
+def test_settings_are_imported(llama):
     config, _ = from_huggingface(*llama)
     assert (config.mixer.num_kv_heads, config.mixer.head_dim, config.position.base) == (2, 6, 50.0)
     assert config.embedding.kind == "tied"
 
 
-def test_a_config_of_transformers_4(llama):
+def test_configs_of_transformers_4_are_imported(llama):
     config, tensors = llama
     old = {k: v for k, v in config.items() if k != "rope_parameters"} | {"rope_theta": 50.0, "rope_scaling": None}
     assert from_huggingface(old, tensors)[0] == from_huggingface(config, tensors)[0]
 
 
-def test_old_files(gpt2):
-    """Without `transformer.`, without the tied head, with attention masks that were once saved along."""
+def test_older_files_are_imported(gpt2):
+    """Older files have no prefix `transformer.` and no tied head, but attention masks."""
     config, tensors = gpt2
     bare = {k.removeprefix("transformer."): v for k, v in tensors.items() if k != "lm_head.weight"}
     bare |= {"h.0.attn.bias": np.ones((1, 1, SEQ, SEQ)), "h.1.attn.masked_bias": np.array(-1e4)}
@@ -141,7 +139,7 @@ def test_old_files(gpt2):
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_transformers_reads_our_folder_and_we_its_own(tmp_path):
+def test_folders_are_read_in_both_directions(tmp_path):
     hf = theirs("llama-gqa-tied")
     hf.save_pretrained(tmp_path / "theirs")
     config, model = load_folder(tmp_path / "theirs")
@@ -169,7 +167,7 @@ def test_bfloat16_shards(tmp_path, llama):
     np.testing.assert_array_equal(parameters["layers.1.mixer.wq"], rounded)
 
 
-def test_broken_folders(tmp_path, llama):
+def test_broken_folders_are_refused(tmp_path, llama):
     config, tensors = llama
     with pytest.raises(
         UserError, match=r"no such file\n  where:  .*config.json\n  remedy: Name a folder with config.json"
@@ -177,9 +175,6 @@ def test_broken_folders(tmp_path, llama):
         load_folder(tmp_path)
     (tmp_path / "config.json").write_text("{\n  oops")
     with pytest.raises(UserError, match=r"not JSON: .*\n  where:  .*config.json:2"):
-        load_folder(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="not a JSON object"):
         load_folder(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=r"no such file\n  where:  .*model.safetensors\n  remedy: .*transformers"):
@@ -202,12 +197,10 @@ REFUSED = {
     "type": ({"model_type": "lama"}, r"type 'lama' .*\n  where:  model_type\n  remedy: Did you mean 'llama'\?"),
     "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"rope_type='llama3'.*\n.*rope_parameters"),
     "old-scaling": ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, r"type='linear'.*\n.*rope_scaling"),
-    "partial": ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, r"partial_rotary_factor=0.5"),
     "activation": ({"hidden_act": "sillu"}, r"hidden_act='sillu' .*\n.*\n  remedy: Did you mean 'silu'\?"),
     "dropout": ({"attention_dropout": 0.1}, r"attention_dropout=0.1 is not .*\n  where:  attention_dropout"),
     "missing": ({"hidden_size": None}, r"'hidden_size' is missing\n.*\n  remedy: Set all of hidden_size, "),
     "heads": ({"head_dim": None, "num_attention_heads": 3}, r"dim=16 is not divisible by num_heads=3"),
-    "kv-heads": ({"num_key_value_heads": 3}, r"num_heads=4 is not divisible by num_kv_heads=3"),
     "vocab": ({"vocab_size": 12}, r"'embedding.weight' has shape \(11, 16\), not \(12, 16\)"),
     "layers": ({"num_hidden_layers": 1}, r"9 tensors do not .*e\.g\. 'model.layers.1.input_layernorm.weight'"),
     "biases": ({"attention_bias": True}, r"tensor 'model.layers.0.self_attn.q_proj.bias' is missing"),
@@ -254,24 +247,13 @@ def llama_model():
     ("settings", "text"),
     [
         ({"ffn": "relu"}, r"llama does not support ffn.kind=relu\n.*\n  remedy: Use ffn.kind: swiglu "),
-        ({"norm": {"kind": "rms", "placement": "post"}}, "norm.placement=post"),
-        ({"residual": "none"}, "residual.kind=none"),
         ({"mixer": {"kind": "attention", "drop_heads": [1]}}, "mixer.drop_heads"),
-        ({"mixer": {"kind": "attention", "causal": False}}, "mixer.causal=False"),
         ({"mixer": {"kind": "attention", "scale": 0.3}}, "mixer.scale=0.3"),
-        ({"position": "sinusoidal"}, "position.kind=sinusoidal"),
         ({"layers": {-1: {"ffn": "none"}}}, r"layers 0 and 2 have different ffn\n  where:  layers.2.ffn"),
         ({"layers": {"::": {"norm": "layer"}}}, "layers and model have different norm"),
         ({"position": "learned", "norm": "layer"}, "Use ffn.kind: gelu-tanh or gelu-erf or relu for gpt2"),
     ],
 )  # fmt: skip
-def test_unsupported_models_are_errors(llama_model, settings, text):
-    with pytest.raises(UserError, match=text):  # raised before the model is looked at
+def test_unsupported_models_are_refused(llama_model, settings, text):
+    with pytest.raises(UserError, match=text):
         to_huggingface(load_config(ModelConfig, BASE | settings), llama_model)
-
-
-def test_a_default_spelled_out_is_still_the_default(llama_model):
-    config = load_config(ModelConfig, BASE)
-    spelled = replace_fields(config.mixer, num_kv_heads=4, head_dim=4, scale=0.5)
-    same = replace_fields(config, mixer=spelled)
-    assert to_huggingface(same, llama_model)[0] == to_huggingface(config, llama_model)[0]

@@ -1,4 +1,4 @@
-"""No position sees a later one: the gradient of its logits with respect to later inputs is exactly zero."""
+"""No position depends on a later one: the gradient of its logits with respect to later inputs is exactly zero."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,10 @@ NUDGE = Edit("embed", lambda x, value: x + value, value="nudge")
 
 @jit_once
 def influence(model):
-    """The gradient of one position's logits (not of their sum, which a norm may fix) by every position's input."""
+    """Return the gradient of one logit of position `AT` with respect to every position's input.
+
+    The sum of the logits is not used, because a norm may make it constant.
+    """
 
     def logit(nudge):
         logits, _ = capture(model, (), [NUDGE])(TOKENS, values={"nudge": nudge})
@@ -25,17 +28,23 @@ def influence(model):
 
 
 CASES = {
-    "learned pre-layer": {"position": "learned", "norm": "layer"},
-    "sinusoidal post-layer": {"position": "sinusoidal", "norm": {"kind": "layer", "placement": "post"}},
-    "rope post-rms": {"norm": {"kind": "rms", "placement": "post"}},
-    "nope no norm": {"position": "none", "norm": "none"},
-    "grouped heads, no residual": {
+    "learned, pre-norm, biases, dropped head": {
+        "position": "learned",
+        "norm": "layer",
+        "bias": True,
+        "mixer": {"kind": "attention", "drop_heads": [0]},
+    },
+    "sinusoidal, post-norm": {
+        "position": "sinusoidal",
+        "norm": {"kind": "layer", "placement": "post"},
+        "ffn": "gelu-tanh",
+    },
+    "rope, grouped heads, no residual": {
         "mixer": {"kind": "attention", "num_kv_heads": 2, "head_dim": 6},
         "residual": "none",
         "ffn": "relu",
     },
-    "biases, dropped head": {"mixer": {"kind": "attention", "drop_heads": [0]}, "bias": True, "ffn": "gelu-tanh"},
-    "no ffn": {"ffn": "none"},
+    "no position, no norm, no ffn": {"position": "none", "norm": "none", "ffn": "none"},
 }
 
 
@@ -46,11 +55,11 @@ def test_later_positions_have_no_influence_and_earlier_ones_do(draw, case):
     assert (found[: AT + 1] > 0).all()
 
 
-def test_without_a_mixer_a_position_sees_itself_alone(draw):
-    found = influence(draw({"dim": 16, "num_layers": 2, "mixer": "none"}, seq=SEQ))
+def test_without_a_mixer_a_position_depends_on_itself_alone(draw):
+    found = influence(draw({"dim": 16, "num_layers": 1, "mixer": "none"}, seq=SEQ))
     assert (found > 0).tolist() == [i == AT for i in range(SEQ)]
 
 
-def test_without_the_mask_it_sees_all(draw):
+def test_without_the_mask_a_position_depends_on_all(draw):
     found = influence(draw({"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "causal": False}}, seq=SEQ))
     assert (found > 0).all()

@@ -1,4 +1,4 @@
-"""Kernels of attention in the gradients of a pack, compiled or lowered for devices that are not here."""
+"""Attention kernels in the gradients of a pack, compiled or lowered for devices that this machine lacks."""
 
 import json
 import os
@@ -36,7 +36,7 @@ print(json.dumps(found))
 
 
 def gradients(attention, runs, seq):
-    """The gradients of so many models with a layer of attention, in bfloat16, and the shapes of the models."""
+    """Return the gradients of `runs` models with one attention layer in bfloat16, and the shapes of the models."""
     heads = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2, "head_dim": 64}
     config = load_config(ModelConfig, {"dim": 64, "num_layers": 1, "mixer": heads, "ffn": "none"}).resolve()
 
@@ -54,8 +54,8 @@ def gradients(attention, runs, seq):
 
 
 @pytest.mark.nightly
-def test_splash_attention_compiles_for_a_tpu_and_takes_less_memory():
-    """By the TPU's own compiler, in a process of its own: there is no TPU here, so nothing is run on one."""
+def test_splash_attention_compiles_for_a_tpu_and_needs_less_memory():
+    """The program is compiled by libtpu in a separate process, and not run."""
     pytest.importorskip("libtpu")
     quiet = dict.fromkeys(("TF_CPP_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL", "TPU_MIN_LOG_LEVEL"), "3")
     tpu = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
@@ -72,8 +72,8 @@ def test_splash_attention_compiles_for_a_tpu_and_takes_less_memory():
     assert splash < plain / 2
 
 
-def test_cudnn_is_what_attention_is_lowered_to_for_nvidia(monkeypatch):
-    """What cuDNN's version is, is made up: without it jax does not lower for it. Nothing is run on a GPU."""
+def test_attention_is_lowered_to_cudnn_for_nvidia(monkeypatch):
+    """The version of cuDNN is faked, because jax requires it for lowering. The program is not run."""
 
     class Versions:
         @staticmethod

@@ -1,4 +1,4 @@
-"""A model that cannot be built says which setting, where, and what would be right."""
+"""A model that cannot be built raises an error with the setting, its place and a remedy."""
 
 import pytest
 
@@ -12,16 +12,16 @@ CASES = {
     "heads do not divide": (
         {"mixer": {"kind": "attention", "num_heads": 3}},
         "dim=16 is not divisible by num_heads=3\n  where:  layers.0.mixer.num_heads\n"
-        "  remedy: num_heads of 1, 2, 4, or set head_dim explicitly",
+        "  remedy: Use num_heads of 1, 2, 4, or set head_dim.",
     ),
     "key-value heads do not divide": (
         {"layers": {2: {"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 3}}}},
         "num_heads=4 is not divisible by num_kv_heads=3\n  where:  layers.2.mixer.num_kv_heads\n"
-        "  remedy: num_kv_heads of 1, 2, 4",
+        "  remedy: Use num_kv_heads of 1, 2, 4",
     ),
     "no such head": (
         {"mixer": {"kind": "attention", "drop_heads": [1, 4]}},
-        "head 4 does not exist\n  where:  layers.0.mixer.drop_heads\n  remedy: heads are 0 to 3",
+        "head 4 does not exist\n  where:  layers.0.mixer.drop_heads\n  remedy: Use heads 0 to 3",
     ),
     "no such part": (
         {"layers": {-1: {"drop": ["mixr"]}}},
@@ -30,27 +30,27 @@ CASES = {
     ),
     "a branch dropped that is not there": (
         {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},
-        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: mixer is none anyway",
+        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: Remove it from drop",
     ),
     "a branch dropped without a residual": (
         {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
         "dropping the ffn of a layer without a residual connection makes its output zero\n  where:  layers.1.drop\n"
-        "  remedy: ffn: none takes the branch out; drop: [layer] skips the whole layer",
+        "  remedy: Set ffn: none to remove the branch, or drop: [layer] to skip the whole layer",
     ),
     "an empty mlp": (
         {"ffn": {"kind": "relu", "mult": 0.03}},
         "mult=0.03 times dim=16 rounds to an inner size of 0\n  where:  layers.0.ffn.mult\n"
-        "  remedy: mult of 0.0625 or more, or set hidden",
+        "  remedy: Use mult of 0.0625 or more, or set hidden",
     ),
     "an empty swiglu": (
         {"layers": {2: {"ffn": {"kind": "swiglu", "mult": 0.2}}}},
         "mult=0.2 times dim=16 rounds to an inner size of 0\n  where:  layers.2.ffn.mult\n"
-        "  remedy: mult of 0.5 or more, or set hidden",
+        "  remedy: Use mult of 0.5 or more, or set hidden",
     ),
     "learned positions in a layer": (
         {"layers": {1: {"position": "learned"}}},
         "'learned' positions are added to the input embeddings, so a single layer cannot have them\n"
-        "  where:  layers.1.position\n  remedy: set model.position, or give the layer one of: none, rope",
+        "  where:  layers.1.position\n  remedy: Set model.position, or give the layer one of: none, rope",
     ),
     "other sinusoids in a layer": (
         {"position": "sinusoidal", "layers": {1: {"position": {"kind": "sinusoidal", "base": 10.0}}}},
@@ -59,7 +59,7 @@ CASES = {
     "no position in a layer that has none of its own": (
         {"position": "learned", "layers": {-1: {"position": "none"}}},
         "'none' changes nothing: learned positions act on the input embeddings, not in layer 2\n"
-        "  where:  layers.2.position\n  remedy: set model.position to none, or leave the layer's position out",
+        "  where:  layers.2.position\n  remedy: Set model.position to none, or remove the layer's position",
     ),
     "placement without a norm": (
         {"norm": {"kind": "none", "placement": "post"}},
@@ -68,7 +68,7 @@ CASES = {
     "no such layer": (
         {"layers": {3: {"ffn": "none"}}},
         "no layer '3' in a model of 3 layers\n  where:  layers.3\n"
-        "  remedy: 0 to 2, or -1 to -3 from the end, or a slice such as 0:3",
+        "  remedy: Use 0 to 2, -1 to -3 from the end, or a slice such as 0:3",
     ),
     "a slice of nothing": ({"layers": {"2:1": {"ffn": "none"}}}, "no layer '2:1' in a model of 3 layers\n"),
     "not a layer": ({"layers": {"last": {"ffn": "none"}}}, "no layer 'last' in a model of 3 layers\n"),
@@ -87,7 +87,7 @@ CASES = {
     ),
     "odd rotations": (
         {"dim": 12},
-        "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: another",
+        "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: Use another",
     ),
     "no layers": ({"num_layers": 0}, "0 is not allowed: must be greater than 0\n  where:  num_layers"),
     "all dropped": ({"dropout": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  dropout"),
@@ -95,7 +95,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_refused(case):
+def test_invalid_models_are_refused(case):
     settings, text = CASES[case]
     with pytest.raises(UserError) as caught:
         build_model(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
@@ -113,10 +113,10 @@ def test_refused(case):
         ("rope", {"kind": "rope", "base": 10.0}),
     ],
 )
-def test_a_layer_may_have_positions_that_act_in_it(model, layer):
+def test_a_layer_may_have_its_own_positions_in_attention(model, layer):
     settings = {"position": model, "layers": {1: {"position": layer}}}
     config = load_config(ModelConfig, BASE | settings).resolve()
-    config.check(vocab_size=7, seq_len=8)  # does not refuse
+    config.check(vocab_size=7, seq_len=8)
     kind = layer if isinstance(layer, str) else layer["kind"]
     assert config.layers[1].position.kind == kind
 
@@ -125,12 +125,12 @@ def test_a_layer_may_have_positions_that_act_in_it(model, layer):
     ("where", "layers"),
     [(1, [1]), (-1, [2]), ("-3", [0]), ("0:2", [0, 1]), ("::2", [0, 2]), ("-2:", [1, 2]), (":", [0, 1, 2])],
 )
-def test_layers_are_named_as_python_indexes(where, layers):
+def test_layers_are_selected_like_python_indexes(where, layers):
     config = load_config(ModelConfig, BASE | {"layers": {where: {"ffn": "none"}}}).resolve()
     assert [i for i, layer in enumerate(config.layers) if layer.ffn.kind == "none"] == layers
 
 
-def test_later_overrides_of_a_layer_win_slot_by_slot():
+def test_later_overrides_of_a_layer_replace_earlier_ones_by_slot():
     config = load_config(
         ModelConfig, BASE | {"layers": {":": {"ffn": "none", "norm": "layer"}, -1: {"ffn": "relu"}}}
     ).resolve()
@@ -138,7 +138,7 @@ def test_later_overrides_of_a_layer_win_slot_by_slot():
     assert {layer.norm.kind for layer in config.layers} == {"layer"}
 
 
-def test_two_ways_of_writing_the_same_attention_are_one():
+def test_equivalent_attention_settings_are_equal():
     def one(**fields):
         return load_config(ModelConfig, BASE | {"mixer": {"kind": "attention", "num_heads": 4, **fields}}).mixer
 

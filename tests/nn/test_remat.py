@@ -1,4 +1,4 @@
-"""What the backward pass computes a second time, it computes alike."""
+"""Rematerialisation changes neither gradients nor dropout nor sites, and saves memory."""
 
 import equinox as eqx
 import jax
@@ -15,12 +15,12 @@ from taetpu.nn.compute_options import ComputeOptions
 TOKENS = jax.random.randint(root_key(1), (4, 16), 0, 7)
 SITES = ("ffn.out", "residual")
 HALF = (Edit("ffn.hidden", lambda x, value: x * value, layer=1, value="half"),)
-SMALL = {"dim": 8, "num_layers": 2, "mixer": "none", "ffn": "relu"}
-LARGER = {"dim": 8, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "dropout": 0.5}
+SMALL = {"dim": 8, "num_layers": 2, "mixer": "none", "ffn": "relu", "dropout": 0.5}
+LARGER = {"dim": 8, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "ffn": "none", "dropout": 0.5}
 
 
 def losses(model, remat, key=None):
-    """A loss with what is seen at sites while one of them is edited, and its gradient."""
+    """Return a loss and the values at sites while one of them is edited, and the loss's gradient."""
     arrays, rest = partition_trainable(ComputeOptions(remat=remat).apply(model))
 
     def loss(arrays):
@@ -43,28 +43,29 @@ def assert_the_same(model, remat, key=None):
         np.testing.assert_allclose(ours, theirs, atol=2e-6 * float(np.abs(theirs).max()))
 
 
-def test_gradients_and_sites_are_the_same(draw):
-    assert_the_same(draw(SMALL, seq=16), "full")
+def test_full_remat_gives_the_same_gradients_dropout_and_sites(draw):
+    assert_the_same(draw(SMALL, seq=16), "full", root_key(2))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", ["full", "dots"])
-def test_so_is_the_noise_of_layers_that_differ(draw, remat):
-    assert_the_same(draw(LARGER | {"layers": {0: {"ffn": "relu"}}}, seq=16), remat, root_key(2))
+def test_remat_of_dots_gives_the_same_gradients_dropout_and_sites(draw):
+    assert_the_same(draw(LARGER, seq=16), "dots", root_key(2))
 
 
-@pytest.mark.slow
-def test_what_is_not_kept_takes_no_memory(draw):
-    model = draw({"dim": 32, "num_layers": 6}, seq=16)
+def test_remat_recomputes_products_and_saves_memory(draw):
+    model = draw({"dim": 16, "num_layers": 9, "mixer": "none"}, seq=16)
 
-    def cost(remat):
+    def gradient(remat):
         arrays, rest = eqx.partition(ComputeOptions(remat=remat).apply(model), eqx.is_inexact_array)
-        loss = jax.grad(lambda a: eqx.combine(a, rest)(TOKENS).sum())
-        program = jax.jit(loss).lower(arrays).compile()
-        products = str(jax.make_jaxpr(loss)(arrays)).count("dot_general")
-        return program.memory_analysis().temp_size_in_bytes, products
+        return jax.grad(lambda a: eqx.combine(a, rest)(TOKENS).sum()), arrays
 
-    (none, once), (dots, some), (full, all_) = map(cost, ("none", "dots", "full"))
-    assert full < dots < none
-    assert full < none / 2
-    assert once < some < all_
+    def products(remat):
+        loss, arrays = gradient(remat)
+        return str(jax.make_jaxpr(loss)(arrays)).count("dot_general")
+
+    def memory(remat):
+        loss, arrays = gradient(remat)
+        return jit_once(loss).lower(arrays).compile().memory_analysis().temp_size_in_bytes
+
+    assert products("none") <= products("dots") < products("full")
+    assert memory("full") < memory("none") / 2

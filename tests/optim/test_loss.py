@@ -1,4 +1,4 @@
-"""The loss is torch's cross entropy, weighted, and survives large logits."""
+"""The loss equals torch's cross entropy with weights, also for large logits and in chunks."""
 
 import math
 
@@ -30,14 +30,14 @@ def theirs(logits):
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e4])
-def test_values_are_torchs_whatever_is_added_to_all_logits(shift):
+def test_values_equal_torchs_and_do_not_depend_on_a_shift_of_all_logits(shift):
     sums = sum_losses(jnp.asarray(LOGITS + np.float32(shift)), TARGETS, WEIGHTS)
     np.testing.assert_allclose(sums["nll"], theirs(torch.tensor(LOGITS + np.float32(shift))).numpy(), rtol=1e-5)
     assert sums["weight"] == WEIGHTS.sum()
     assert sums["correct"] == ((LOGITS.argmax(-1) == TARGETS) * WEIGHTS).sum()
 
 
-def test_gradients_are_torchs():
+def test_gradients_equal_torchs():
     logits = torch.tensor(LOGITS, requires_grad=True)
     theirs(logits).backward()
     ours = jax.grad(lambda x: sum_losses(x, TARGETS, WEIGHTS)["nll"])(jnp.asarray(LOGITS))
@@ -50,8 +50,8 @@ def test_gradients_are_torchs():
     ("row", "hits"),
     [([2, 2, 2, 2], [1 / 4] * 4), ([1, 3, 3, 0], [0, 1 / 2, 1 / 2, 0]), ([-1, -2, -2, -2], [1, 0, 0, 0])],
 )
-def test_logits_that_share_the_top_share_the_hit(row, hits):
-    """Each target in turn: together they are worth one prediction."""
+def test_tied_logits_share_a_correct_prediction(row, hits):
+    """The hits of all possible targets sum to one prediction."""
     logits = jnp.tile(jnp.array(row, jnp.float32), (1, 1, 1))
     correct = [sum_losses(logits, jnp.full((1, 1), t), jnp.ones((1, 1)))["correct"] for t in range(4)]
     np.testing.assert_allclose(correct, hits, rtol=1e-6)
@@ -70,8 +70,8 @@ def batch():
     return Batch(tokens, targets, jnp.asarray(rng.integers(0, 3, (3, SEQ)), jnp.float32))
 
 
-VOCAB, SEQ = 50, 10  # a vocabulary that is no other size
-SETTINGS = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}, "ffn": "none"}
+VOCAB, SEQ = 50, 10  # no other axis has the size of the vocabulary
+SETTINGS = {"dim": 8, "num_layers": 1, "mixer": "none", "ffn": "relu"}
 
 
 def summed(model, batch, **how):
@@ -85,7 +85,7 @@ def summed(model, batch, **how):
 
 
 def shapes(jaxpr):
-    """The shapes of all that a jaxpr computes, of the jaxprs in it too."""
+    """Yield the shapes of all values in a jaxpr and in its inner jaxprs."""
     for eqn in jaxpr.eqns:
         yield from (v.aval.shape for v in eqn.outvars)
         for part in inner_jaxprs(eqn.params):
@@ -94,10 +94,10 @@ def shapes(jaxpr):
 
 @pytest.mark.parametrize(
     ("embedding", "tokens"),
-    [("tied", 12), ("untied", 3), pytest.param("tied", 1, marks=pytest.mark.slow)],  # parts of 4, 4, 2 and of 1
+    [("tied", 12), ("untied", 3)],  # chunks of 4, 4 and 2 positions, and of 1 position
 )
-def test_a_loss_in_chunks_is_the_loss(draw, batch, embedding, tokens):
-    """And so are gradients and hits, and no array holds as many logits as there are positions."""
+def test_chunked_losses_equal_whole_losses(draw, batch, embedding, tokens):
+    """This includes gradients and hits. No array contains the logits of all positions."""
     model = draw({**SETTINGS, "embedding": embedding}, vocab=VOCAB, seq=SEQ)
     chunked = ComputeOptions(loss_chunk=tokens).apply(model)
     ways = [summed(model, batch), summed(chunked, batch)]
@@ -110,7 +110,7 @@ def test_a_loss_in_chunks_is_the_loss(draw, batch, embedding, tokens):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
 
 
-def test_logits_are_whole_where_they_are_asked_for(draw, batch):
+def test_requested_logits_disable_chunking(draw, batch):
     model = draw(SETTINGS, vocab=VOCAB, seq=SEQ)
     chunked = ComputeOptions(loss_chunk=4).apply(model)
 

@@ -1,4 +1,4 @@
-"""AdamW is torch's, and decays matrices alone."""
+"""AdamW equals torch's, and decays only matrices."""
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,8 @@ from taetpu.nn.lm import mask_matrices, named_parameters
 SETTINGS = {"kind": "adamw", "lr": 0.1, "b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.3}
 
 
-def test_five_steps_are_torchs(draw):
-    """Over a stacked model with norms and biases: torch is given the layers apart, and decays what has two axes."""
+def test_five_steps_of_adamw_equal_torchs(draw):
+    """The model is stacked and has norms and biases. In torch, layers are separate and only matrices decay."""
     model = draw({"dim": 4, "num_layers": 2, "mixer": "none", "ffn": "relu", "bias": True, "norm": "layer"})
     params, _ = partition_trainable(model)
     grads = jax.tree.map(
@@ -49,7 +49,7 @@ def test_five_steps_are_torchs(draw):
         np.testing.assert_allclose(array, theirs[name].detach().numpy(), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_traced_numbers_are_the_same_numbers():
+def test_traced_numbers_give_the_same_updates():
     params, grads = {"w": jnp.ones((2, 2))}, {"w": jnp.full((2, 2), 0.5)}
 
     def update(lr, b1):
@@ -60,6 +60,6 @@ def test_traced_numbers_are_the_same_numbers():
 
 
 @pytest.mark.parametrize(("field", "value"), [("lr", -1.0), ("b1", 1.0), ("eps", 0.0), ("weight_decay", -0.1)])
-def test_numbers_out_of_range(field, value):
+def test_numbers_out_of_range_are_refused(field, value):
     with pytest.raises(UserError, match=rf"{value} is not allowed: must be .*\n  where:  optimizer.{field}"):
         build_component("optimizer", {"kind": "adamw", field: value}, ("optimizer",))

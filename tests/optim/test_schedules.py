@@ -1,4 +1,4 @@
-"""Schedules at their edges: the first step, the end of the warm-up, the last step."""
+"""Schedules at the first step, the end of warm-up and the last step."""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ def rates(steps=STEPS, **settings):
     return np.asarray(jax.vmap(lambda i: schedule.lr(i, steps, PEAK))(jnp.arange(steps)))
 
 
-def test_the_warm_up_is_a_line_to_the_peak_in_its_last_step():
+def test_warm_up_is_linear_and_reaches_the_peak_in_its_last_step():
     for kind in ("constant", "cosine", "linear"):
         np.testing.assert_allclose(rates(kind=kind, warmup=4)[:4], [0.5, 1.0, 1.5, 2.0], rtol=1e-6)
 
 
-def test_constant():
+def test_the_constant_schedule_stays_at_the_peak():
     np.testing.assert_allclose(rates(kind="constant"), PEAK)
     np.testing.assert_allclose(rates(kind="constant", warmup=4)[4:], PEAK)
 
@@ -40,6 +40,6 @@ def test_the_last_step_reaches_the_minimum(kind):
     assert rates(kind=kind)[-1] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_runs_shorter_than_their_warm_up_and_of_one_step():
+def test_runs_shorter_than_warm_up_and_runs_of_one_step():
     np.testing.assert_allclose(rates(steps=3, kind="cosine", warmup=10), [0.2, 0.4, 0.6], rtol=1e-6)
     np.testing.assert_allclose(rates(steps=1, kind="cosine"), [PEAK])

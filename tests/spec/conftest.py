@@ -1,4 +1,4 @@
-"""A small study over a small text, with one part of it replaced by what a test wants."""
+"""Fixtures: a small study on a small text, in which tests replace single parts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def study(folder: Path) -> Callable[..., Study]:
-    """`study(added="", sets=(), replace=("old", "new"), ...)`: the study above with lines added or text replaced."""
+    """Return `study(added="", sets=(), ("old", "new"), ...)`, which loads the study with changed text."""
 
     def loaded(added: str = "", sets: tuple[str, ...] = (), *replace: tuple[str, str]) -> Study:
         text = STUDY

@@ -1,13 +1,14 @@
-"""Arms: what a list, a grid and a name become."""
+"""Arms: the expansion of lists and grids, and their names."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taetpu.core.errors import ErrorList, UserError
+from taetpu.core.loading import load_config
 from taetpu.spec.arms import candidates, label
 from taetpu.spec.resolved_study import frozen_data
-from taetpu.spec.schema import NAME, load_spec
+from taetpu.spec.schema import NAME, StudySpec
 
 BASE = {
     "task": {"kind": "copy", "seq_len": 8},
@@ -21,7 +22,7 @@ values = scalars | st.lists(scalars, min_size=1, max_size=3) | st.dictionaries(s
 
 def arms(**parts):
     mistakes = ErrorList()
-    made = candidates(load_spec({"study": "s", "base": BASE, **parts}), BASE, mistakes)
+    made = candidates(load_config(StudySpec, {"study": "s", "base": BASE, **parts}), BASE, mistakes)
     mistakes.raise_all()
     return made
 
@@ -64,13 +65,13 @@ def test_a_list_makes_an_arm_of_each_value():
     assert made[2].origins == {"model.mixer.num_heads": ("arms", "heads", "model.mixer.num_heads", 2)}
 
 
-def test_a_list_is_one_value_where_a_list_is_wanted():
+def test_a_list_is_one_value_if_the_field_is_a_list():
     one, *each = arms(arms={"a": {"model.mixer.drop_heads": [0, 1]}, "b": {"model.mixer.drop_heads": [[0], [0, 1]]}})
     assert (one.name, one.overrides) == ("a", {"model.mixer.drop_heads": [0, 1]})
     assert [(arm.name, arm.overrides["model.mixer.drop_heads"]) for arm in each] == [("b=0", [0]), ("b=0+1", [0, 1])]
 
 
-def test_a_list_is_read_by_the_kind_that_the_arm_chooses():
+def test_a_list_is_read_as_a_field_of_the_arms_kind():
     made = arms(arms={"a": {"model.norm.kind": "layer", "model.norm.bias": [True, False]}})
     assert [arm.name for arm in made] == ["a=true", "a=false"]
 
@@ -81,13 +82,13 @@ def test_several_lists_are_crossed():
     assert made[1].overrides == {"model.mixer.num_heads": 1, "model.bias": True, "model.dim": 32}
 
 
-def test_a_grid_names_its_cells_and_tells_like_paths_apart():
+def test_cells_of_a_grid_have_names_with_distinct_paths():
     made = arms(grid={"model.mixer.bias": [True], "model.ffn.bias": [True, False], "model.norm.kind": ["layer"]})
     assert [arm.name for arm in made] == [f"mixer.bias=true,ffn.bias={b},model.norm=layer" for b in ("true", "false")]
 
 
-def test_a_cell_of_a_grid_knows_which_of_its_values_are_the_baselines(study):
-    """Also where the baseline leaves them at their default, and of a component that is named by its kind."""
+def test_a_cell_of_a_grid_lists_the_values_that_equal_the_baselines(study):
+    """This includes values that the baseline leaves at their default, and components given by their kind."""
     loaded = study("grid: {model.position: [rope, none], train.optimizer.lr: [1e-3, 3e-3]}\n")
     own = loaded.arms[0].config.train.optimizer.lr
     for arm in loaded.arms[1:]:
@@ -97,14 +98,14 @@ def test_a_cell_of_a_grid_knows_which_of_its_values_are_the_baselines(study):
     assert frozen_data(loaded)["idle"] == {arm.name: list(arm.idle) for arm in loaded.arms if arm.idle}
 
 
-def test_the_baselines_own_cell_of_a_grid_is_no_arm(study):
+def test_the_cell_of_a_grid_that_equals_the_baseline_is_dropped(study):
     loaded = study("grid: {model.dim: [16, 32], model.num_layers: [2, 4]}\n")
     assert [a.name for a in loaded.arms] == [
         "baseline", "dim=16,num_layers=2", "dim=32,num_layers=2", "dim=32,num_layers=4",
     ]  # fmt: skip
 
 
-def test_a_long_name_is_cut_to_what_a_folder_may_have_and_stays_apart():
+def test_long_names_are_shortened_and_stay_unique():
     one, two = arms(arms={"x" * 95: {"model.dim": [123456, 123457]}})
     assert NAME.fullmatch(one.name)
     assert NAME.fullmatch(two.name)

@@ -1,4 +1,4 @@
-"""Arms whose values mean something else than the baseline's are refused before anything is trained."""
+"""Arms whose metrics cannot be compared with the baseline's are refused before training."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_another_synthetic_evaluation_set_is_refused(override, study):
     assert refused(study, f"arms:\n  x: {{{override}}}\n", SYNTHETIC) == other_data(override.split(":")[0])
 
 
-def test_other_tokens_are_compared_by_bits_per_byte_alone(study):
+def test_arms_with_other_tokens_are_compared_only_by_bits_per_byte(study):
     arms = "seeds: 1\narms:\n  x: {task.tokenizer: byte}\n"
     for metric, what in (("val/loss", "loss"), ("val/accuracy", "accuracy")):
         assert refused(study, f"{arms}measure: {{primary: {metric}}}\n") == (
@@ -50,7 +50,7 @@ def test_the_same_text_in_other_windows_is_comparable(study):
 
 
 @pytest.mark.parametrize(("val", "allowed"), [("new sounds", False), ("the old sounds", True)])
-def test_text_that_an_arm_drops_is_not_compared_in_bits_per_byte(val, allowed, study, folder):
+def test_an_arm_that_drops_text_is_not_compared_by_bits_per_byte(val, allowed, study, folder):
     (folder / "text.txt").write_text("the old sounds. " * 40 + f"{val}.")
     arms = "seeds: 1\narms:\n  x: {task.tokenizer.unseen: drop}\nmeasure: {primary: val/bits_per_byte}\n"
     if allowed:

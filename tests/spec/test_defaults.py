@@ -28,7 +28,7 @@ Defaults = Mapping[str, Mapping[str, Any]]
 
 
 def classes(cls: type[Config] = ResolvedConfig) -> Iterator[type[Config]]:
-    """Every class of the package whose fields enter an identity."""
+    """Yield all classes of the package whose fields are part of an identity."""
     yield cls
     for name in entering(cls):
         inner, slot = config_class_of(cls, name), slot_of(cls, name)
@@ -45,7 +45,7 @@ def entering(cls: type[Config]) -> list[str]:
 
 
 def current() -> dict[str, dict[str, Any]]:
-    """`{class: {field: default}}`; a field that must be given has the default "required"."""
+    """Return `{class: {field: default}}`. A required field has the default "required"."""
     found = {}
     for cls in classes():
         name = f"{cls.slot}/{cls.kind}" if issubclass(cls, Component) else cls.__name__
@@ -58,7 +58,7 @@ def current() -> dict[str, dict[str, Any]]:
 
 
 def changed(stored: Defaults, now: Defaults) -> list[str]:
-    """What of the recorded defaults is not so any more, and new fields that have none."""
+    """Return the fields whose recorded default has changed, and new required fields."""
     found = []
     for cls, fields in stored.items():
         found += [
@@ -105,15 +105,15 @@ def test_a_new_field_with_a_default_needs_no_new_schema() -> None:
     assert changed(recorded()[str(SCHEMA)], now) == []
 
 
-def test_what_a_study_writes_and_what_is_resolved_have_the_same_defaults() -> None:
+def test_written_and_resolved_configs_have_the_same_defaults() -> None:
     written = {name: info.default for name, info in ModelConfig.model_fields.items()}
     for cls in (LMConfig, LayerConfig):
         shared = {name: info.default for name, info in cls.model_fields.items() if name in written}
         assert shared == {name: written[name] for name in shared}
 
 
-def test_a_default_that_is_given_loads_as_itself() -> None:
-    """Else a field given at its default would enter the identity: `val: 0` as 0.0 beside a default of 0."""
+def test_an_explicit_default_loads_as_the_same_value() -> None:
+    """Otherwise, an explicit default would change the identity, for example `val: 0` with a default of 0.0."""
     for cls in {*classes(), AdamW}:
         for name, info in cls.model_fields.items():
             if not info.is_required() and slot_of(cls, name) is None and config_class_of(cls, name) is None:

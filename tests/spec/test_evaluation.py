@@ -1,4 +1,4 @@
-"""The sample that is evaluated during training: how large it is, and for whom."""
+"""The size of the sample that is evaluated during training."""
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +20,9 @@ def sample(**train) -> Sample:
     return Sample.from_config(config, config.task.prepare(None))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=12)
 @given(steps=st.integers(1, 3000), batch=st.integers(1, 64), every=st.none() | st.integers(1, 500))
-def test_evaluating_costs_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
+def test_evaluations_cost_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
     found = sample(steps=steps, batch_size=batch, eval_every=every)
     train = load_config(TrainConfig, {"steps": steps, "eval_every": every})
     times = len(train.evaluations(steps))
@@ -36,7 +36,7 @@ def test_evaluating_costs_at_most_a_tenth_of_training(steps: int, batch: int, ev
         assert (found.windows + batch) * times > SHARE * training
 
 
-def test_neither_model_nor_clock_enters():
+def test_the_sample_does_not_depend_on_clipping_or_precision():
     assert sample(steps=2000, batch_size=4) == sample(steps=2000, batch_size=4, clip=None, precision="bfloat16")
 
 
@@ -45,13 +45,12 @@ def test_a_long_study_evaluates_the_whole_split():
 
 
 @pytest.mark.parametrize(("asked", "windows"), [("all", WINDOWS), (7, 7), (WINDOWS, WINDOWS)])
-def test_a_setting_says_otherwise(asked, windows: int):
+def test_eval_windows_sets_the_size_of_the_sample(asked, windows: int):
     found = sample(eval_windows=asked)
     assert (found.asked, found.windows) == (asked, windows)
-    assert Sample.from_data(found.frozen) == found
 
 
-def test_more_windows_than_the_split_has_are_refused_with_their_number():
+def test_more_windows_than_the_split_has_are_refused():
     with pytest.raises(UserError, match="99999999999") as caught:
         sample(eval_windows=99999999999)
     assert caught.value.path == ("eval_windows",)
@@ -67,6 +66,6 @@ def test_an_invalid_number_of_windows_is_refused(value):
 
 
 @pytest.mark.parametrize(("total", "windows"), [(100, 20), (50, 10), (2, 1), (200, 40)])
-def test_an_arm_with_other_windows_evaluates_the_same_share(total: int, windows: int):
+def test_an_arm_with_another_number_of_windows_evaluates_the_same_share(total: int, windows: int):
     assert Sample("auto", 20, 100).size_within(total) == windows
     assert Sample("all", 100, 100).size_within(total) == total

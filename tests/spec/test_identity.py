@@ -1,4 +1,4 @@
-"""A run's identity: the same in every process and however a study is written, another where a number could differ."""
+"""A run's identity is equal for equivalent studies in every process, and different if any number could differ."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
 from taetpu.core.loading import load_config
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.identity import run_id
+from taetpu.spec.identity import run_ids
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig, RunConfig
 from taetpu.spec.train_config import TrainConfig
@@ -41,15 +41,15 @@ def resolve(data) -> ResolvedConfig:
 
 
 def ident(data, seed=0, fingerprint="f") -> str:
-    return run_id(resolve(data), seed, fingerprint)
+    return run_ids(resolve(data), [seed], fingerprint)[0]
 
 
 def test_the_identity_does_not_depend_on_how_a_study_is_written():
     assert ident(SHORT) == ident(WRITTEN_OUT)
 
 
-def test_golden():
-    """Changes with the schema alone: a stored run of an earlier version with the same schema still fits."""
+def test_the_identity_of_a_config_is_pinned():
+    """It changes only with the schema, so that stored runs of earlier versions with this schema remain valid."""
     assert ident(SHORT) == "ef38914ce5783720"
 
 
@@ -57,7 +57,7 @@ SLOTS = {"": "task", "hooks": "hook"}  # of fields that are not called as their 
 
 
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """`(section, what of it, settings)` for each kind of each slot of the baseline, one that can be built."""
+    """Yield `(section, field, settings)` for each kind of each slot of the baseline."""
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]}}
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
@@ -75,7 +75,7 @@ def with_part(section: str, field: str, settings: dict[str, Any]) -> dict[str, A
 
 
 @pytest.mark.parametrize(("section", "field", "settings"), list(every_kind()))
-def test_a_field_given_at_its_default_has_the_identity_of_one_left_out(section, field, settings):
+def test_explicit_defaults_of_components_do_not_change_the_identity(section, field, settings):
     for name, info in kinds(SLOTS.get(field, field))[settings["kind"]].model_fields.items():
         if not info.is_required() and name not in settings:
             given = {**settings, name: to_data(info.get_default(call_default_factory=True))}
@@ -83,7 +83,7 @@ def test_a_field_given_at_its_default_has_the_identity_of_one_left_out(section, 
 
 
 @pytest.mark.parametrize(("section", "cls"), [("model", ModelConfig), ("train", TrainConfig)])
-def test_so_has_a_section_with_all_its_defaults_written_out(section, cls):
+def test_explicit_defaults_of_sections_do_not_change_the_identity(section, cls):
     full = {**to_data(load_config(RunConfig, SHORT)), "task": SHORT["task"]}
     assert ident(full) == ident(SHORT)
     for name, info in cls.model_fields.items():
@@ -92,8 +92,8 @@ def test_so_has_a_section_with_all_its_defaults_written_out(section, cls):
             assert ident({**SHORT, section: {**SHORT[section], name: given}}) == ident(SHORT), name
 
 
-def test_every_kind_is_another_identity():
-    """Also where two have the same fields, all of them at their defaults."""
+def test_every_kind_has_a_different_identity():
+    """This includes kinds with the same fields at the same defaults."""
     parts = [part for part in every_kind() if part[:2] != ("task", "")]
     ids = {ident(with_part(*part)): part for part in parts}
     slots = {part[:2] for part in parts}
@@ -111,7 +111,7 @@ class Later(Earlier):
     inner: Config | None = None
 
 
-def test_a_field_that_a_later_version_adds_leaves_identities_as_they_are():
+def test_new_fields_with_defaults_do_not_change_identities():
     for a in (1, 5):
         old, new = Earlier(a=a), Later(a=a)
         assert without_defaults(to_data(old), fields_at_default(old)) == without_defaults(
@@ -121,7 +121,7 @@ def test_a_field_that_a_later_version_adds_leaves_identities_as_they_are():
     assert without_defaults(to_data(other), fields_at_default(other)) == {"kind": "", "b": 3.0}
 
 
-def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
+def test_the_identity_is_recomputed_from_the_record_and_detects_edits():
     config = resolve(SHORT)
     record = {
         "schema": SCHEMA,
@@ -130,7 +130,7 @@ def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
         "seed": 3,
         "plugins": [],
     }
-    assert recorded_identity(json.loads(json.dumps(record)), "f") == run_id(config, 3, "f")
+    assert recorded_identity(json.loads(json.dumps(record)), "f") == run_ids(config, [3], "f")[0]
     for path, value in leaves(record["config"]):
         edited = deepcopy(record)
         node = edited["config"]
@@ -138,11 +138,11 @@ def test_the_identity_follows_from_what_is_recorded_and_from_no_other_record():
             node = node[part]
         node[path[-1]] = "edited" if value != "edited" else None
         beside = (path[0] == "train" and path[1] in FIELDS_OUTSIDE_IDENTITY) or path[:2] == ("task", "source")
-        assert (recorded_identity(edited, "f") == run_id(config, 3, "f")) == beside, path
+        assert (recorded_identity(edited, "f") == run_ids(config, [3], "f")[0]) == beside, path
 
 
 def leaves(data: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """The path and value of everything in plain data that holds nothing else."""
+    """Yield the path and value of every leaf in plain data."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     inner = [leaf for key, value in items for leaf in leaves(value, (*path, key))]
     yield from inner or [(path, data)]
@@ -163,7 +163,7 @@ def test_the_identity_is_the_same_in_another_process():
         ("model", "dropout", 0.1), ("train", "steps", 11), ("train", "clip", None), ("task", "val", 0.2),
     ],
 )  # fmt: skip
-def test_another_number_is_another_run(part, field, value):
+def test_another_value_changes_the_identity(part, field, value):
     assert ident({**SHORT, part: {**SHORT[part], field: value}}) != ident(SHORT)
 
 
@@ -178,12 +178,12 @@ def test_another_number_is_another_run(part, field, value):
         ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64, "mesh": {"data": 2}}),
     ],
 )
-def test_how_a_run_is_watched_or_computed_is_no_part_of_it(field, value):
+def test_observation_and_numerics_do_not_change_the_identity(field, value):
     assert ident({**SHORT, "train": {**SHORT["train"], field: value}}) == ident(SHORT)
     assert field in FIELDS_OUTSIDE_IDENTITY
 
 
-def test_the_seed_and_the_data_are_part_of_it():
+def test_seed_and_data_change_the_identity():
     assert len({ident(SHORT), ident(SHORT, seed=1), ident(SHORT, fingerprint="g")}) == 3
 
 
@@ -195,7 +195,7 @@ def test_the_order_of_seeds_changes_no_identity(study):
     assert set(ids("[1, 5]").values()) & set(ids("[0, 1]").values()) == {ids("3")["baseline", 1]}
 
 
-def test_the_place_of_the_data_does_not_count_and_its_content_does(study, folder):
+def test_the_identity_depends_on_the_content_of_the_data_not_on_its_path(study, folder):
     (folder / "copy.txt").write_bytes((folder / "text.txt").read_bytes())
     (folder / "other.txt").write_text("another text. " * 40)
     here, there, other = (
@@ -204,7 +204,7 @@ def test_the_place_of_the_data_does_not_count_and_its_content_does(study, folder
     assert here == there != other
 
 
-def test_a_resolved_config_survives_being_written_as_plain_data():
+def test_a_resolved_config_is_restored_from_plain_data():
     config = resolve(SHORT)
     assert load_config(ResolvedConfig, to_data(config)) == config
 
@@ -226,6 +226,6 @@ def test_numbers_that_are_not_finite_have_no_canonical_form():
         ({"num_layers": 2, "layers": {}}, {"model.num_layers": (4, 2)}),
     ],
 )
-def test_a_difference_names_what_changed_and_nothing_else(change, expected):
+def test_a_difference_contains_exactly_the_changes(change, expected):
     changed = {**SHORT, "model": {**SHORT["model"], **change}}
     assert difference(resolve(SHORT), resolve(changed)) == expected

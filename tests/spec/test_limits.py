@@ -1,4 +1,4 @@
-"""Numbers, products and nesting that no machine could follow are refused at once, with what would be right."""
+"""Excessive numbers, products and nesting are refused quickly, with the limit."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.document import LONGEST_TEXT, MAX_VALUES
+from taetpu.spec.document import LONGEST_FILE, MAX_VALUES
 from taetpu.spec.loading import load_study
 
 SLOWEST = 10  # seconds of this process, for any of them
@@ -22,22 +22,19 @@ SIX_ARMS = (
 )
 
 ADDED = [
-    (f"grid: {{model.dim: [{MANY}], train.steps: [{MANY}], task.seq_len: [{MANY}]}}", "grid.model.dim", "1000"),
+    (f"grid: {{model.dim: [{MANY}], train.steps: [{MANY}], task.seq_len: [{MANY}]}}", "grid", "1000000000"),
     (f"grid: {CUBE}", "grid", "1000000"),
     (f"arms:\n  a: {CUBE}", "arms.a", "1000000"),
     (f"factorial: {CUBE}", "factorial", "1000000"),
     (f"tune: {CUBE}", "tune", "1000000"),
     (f"arms: {{{', '.join(f'a{i}: {{train.steps: {i + 20}}}' for i in range(600))}}}", "arms.a512.train.steps", "512"),
-    (f"arms:\n  a: {{{', '.join(f'model.layers.{i}.ffn: none' for i in range(200))}}}", "arms.a", "200"),
     (f"ladder: {{train.steps: [{STEPS}]}}\n{SIX_ARMS}", "ladder.train.steps", "512"),
     ("seeds: 1000000000000", "seeds", "10000"),
     (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
     (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MAX_VALUES)),
-    ("arms: &a {x: *a}", "arms.x", "Write the value out"),
-    ("arms:\n  a: {model.norm: " + "[" * 200_000, "", "levels"),
-    ("arms:\n  a: " + "{x: " * 100 + "1" + "}" * 100, "", "levels"),
-    (f"arms: [{'1,' * 200_000}]", "", str(MAX_VALUES)),
-    (f"# {'x' * LONGEST_TEXT}", "", str(LONGEST_TEXT)),
+    ("arms: &a {x: *a}", "arms.x", "no alias inside"),
+    ("arms:\n  a: {model.norm: " + "[" * 5000, "", "levels"),
+    (f"# {'x' * LONGEST_FILE}", "", str(LONGEST_FILE)),
 ]  # fmt: skip
 
 SETS = [
@@ -49,9 +46,7 @@ SETS = [
     ("train.eval_windows=0", "at least 1"), ("train.compute.loss_chunk=0", "at least 1"),
     ("model.layers.0:1000000000.ffn=none", "0:4"),
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
-    ("model.dim=&a [*a]", "Write the value out"), ("model.dim=" + "[" * 5000, "levels"),
-    ("model.dim=" + "[" * 5000 + "]" * 5000, "levels"),
-    (f"model.dim={{a: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}", str(MAX_VALUES)), (f"model.norm={'x' * 400_000}", "known"),
+    ("model.dim=&a [*a]", "no alias inside"), ("model.dim=" + "[" * 5000, "levels"),
 ]  # fmt: skip
 
 
@@ -65,7 +60,7 @@ def refused(study, added: str = "", sets: tuple[str, ...] = (), *replace: tuple[
 
 
 @pytest.mark.parametrize(("added", "path", "limit"), ADDED, ids=lambda value: str(value)[:30])
-def test_a_product_or_a_nesting_without_end(added: str, path: str, limit: str, study) -> None:
+def test_excessive_products_and_nesting_in_a_file_are_refused(added: str, path: str, limit: str, study) -> None:
     error = refused(study, f"{added}\n")
     assert (".".join(map(str, error.path)).startswith(path), Path(str(error.file)).name) == (True, "s.yaml")
     assert limit in f"{error.problem} {error.remedy}"
@@ -73,14 +68,14 @@ def test_a_product_or_a_nesting_without_end(added: str, path: str, limit: str, s
 
 
 @pytest.mark.parametrize(("text", "limit"), SETS, ids=lambda value: str(value)[:30])
-def test_a_number_or_a_nesting_on_the_command_line(text: str, limit: str, study) -> None:
+def test_excessive_values_of_set_options_are_refused(text: str, limit: str, study) -> None:
     error = refused(study, "", (text,))
     assert str(error.path[0]).startswith("--set ")
     assert limit in f"{error.problem} {error.remedy}"
 
 
 @pytest.mark.parametrize("epochs", ["1e300", "1e308", "1e12"])
-def test_epochs_beyond_what_steps_can_count(epochs: str, study) -> None:
+def test_too_many_epochs_are_refused(epochs: str, study) -> None:
     error = refused(study, "", (f"train.epochs={epochs}", "train.steps=none"))
     assert error.path == (f"--set train.epochs={epochs}",)
     assert "2147483647" in str(error.remedy)
@@ -93,7 +88,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
-def test_a_whole_number_written_as_a_float_is_that_number_in_every_field(study) -> None:
+def test_whole_floats_are_read_as_integers(study) -> None:
     one = study("seeds: [1e1, 2.0]\nmeasure: {looks: [2.0, 4e0]}\n", tuple(f"{path}={a}" for path, a, _ in WHOLE))
     two = study("seeds: [10, 2]\nmeasure: {looks: [2, 4]}\n", tuple(f"{path}={b}" for path, _, b in WHOLE))
     assert (one.baseline, one.seeds, one.measure) == (two.baseline, two.seeds, two.measure)
@@ -102,14 +97,7 @@ def test_a_whole_number_written_as_a_float_is_that_number_in_every_field(study) 
         study("", ("train.steps=2.5",))
 
 
-def test_a_model_of_many_layers_in_many_arms(study) -> None:
-    arms = ",".join(f"{i}e-4" for i in range(1, 31))
-    error = refused(study, f"grid: {{train.optimizer.lr: [{arms}]}}\n", (), ("num_layers: 4", "num_layers: 1000"))
-    assert (error.path, "16384" in error.problem) == (("base", "model", "num_layers"), True)
-
-
-def test_what_a_study_may_have(study) -> None:
-    """The largest of each: none of these limits stands in the way of a large study."""
+def test_large_studies_are_accepted(study) -> None:
     assert len(study("", (), ("num_layers: 4", "num_layers: 1024")).arms[0].config.model.layers) == 1024
     assert len(study(f"seeds: [{','.join(map(str, range(10_000)))}]\n").seeds) == 10_000
     values = ",".join(f"{i}e-5" for i in range(1001, 1129))
@@ -119,10 +107,10 @@ def test_what_a_study_may_have(study) -> None:
 def test_an_endless_file_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         load_study("/dev/zero")
-    assert (str(caught.value.file), str(LONGEST_TEXT) in caught.value.problem) == ("/dev/zero", True)
+    assert (str(caught.value.file), str(LONGEST_FILE) in caught.value.problem) == ("/dev/zero", True)
 
 
-def test_a_pipe() -> None:
+def test_a_study_file_may_be_a_file_descriptor() -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"study: s\r\nbase: {}\r\n")
     os.close(write_end)
@@ -130,12 +118,3 @@ def test_a_pipe() -> None:
         load_study(f"/dev/fd/{read_end}")
     os.close(read_end)
     assert "'task' is missing" in str(caught.value)
-
-
-@pytest.mark.parametrize(("version", "problem"), [("1.1", "YAML 1.1 is not supported"), ("1.3", "(1, 3)")])
-def test_files_are_read_as_yaml_1_2(version: str, problem: str, study) -> None:
-    """Version 1.1 has other rules for numbers and booleans: `1e-3` is text there, and `no` is false."""
-    error = refused(study, "", (), ("study:", f"%YAML {version}\n---\nstudy:"))
-    assert problem in error.problem
-    assert Path(str(error.file)).name == "s.yaml"
-    assert study("", (), ("study:", "%YAML 1.2\n---\nstudy:")).runs()

@@ -1,4 +1,4 @@
-"""Overrides: what they reach, that their order never matters, and that they leave everything else alone."""
+"""Overrides set their field and nothing else, in any order."""
 
 from copy import deepcopy
 from itertools import combinations
@@ -52,22 +52,22 @@ def kinds(slot, config):
         ("model.layers", {3: {"mixer": "none"}}, lambda c: kinds("ffn", c), ["swiglu"] * 4),
     ],
 )
-def test_an_override_reaches_its_place(path, value, where, expected):
+def test_an_override_sets_its_field(path, value, where, expected):
     assert where(PLAIN) != expected
     assert where(resolved({path: value})) == expected
 
 
-def test_a_layer_takes_on_what_the_arm_changes_everywhere():
+def test_a_layer_with_its_own_override_also_gets_overrides_of_the_model():
     config = resolved({"model.layers.0.mixer.num_heads": 2, "model.mixer.scale": 0.5})
     assert [(x.mixer.num_heads, x.mixer.scale) for x in config.model.layers] == [(2, 0.5), (4, 0.5), (4, 0.5), (4, 0.5)]
 
 
-def test_a_kind_is_changed_before_the_fields_that_only_it_has():
+def test_a_kind_is_changed_before_its_fields():
     config = resolved({"model.norm.bias": True, "model.norm.kind": "layer"})
     assert (config.model.norm.kind, config.model.norm.bias) == ("layer", True)
 
 
-def test_two_layers_keys_of_one_layer_keep_their_order():
+def test_two_keys_that_select_one_layer_keep_their_order():
     base = deepcopy(BASE)
     base["model"]["layers"] = {0: {"ffn": "none"}, "0:2": {"ffn": "relu"}}
     layers = load_config(RunConfig, apply_overrides(base, {"model.layers.0.mixer": "none"})).resolve().model.layers
@@ -87,7 +87,7 @@ VALUES = {
 
 
 def outcome(overrides):
-    """What overrides come to: a config, or what is wrong with them (of several overlaps any may be named)."""
+    """Return the resolved config as plain data, or the problem. If several paths overlap, any may be reported."""
     try:
         return to_data(resolved(overrides))
     except UserError as error:
@@ -96,7 +96,7 @@ def outcome(overrides):
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_the_order_of_overrides_never_matters(data):
+def test_the_order_of_overrides_has_no_effect(data):
     paths = data.draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=2, max_size=4, unique=True))
     overrides = {path: data.draw(st.sampled_from(VALUES[path])) for path in paths}
     shuffled = {path: overrides[path] for path in data.draw(st.permutations(paths))}
@@ -105,7 +105,7 @@ def test_the_order_of_overrides_never_matters(data):
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_disjoint_overrides_commute_when_applied_one_after_the_other(data):
+def test_disjoint_overrides_commute(data):
     first, second = data.draw(st.sampled_from(list(combinations(sorted(set(VALUES) - {"model.layers"}), 2))))
     # What a layer has of its own no longer follows the model, and a kind decides what fields there are.
     assume(not (first.split(".")[1] == "layers" or second.split(".")[1] == "layers"))
@@ -121,7 +121,7 @@ def test_disjoint_overrides_commute_when_applied_one_after_the_other(data):
 
 
 @given(st.sampled_from(sorted(VALUES)))
-def test_the_baseline_is_left_as_it_was(path):
+def test_overrides_do_not_modify_the_baseline(path):
     before = deepcopy(BASE)
     apply_overrides(BASE, {path: VALUES[path][0]})
     assert before == BASE
@@ -135,5 +135,5 @@ def test_the_baseline_is_left_as_it_was(path):
         ("model.layers.0", False), ("train.clip", False), ("train.sample.top_k", False),
     ],
 )  # fmt: skip
-def test_only_fields_that_hold_lists_take_one(path, expected):
+def test_takes_list_is_true_for_fields_that_are_lists(path, expected):
     assert takes_list(BASE, path) is expected

@@ -1,4 +1,4 @@
-"""How long a run is: steps or epochs."""
+"""The length of a run in steps or epochs."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_steps_do_not_depend_on_the_data():
     assert config.total_steps(None) == config.total_steps(1000) == 7
 
 
-def test_warm_up_may_take_all_steps_but_the_last():
+def test_warm_up_must_be_shorter_than_training():
     schedule = {"kind": "linear", "warmup": 9}
     assert load_config(TrainConfig, {"steps": 10, "schedule": schedule}).schedule.warmup == 9
     with pytest.raises(UserError, match="warmup=9 is not shorter than the 9 steps"):
@@ -30,11 +30,11 @@ def test_checkpoint_rules(rule):
 
 
 @pytest.mark.parametrize("rule", ["never", 0, -1, True, 1.5, None])
-def test_what_is_no_checkpoint_rule(rule):
+def test_invalid_checkpoint_rules_are_refused(rule):
     with pytest.raises(UserError, match="must be eval, log, end or a positive number of steps"):
         load_config(TrainConfig, {"steps": 7, "checkpoint": rule})
 
 
-def test_none_is_written_as_none():
+def test_the_text_none_means_none():
     config = load_config(TrainConfig, {"steps": 7, "clip": "none", "sample": "none", "eval_every": None})
     assert (config.clip, config.sample, config.eval_every) == (None, None, None)

@@ -55,7 +55,7 @@ class PreciseAfter(eqx.Module):
 def test_a_wrong_dtype_is_reported():
     found = failing(Precise())["shapes"]
     assert "for x (2, 8, 16) bfloat16 it returns (2, 8, 16) float32 in evaluation" in found.message
-    assert found.remedy == "end with .astype(x.dtype)"
+    assert found.remedy == "End with .astype(x.dtype)"
 
 
 class Noisy(Component):

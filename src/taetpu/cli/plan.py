@@ -208,7 +208,7 @@ def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print_changes(found: dict[str, Any]) -> None:
     """Print the result of `study.preview.diff_arm`."""
-    from taetpu.spec.overrides import format_brief
+    from taetpu.spec.document import format_brief
 
     typer.echo(f"{found['study']}: {found['arm']} compared with the baseline\n")
     print_table(

@@ -18,7 +18,6 @@ from taetpu.core.errors import ErrorList, UserError, suggest
 from taetpu.core.loading import load_config
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
-from taetpu.spec.origins import keep_first_per_list
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.schema import ResolvedConfig, RunConfig
@@ -101,7 +100,7 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
             with mistakes.collect():
                 contract.check_arm(arm)
         on_progress(len(study.arms), len(study.arms))
-    keep_first_per_list(mistakes).raise_all()
+    mistakes.raise_all()
     return contract.computations
 
 

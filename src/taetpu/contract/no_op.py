@@ -2,7 +2,7 @@
 
 from taetpu.contract.allowed_changes import places
 from taetpu.contract.computation import Computation
-from taetpu.spec.overrides import format_brief
+from taetpu.spec.document import format_brief
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.schema import ResolvedConfig
 

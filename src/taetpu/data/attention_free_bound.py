@@ -6,11 +6,10 @@ a question (all lengths are equally likely). A model with attention has to beat 
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
-from math import lgamma
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import bdtrc, gammaln, xlogy
 
 Joint = np.ndarray  # (seq, tokens, targets): expected count in a sequence, up to a common factor
 
@@ -95,9 +94,8 @@ def histogram_answers(n: int, symbols: int, most: int) -> Successive:
         a = np.arange(n - 1)
         step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
         rest = n - 2 - a[:, None] - a[None, :]
-        log_factorial = _log_factorial(n)
-        ways = log_factorial[n - 2] - log_factorial[a][:, None] - log_factorial[a] - log_factorial[np.maximum(rest, 0)]
-        logs = ways + _log_power(np.array(1 / symbols), n - 2 - rest) + _log_power(np.array(1 - 2 / symbols), rest)
+        ways = gammaln(n - 1) - gammaln(a + 1)[:, None] - gammaln(a + 1) - gammaln(np.maximum(rest, 0) + 1)
+        logs = ways + xlogy(n - 2 - rest, 1 / symbols) + xlogy(rest, 1 - 2 / symbols)
         step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.exp(np.where(rest >= 0, logs, -np.inf))
     return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
 
@@ -113,7 +111,7 @@ def sorted_answers(n: int, symbols: int) -> Successive:
     j = np.arange(1, n)[:, None, None]
     below = np.arange(symbols + 1)[:, None] / symbols
     above = np.arange(symbols, -1, -1)[None, :] / symbols
-    logs = _log_choose(n, j) + _log_power(below, j) + _log_power(above, n - j)
+    logs = _log_choose(n, j) + xlogy(j, below) + xlogy(n - j, above)
     corner = np.exp(np.minimum(logs, 0.0))  # logs exceed 0 only if v >= w, which is not used
     steps = np.triu(-np.diff(np.diff(corner, axis=1), axis=2), k=1)
     rest = np.maximum(single[:-1] - steps.sum(axis=2), 0.0)  # rounding errors may be negative
@@ -133,29 +131,13 @@ def sort_joint(n: int, symbols: int) -> np.ndarray:
 
 def _at_least(n: int, least: np.ndarray, symbols: int) -> np.ndarray:
     """Return P(at least `least` of n uniform symbols are <= w) for w = 0 .. V: `(len(least), V + 1)`."""
-    chance = _binomial(n, np.arange(n + 1)[:, None], np.arange(symbols + 1)[None, :] / symbols)
-    tail = np.cumsum(chance[::-1], axis=0)[::-1]
-    return np.vstack([tail, np.zeros(symbols + 1)])[least]
+    return bdtrc(least[:, None] - 1, n, np.arange(symbols + 1) / symbols)
 
 
-def _binomial(n: int, k: np.ndarray, p: float | np.ndarray) -> np.ndarray:
+def _binomial(n: int, k: np.ndarray, p: float) -> np.ndarray:
     """Return C(n, k) p^k (1 - p)^(n - k), computed in logarithms to avoid overflow and underflow."""
-    p = np.asarray(p, float)
-    return np.exp(_log_choose(n, k) + _log_power(p, k) + _log_power(1 - p, n - k))
+    return np.exp(_log_choose(n, k) + xlogy(k, p) + xlogy(n - k, 1 - p))
 
 
 def _log_choose(n: int, k: np.ndarray) -> np.ndarray:
-    log_factorial = _log_factorial(n)
-    return log_factorial[n] - log_factorial[k] - log_factorial[n - k]
-
-
-@lru_cache
-def _log_factorial(n: int) -> np.ndarray:
-    """Return log i! for i = 0 .. n."""
-    return np.array([lgamma(i + 1) for i in range(n + 1)])
-
-
-def _log_power(p: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Return log p^k with 0^0 = 1."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(k == 0, 0.0, k * np.log(p))
+    return gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)

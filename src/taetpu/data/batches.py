@@ -16,7 +16,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.config import Component, Size
-from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key
 from taetpu.data.tokenizers import Tokenizer
 
@@ -53,45 +52,26 @@ class Split:
 class Source(Protocol):
     """A prepared task."""
 
-    @property
-    def vocab_size(self) -> int:
-        """The number of different tokens."""
-        ...
-
-    @property
-    def seq_len(self) -> int:
-        """The number of tokens in a sequence."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """A SHA-256 digest of the training and evaluation tokens; part of a run's identity."""
-        ...
-
-    @property
-    def evaluated(self) -> str:
-        """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
-        ...
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Arrays that are put on the device once and shared by all runs in a pack."""
-        ...
+    vocab_size: int
+    """The number of different tokens."""
+    seq_len: int
+    """The number of tokens in a sequence."""
+    fingerprint: str
+    """A SHA-256 digest of the training and evaluation tokens; part of a run's identity."""
+    evaluated: str
+    """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
+    unit: str
+    """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
+    arrays: dict[str, np.ndarray]
+    """Arrays that are put on the device once and shared by all runs in a pack."""
 
     @property
     def num_windows(self) -> int | None:
         """The number of training windows in an epoch, or None if sequences are generated without end."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None if the tokens are not text."""
-        ...
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -103,30 +83,24 @@ class Source(Protocol):
         they contain by split the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`) and the `overlap`
         with the training split (see `data.overlap`).
         """
-        ...
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`, on the host."""
-        ...
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
         It is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
         """
-        ...
 
     def evaluation(self, split: str) -> Split | None:
         """Return the split `val` or `test`, or None if it is empty."""
-        ...
 
     def prompt(self) -> np.ndarray:
         """Return the prompt for generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
-        ...
 
     def show(self, ids: Any) -> str:
         """Return tokens as readable text."""
-        ...
 
 
 class Task(Component):
@@ -210,17 +184,6 @@ def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """
     starts = np.arange((len(stream) - 1) // seq_len) * seq_len
     return stream[starts[:, None] + np.arange(seq_len + 1)]
-
-
-def find_split(splits: Mapping[str, Split | None], name: str) -> Split | None:
-    """Return a split by name.
-
-    Raises:
-        UserError: if there is no split with this name. The error suggests the closest name.
-    """
-    if name not in splits:
-        raise UserError(f"no evaluation split {name!r}", remedy=suggest(name, splits))
-    return splits[name]
 
 
 def evaluation_split(

@@ -47,28 +47,14 @@ def join_documents(documents: Sequence[Document]) -> str:
     return SEPARATOR.join(document.text for document in documents)
 
 
-def hash_documents(documents: Sequence[Document]) -> str:
-    """Return the SHA-256 digest of the joined text in UTF-8.
-
-    For a single file without a byte order mark, it is the output of `sha256sum`.
-    """
-    return hashlib.sha256(join_documents(documents).encode()).hexdigest()
-
-
 def python_docs() -> list[Document]:
     """Return the topics of Python's `help()`, sorted by name, without repeated paragraphs.
 
     A fifth of the paragraphs repeat other paragraphs and would leak from training into validation. For example, the
     topic on compound statements contains the topic `if`. Paragraphs are compared with whitespace collapsed.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise UserError(
-            "this Python lacks the module pydoc_data, the text of python-docs",
-            path=("source",),
-            remedy="Install the full standard library, or name a text file.",
-        ) from None
+    from pydoc_data.topics import topics
+
     known: set[str] = set()
     documents = []
     for name in sorted(topics):
@@ -89,73 +75,41 @@ def _collapse(text: str) -> str:
 def _from_disk(source: str, folder: Path) -> list[Document]:
     try:
         path = folder / Path(source).expanduser()
-    except RuntimeError as error:  # `~` of an unknown user
-        raise _no_path(source, error) from None
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(
-            f"no file or folder {source!r} (searched for {path})",
-            path=("source",),
-            remedy=f"{_suggestion(path)}Paths are relative to the study's folder. `{PYTHON_DOCS}` needs no file.",
-        ) from None
-    except OSError as error:
-        raise _unreadable(source, error) from None
-    except ValueError as error:  # a NUL byte
-        raise _no_path(source, error) from None
-    if stat.S_ISDIR(mode):
-        return [Document(str(file.relative_to(path)), _text(file)) for file in sorted(_files(path))]
-    if stat.S_ISREG(mode):
-        return [Document(path.name, _text(path))]
+        if path.is_dir():
+            return [Document(str(file.relative_to(path)), _text(file)) for file in sorted(_files(path))]
+        if path.is_file():
+            return [Document(path.name, _text(path))]
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL byte
+        remedy = "Name a readable text file or folder."
+        raise UserError(f"cannot read {source!r}: {error}", path=("source",), remedy=remedy) from None
+    near = get_close_matches(path.name, [PYTHON_DOCS, *(entry.name for entry in path.parent.glob("[!.]*"))], n=1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""  # other files are not listed: the folder may be private
     raise UserError(
-        f"{path} is a {_special(mode)}; a source must be a regular file or a folder",
+        f"no file or folder {source!r} (searched for {path})",
         path=("source",),
-        remedy="Write its content to a file, and name that file.",
+        remedy=f"{hint}Paths are relative to the study's folder. `{PYTHON_DOCS}` needs no file.",
     )
-
-
-def _suggestion(path: Path) -> str:
-    """Return "Did you mean ...?" with the name most similar to a missing file's, or "".
-
-    Other files in the folder are not listed, because it may be the user's home folder.
-    """
-    try:
-        names = [entry.name for entry in path.parent.iterdir() if not entry.name.startswith(".")]
-    except OSError:
-        names = []
-    near = get_close_matches(path.name, [*names, PYTHON_DOCS], n=1, cutoff=0.6)
-    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def _files(folder: Path) -> Iterator[Path]:
     """Yield every regular file below a folder, and every link to one.
 
     Hidden files and folders, linked folders (a link may lead to a parent folder), FIFOs, sockets and devices are
-    skipped.
+    skipped. A folder or link that cannot be read raises an `OSError`.
     """
 
     def fail(error: OSError) -> NoReturn:
-        raise _unreadable(error.filename, error) from None
+        raise error
 
     for parent, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for file in (Path(parent, name) for name in names if not name.startswith(".")):
-            try:
-                regular = stat.S_ISREG(file.stat().st_mode)
-            except OSError as error:
-                raise _unreadable(file, error) from None
-            if regular:
+            if stat.S_ISREG(file.stat().st_mode):
                 yield file
 
 
 def _text(file: Path) -> str:
-    try:
-        raw = file.read_bytes()
-    except OSError as error:
-        raise _unreadable(file, error) from None
-    except MemoryError:
-        problem = f"{file} does not fit into memory: {file.stat().st_size:,} bytes"
-        raise UserError(problem, path=("source",), remedy="Use a part of it.") from None
+    raw = file.read_bytes()
     try:
         return raw.decode("utf-8-sig")  # removes a byte order mark
     except UnicodeDecodeError as error:
@@ -165,21 +119,6 @@ def _text(file: Path) -> str:
             path=("source",),
             remedy="Convert the file to UTF-8, or remove it from the folder.",
         ) from None
-
-
-def _no_path(source: str, error: Exception) -> UserError:
-    return UserError(f"{source!r} is not a path: {error}", path=("source",), remedy="Name a file or a folder.")
-
-
-def _unreadable(file: Path | str, error: OSError) -> UserError:
-    remedy = "Make it readable, remove it from the folder, or name another source."
-    return UserError(f"cannot read {file}: {error.strerror}", path=("source",), remedy=remedy)
-
-
-def _special(mode: int) -> str:
-    """Return the name of a special file's type."""
-    kinds = {stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-    return kinds.get(stat.S_IFMT(mode), "special file")
 
 
 # --- splitting -------------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Int, UInt32
 from pydantic import Field
 
 from taetpu.core.config import Size, to_data
@@ -29,21 +29,13 @@ from taetpu.core.jit import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
 from taetpu.data import attention_free_bound
-from taetpu.data.batches import Batch, Split, Task, find_split
+from taetpu.data.batches import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
 Words = UInt32[Array, " words"]
 MAX_SYMBOLS = 2**16
 MAX_EVAL = 2**24  # maximum number of tokens in an evaluation set, which is generated at once
 DECOY_CELLS = 2**26  # maximum size of a joint distribution (positions x tokens x targets): 0.5 GB
-
-
-class Sequence(NamedTuple):
-    """One generated sequence. `vmap` adds the batch axis."""
-
-    tokens: Int[Array, " seq"]
-    targets: Int[Array, " seq"]
-    weights: Float[Array, " seq"]
 
 
 def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
@@ -79,8 +71,8 @@ class SyntheticTask(Task):
         """The number of random words per sequence."""
 
     @abstractmethod
-    def draw(self, words: Words) -> Sequence:
-        """Generate a sequence from random words. The first word determines the length."""
+    def draw(self, words: Words) -> Batch:
+        """Generate one sequence, without a batch axis, from random words. The first word determines the length."""
 
     @abstractmethod
     def joint_distribution(self) -> attention_free_bound.Joint:
@@ -93,22 +85,13 @@ class SyntheticTask(Task):
 
     def prepare(self, folder: Path) -> "SyntheticSource":
         """See `Task.prepare`."""
-        if self.room < self.min_length:
+        if not self.min_length <= self.longest <= self.room:
             raise UserError(
-                f"seq_len {self.seq_len} has no room for a {self.kind} sequence of min_length {self.min_length}",
-                path=("seq_len",),
-                remedy="Raise seq_len or lower min_length.",
+                f"lengths from {self.min_length} to {self.longest} do not fit: {self.kind} with seq_len {self.seq_len} "
+                f"and {self.symbols} symbols has room for {self.room}",
+                path=("max_length" if self.max_length else "min_length",),
+                remedy=f"Choose min_length <= max_length <= {self.room}, or raise seq_len.",
             )
-        if self.longest > self.room:
-            raise UserError(
-                f"max_length {self.max_length} does not fit: {self.kind} with seq_len {self.seq_len} and "
-                f"{self.symbols} symbols has room for {self.room}",
-                path=("max_length",),
-                remedy=f"Use {self.room} or less, or omit max_length.",
-            )
-        if self.min_length > self.longest:
-            problem = f"min_length {self.min_length} is above max_length {self.longest}"
-            raise UserError(problem, path=("min_length",), remedy=f"Use {self.longest} or less.")
         if self.eval_size * self.seq_len > MAX_EVAL:
             problem = f"{self.eval_size} sequences of {self.seq_len} tokens exceed the limit of {MAX_EVAL} tokens"
             raise UserError(problem, path=("eval_size",), remedy=f"Use {max(1, MAX_EVAL // self.seq_len)} or less.")
@@ -130,12 +113,11 @@ class SyntheticTask(Task):
 class SyntheticSource:
     """A prepared synthetic task; see `batches.Source`. Its evaluation sets do not depend on any seed."""
 
-    arrays: dict[str, np.ndarray]
     num_windows: int | None = None
     tokenizer = None
 
     def __init__(self, task: SyntheticTask):
-        self.arrays = {}
+        self.arrays: dict[str, np.ndarray] = {}
         self.seq_len = task.seq_len
         self.vocab_size = len(task.names)
         self._task = task
@@ -156,7 +138,7 @@ class SyntheticSource:
 
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""
-        return find_split(self._splits, split)
+        return self._splits[split]
 
     def prompt(self) -> np.ndarray:
         """Return a validation sequence up to its first scored position or, for an encoder, its whole question."""
@@ -258,7 +240,7 @@ class AnswerTask(SyntheticTask):
         """The number of random words per sequence."""
         return 1 + self.longest
 
-    def draw(self, words: Words) -> Sequence:
+    def draw(self, words: Words) -> Batch:
         """See `SyntheticTask.draw`."""
         n, x = self.length(words[0]), uniform_below(self.symbols, words[1:])
         y = self.answer(x, n)
@@ -268,12 +250,12 @@ class AnswerTask(SyntheticTask):
         if not self.causal:
             scored = (place >= 1) & (place <= n)
             targets = jnp.where(scored, y[jnp.clip(place - 1, 0, self.longest - 1)], pad)
-            return Sequence(question[:-1], targets[:-1], scored[:-1].astype(jnp.float32))
+            return Batch(question[:-1], targets[:-1], scored[:-1].astype(jnp.float32))
         answer = y[jnp.clip(place - n - 2, 0, self.longest - 1)]
         cases = [place <= n, place == n + 1, place <= 2 * n + 1, place == 2 * n + 2]
         whole = jnp.select(cases, [question, jnp.full_like(place, sep), answer, jnp.full_like(place, eos)], pad)
         scored = (place >= n + 2) & (place <= 2 * n + 2)
-        return Sequence(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
+        return Batch(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
 
     def joint_distribution(self) -> attention_free_bound.Joint:
         """See `SyntheticTask.joint_distribution`."""
@@ -399,14 +381,14 @@ class Induction(SyntheticTask):
         """The number of random words per sequence."""
         return 1 + self.symbols
 
-    def draw(self, words: Words) -> Sequence:
+    def draw(self, words: Words) -> Batch:
         """See `SyntheticTask.draw`."""
         n, order = self.length(words[0]), jnp.argsort(words[1:])
         place = jnp.arange(self.seq_len + 1)
         bos, pad = self.special("<bos>"), self.special("<pad>")
         whole = jnp.select([place == 0, place <= 2 * n], [jnp.full_like(place, bos), order[(place - 1) % n]], pad)
         scored = (place >= n + 2) & (place <= 2 * n)
-        return Sequence(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
+        return Batch(whole[:-1], whole[1:], scored[1:].astype(jnp.float32))
 
     def joint_distribution(self) -> attention_free_bound.Joint:
         """See `SyntheticTask.joint_distribution`."""

@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
-from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, find_split, train_windows
+from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
 from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
@@ -58,12 +58,9 @@ class TextTask(Task):
             raise UserError(problem, path=("val",), remedy="Choose val + test below 1.")
         documents = corpora.read_documents(self.source, folder)
         split = self.split or ("document" if len(documents) > 1 else "order")
-        if split == "document" and len(documents) == 1:
-            problem = f"{self.source!r} is a single document, which cannot be split by document"
-            raise UserError(problem, path=("split",), remedy="Use `split: order`.")
         if split == "document" and len(corpora.group_duplicates(documents)) == 1:
-            problem = f"the {len(documents)} documents of {self.source!r} have the same text, which cannot be split"
-            raise UserError(problem, path=("source",), remedy="Name a folder of different documents, or one file.")
+            problem = f"all documents of {self.source!r} have the same text, so they cannot be split by document"
+            raise UserError(problem, path=("split",), remedy="Use `split: order`, or name a folder of other documents.")
         divide = corpora.split_by_document if split == "document" else corpora.split_in_order
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
@@ -80,7 +77,7 @@ class TextTask(Task):
                 raise _too_short(name, len(streams[name]), self.seq_len)
         facts = {
             "source": self.source,
-            "sha256": corpora.hash_documents(documents),
+            "sha256": hashlib.sha256(corpora.join_documents(documents).encode()).hexdigest(),
             "documents": len(documents),
             "characters": {name: len(text) for name, text in texts.items()},
             "bytes": {name: len(text.encode()) for name, text in texts.items()},
@@ -141,7 +138,7 @@ class TextSource:
 
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""
-        return find_split(self._splits, split)
+        return self._splits[split]
 
     def _split(self, name: str) -> Split:
         num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))

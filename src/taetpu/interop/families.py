@@ -6,7 +6,7 @@ Source: modeling_gpt2.py and modeling_llama.py in transformers for names and lay
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
@@ -55,7 +55,7 @@ class Family:
     read: Callable[[Settings], dict[str, Any]]
     needs: Mapping[str, tuple[Any, ...]]
     write: Callable[[Settings], dict[str, Any]]
-    zero_biases: bool = field(default=False)
+    zero_biases: bool = False
 
 
 def translate_choice(config: Settings, name: str, known: Mapping[str, str], default: str) -> str:

@@ -88,19 +88,19 @@ class AttentionConfig(Component):
             raise UserError(
                 f"dim={dims.dim} is not divisible by num_heads={self.num_heads}",
                 path=("num_heads",),
-                remedy=f"num_heads of {', '.join(map(str, sorted(near)))}, or set head_dim explicitly",
+                remedy=f"Use num_heads of {', '.join(map(str, sorted(near)))}, or set head_dim.",
             )
         if self.num_heads % (self.num_kv_heads or 1):
             fits = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
             raise UserError(
                 f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}",
                 path=("num_kv_heads",),
-                remedy=f"num_kv_heads of {', '.join(map(str, fits))}",
+                remedy=f"Use num_kv_heads of {', '.join(map(str, fits))}.",
             )
         beyond = [h for h in self.drop_heads if h >= self.num_heads]
         if beyond:
             raise UserError(
-                f"head {beyond[0]} does not exist", path=("drop_heads",), remedy=f"heads are 0 to {self.num_heads - 1}"
+                f"head {beyond[0]} does not exist", path=("drop_heads",), remedy=f"Use heads 0 to {self.num_heads - 1}."
             )
 
     def cache_size(self, dims: Dims) -> int:

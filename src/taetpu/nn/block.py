@@ -64,12 +64,12 @@ class LayerConfig(Config):
                     f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
                 )
             if part != "layer" and getattr(self, part).kind == "none":
-                raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy=f"{part} is none anyway")
+                raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy="Remove it from drop.")
             if part != "layer" and isinstance(self.residual, NoResidualConfig):
                 raise UserError(
                     f"dropping the {part} of a layer without a residual connection makes its output zero",
                     path=("drop",),
-                    remedy=f"{part}: none takes the branch out; drop: [layer] skips the whole layer",
+                    remedy=f"Set {part}: none to remove the branch, or drop: [layer] to skip the whole layer.",
                 )
 
     def init(self, dims: Dims, *, key: Key) -> "Block":

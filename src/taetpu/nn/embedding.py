@@ -30,7 +30,7 @@ def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
     if beyond.size:
         raise UserError(
             f"token {beyond.flat[0]} is not in the vocabulary of {vocab_size} tokens",
-            remedy=f"tokens from 0 to {vocab_size - 1}, as the model's own tokenizer gives them",
+            remedy=f"Use tokens from 0 to {vocab_size - 1}, from the model's own tokenizer.",
         )
 
 

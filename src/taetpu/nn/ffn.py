@@ -34,13 +34,13 @@ def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> 
     """
     if mult * dim > MAX_SIZE:
         problem = f"mult={mult:g} times dim={dim} is an inner size above {MAX_SIZE}"
-        raise UserError(problem, path=("mult",), remedy=f"mult of {MAX_SIZE // dim} or less")
+        raise UserError(problem, path=("mult",), remedy=f"Use mult of {MAX_SIZE // dim} or less.")
     size = hidden or round(mult * dim / multiple) * multiple
     if size == 0:
         raise UserError(
             f"mult={mult:g} times dim={dim} rounds to an inner size of 0",
             path=("mult",),
-            remedy=f"mult of {multiple / dim:g} or more, or set hidden",
+            remedy=f"Use mult of {multiple / dim:g} or more, or set hidden.",
         )
     return size
 

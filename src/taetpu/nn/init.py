@@ -34,7 +34,7 @@ class GPT2Scaled(Component):
 class FanIn(Component):
     """N(0, gain / fan_in) for projections, so that a unit-variance input gives a unit-variance output at gain 1.
 
-    LeCun et al. 1998. A weight of more than two axes says which of them are summed over (`Dims.weight`). Embedding
+    LeCun et al. 1998. A weight with more than two axes requires `in_axes` (see `Dims.weight`). Embedding
     tables have no fan-in: they are drawn N(0, gain / dim), which gives a tied output projection the variance of any
     other.
     """
@@ -46,9 +46,9 @@ class FanIn(Component):
         """Draw a weight of the given role and shape."""
         if len(shape) > 2 and role in ("in", "out"):
             raise UserError(
-                f"the fan-in of a weight of shape {shape} is not known: which of its axes are summed over is not said",
-                remedy="dims.weight(key, *shape, in_axes=..., batch_axes=...): for (heads, dim, head_dim), "
-                "in_axes=(1,) and batch_axes=(0,)",
+                f"the fan-in of a weight of shape {shape} is unknown, because in_axes is missing",
+                remedy="Call dims.weight(key, *shape, in_axes=..., batch_axes=...), e.g. with in_axes=(1,) and "
+                "batch_axes=(0,) for a shape of (heads, dim, head_dim).",
             )
         fan_in = dims.dim if role in ("embedding", "position") else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)

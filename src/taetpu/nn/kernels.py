@@ -131,7 +131,7 @@ class Kernel(eqx.Module):
         if call.drawn:
             yield "dropout on its pattern is drawn in training"
         if call.observed:
-            yield f"{' or '.join(SITES)} is looked at"
+            yield f"{' or '.join(SITES)} is read or edited"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""

@@ -42,9 +42,9 @@ class ModelConfig(Config):
     num_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
     """Number of layers."""
     mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
-    """What mixes positions in each layer."""
+    """The branch of each layer that mixes positions."""
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
-    """How the model sees the order of tokens."""
+    """The encoding of token order."""
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     """Normalisation of the residual stream."""
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
@@ -52,13 +52,13 @@ class ModelConfig(Config):
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     """How the output of a branch joins the residual stream."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
-    """What each block does to its output."""
+    """The change of each block's output."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
-    """The tables that tokens enter and leave by."""
+    """The tables that map tokens to vectors and vectors to logits."""
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
-    """The distribution that weights are drawn from."""
+    """The distribution of initial weights."""
     bias: bool = False
-    """Whether projections and layer norms have biases, unless a component says otherwise."""
+    """Whether projections and layer norms have biases, unless a component sets its own `bias`."""
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     """Probability of dropping an activation, after the embedding and after each branch."""
     layers: dict[int | str, Any] = Field(default_factory=dict)
@@ -103,7 +103,7 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
         raise UserError(
             f"no layer {text!r} in a model of {num_layers} layers",
             path=("layers", where),
-            remedy=f"0 to {num_layers - 1}, or -1 to {-num_layers} from the end, or a slice such as 0:{num_layers}",
+            remedy=f"Use 0 to {num_layers - 1}, -1 to {-num_layers} from the end, or a slice such as 0:{num_layers}.",
         )
     return found
 

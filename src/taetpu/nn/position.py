@@ -47,14 +47,14 @@ class PositionConfig(Component):
             raise UserError(
                 f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
                 path=("position",),
-                remedy=f"set model.position, or give the layer one of: {', '.join(sorted(usable))}",
+                remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}",
             )
         if not (own.acts_in_attention() or self.acts_in_attention()):
             raise UserError(
                 f"{own.kind!r} changes nothing: {self.kind} positions act on the input embeddings, "
                 f"not in layer {number}",
                 path=("position",),
-                remedy=f"set model.position to {own.kind}, or leave the layer's position out",
+                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
             )
 
     def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
@@ -99,7 +99,7 @@ class Learned(eqx.Module):
         if seq > known:  # an index beyond the table would read its last row
             raise UserError(
                 f"a sequence of {seq} tokens is longer than the table of learned positions, which has {known}",
-                remedy=f"at most {known} tokens at a time; train with a longer task.seq_len, or with rope positions",
+                remedy=f"Use at most {known} tokens, or train with a longer task.seq_len or with rope positions.",
             )
         return x + self.weight[ctx.positions].astype(x.dtype)
 
@@ -113,7 +113,7 @@ class SinusoidalConfig(PositionConfig):
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
-    """Wavelengths reach from 2 pi to 2 pi times this."""
+    """Wavelengths range from 2 pi to 2 pi times this base."""
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
@@ -142,7 +142,7 @@ class RopeConfig(PositionConfig):
     """Queries and keys rotated by position; the two halves of a head form the pairs, as in Llama. Su et al. 2021."""
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
-    """Wavelengths reach from 2 pi to 2 pi times this."""
+    """Wavelengths range from 2 pi to 2 pi times this base."""
 
     def in_attention(self, head_dim: int) -> "Rope":
         """Build the module that acts on queries and keys."""
@@ -150,7 +150,7 @@ class RopeConfig(PositionConfig):
             raise UserError(
                 f"rope rotates pairs and needs an even head_dim, got {head_dim}",
                 path=("position",),
-                remedy="another num_heads, or set head_dim explicitly",
+                remedy="Use another num_heads, or set head_dim.",
             )
         return Rope(Fixed(self.base))
 

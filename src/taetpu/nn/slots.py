@@ -150,9 +150,9 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
         none = kinds(component.slot).get("none")
         if component.slot in OPTIONAL and none is not None and isinstance(component, none):
             return None
-        remedy = "return the module"
+        remedy = "Return the module."
         if component.slot in OPTIONAL:
-            remedy += f"; `{component.slot}: none` leaves the {component.slot} out"
+            remedy += f" To remove the {component.slot}, write `{component.slot}: none`."
         raise UserError(f"{said} returns None, expected a module", remedy=remedy)
     if isinstance(module, type) or not callable(getattr(module, part.method, None)):
         found = f"the class {module.__name__}" if isinstance(module, type) else describe_value(module)
@@ -199,4 +199,4 @@ def trace_result(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
 def suggest_cast(found: Any, expected: Any) -> str:
     """Return a remedy if only the dtype is wrong, and an empty string otherwise."""
     same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
-    return f"end with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""
+    return f"End with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

@@ -8,6 +8,7 @@ import optax
 
 from taetpu.core.errors import UserError
 from taetpu.nn.lm import LM, mask_matrices
+from taetpu.nn.slots import describe_value
 
 
 def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
@@ -24,9 +25,10 @@ def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> 
         UserError: if the trees differ in structure, shape or dtype.
     """
     if jax.tree.structure(given) != jax.tree.structure(found):
-        made = "None" if found is None else f"an object of type {type(found).__name__}"
         same = type(found) is type(given)
-        raise UserError(f"{what} as {made}{' of another structure' if same else ''}", remedy=remedy, **where)
+        raise UserError(
+            f"{what} as {describe_value(found)}{' of another structure' if same else ''}", remedy=remedy, **where
+        )
     leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(found), strict=True)
     for (path, old), new in leaves:
         expected, seen = _form(old), _form(new)
@@ -53,9 +55,9 @@ def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTran
     """
     rule = optimizer.transform(lr, mask_matrices(params))
     if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
-        made = "None" if rule is None else f"an object of type {type(rule).__name__}"
-        problem = f"optimizer {optimizer.kind!r}: transform returns {made}, expected an optax.GradientTransformation"
-        raise UserError(problem, remedy="return e.g. optax.sgd(lr)", **method_location(optimizer, "transform"))
+        made, expected = describe_value(rule), "an optax.GradientTransformation"
+        problem = f"optimizer {optimizer.kind!r}: transform returns {made}, expected {expected}"
+        raise UserError(problem, remedy="Return e.g. optax.sgd(lr).", **method_location(optimizer, "transform"))
     return rule
 
 
@@ -70,8 +72,7 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
     found = rule.update(gradients, state, params)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:
-        made = "None" if found is None else f"an object of type {type(found).__name__}"
-        raise UserError(f"{who} {made} from update", remedy="Return (updates, state).", **where)
+        raise UserError(f"{who} {describe_value(found)} from update", remedy="Return (updates, state).", **where)
     updates, after = found
     check_form(f"{who} updates", params, updates, "Return updates as a tree like the parameters.", **where)
     check_form(
@@ -93,7 +94,7 @@ def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> An
     rate = schedule.lr(step, steps, peak)
     if _form(rate) != "() float32":
         problem = f"schedule {schedule.kind!r} returns {_form(rate)}, expected () float32"
-        raise UserError(problem, remedy="return one number for the step", **method_location(schedule, "lr"))
+        raise UserError(problem, remedy="Return one number for the step.", **method_location(schedule, "lr"))
     return rate
 
 

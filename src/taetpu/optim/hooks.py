@@ -59,7 +59,7 @@ class Hook(Component):
     @model_validator(mode="after")
     def _acts(self) -> "Hook":
         if not any(overrides_method(self, method) for method in METHODS):
-            raise UserError(f"hook {self.kind!r} acts nowhere", remedy=f"define one of {', '.join(METHODS)} in it")
+            raise UserError(f"hook {self.kind!r} acts nowhere", remedy=f"Define one of {', '.join(METHODS)}.")
         return self
 
 
@@ -94,9 +94,9 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
         if overrides_method(hook, method):
             new = getattr(hook, method)(value, *context, replace(now, key=named(now.key, name, method)))
             code = getattr(type(hook), method).__code__
-            what = "a number" if method == "loss" else f"the {method} that it was given, changed"
+            what = "a number" if method == "loss" else f"the given {method}, with the same structure and shapes"
             check_form(
-                f"hook {name!r} gives {method}", value, new, f"return {what}",
+                f"hook {name!r} gives {method}", value, new, f"Return {what}.",
                 path=("train", "hooks", name), file=code.co_filename, line=code.co_firstlineno,
             )  # fmt: skip
             value = new

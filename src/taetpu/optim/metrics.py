@@ -80,7 +80,7 @@ class Metric(Component):
     @model_validator(mode="after")
     def _measures(self) -> "Metric":
         if type(self).measure is Metric.measure:
-            raise UserError(f"metric {self.kind!r} measures nothing", remedy="define measure in it")
+            raise UserError(f"metric {self.kind!r} measures nothing", remedy="Define its method measure.")
         return self
 
 

@@ -3,19 +3,18 @@
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 from taetpu.core.errors import KeyPath, UserError, dotted_path
-from taetpu.spec.overrides import format_value
-from taetpu.spec.schema import LONGEST_NAME
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
+from taetpu.spec.document import format_value
+from taetpu.spec.schema import LONGEST_NAME, check_name
 
 LONGEST_LABEL = 40
-MAX_VALUES = 512  # maximum number of values in a list
 MAX_ARMS = 512
-MAX_CHANGES = 100  # maximum number of overrides of an arm
-
 
 Stage = Literal["written", "generated", "matched", "trial", "tuned"]
 """The origin of an arm: `arms` in the study file, a design, `match`, a trial of `tune`, or the result of `tune`."""
@@ -46,31 +45,76 @@ class Candidate:
 
 
 def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
-    """Raise `UserError` if the path of an override is not text, or if there are too many overrides."""
-    if len(overrides) > MAX_CHANGES:
-        raise UserError(f"too many changes: {len(overrides)}", path=place, remedy=f"Use at most {MAX_CHANGES}")
+    """Raise `UserError` if the path of an override is not text."""
     for path in overrides:
         if not isinstance(path, str):
             raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="Write e.g. model.mixer.num_heads.")
 
 
-def check_values(values: list[Any], place: KeyPath, repeated: bool = False) -> None:
-    """Raise `UserError` if a list is empty or too long, or if it repeats a value and `repeated` is False."""
-    if len(values) > MAX_VALUES:
-        raise UserError(f"too many values: {len(values)}", path=place, remedy=f"Use at most {MAX_VALUES}")
-    if not values:
-        raise UserError("an empty list of values makes no arm", path=place, remedy="List at least one value.")
-    for i, value in enumerate(() if repeated else values):
-        if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
-            raise UserError(f"{format_value(value)} is listed twice", path=(*place, i), remedy="Remove one.")
+def check_part(name: Any, overrides: Any, place: KeyPath, what: str) -> None:
+    """Raise `UserError` if a named change in the study file has an invalid name, or does not change anything.
+
+    Args:
+        name: The name.
+        overrides: The overrides.
+        place: The place of the name in the study file.
+        what: The noun for the change in error messages, such as `arm`.
+    """
+    if not isinstance(name, str):
+        raise UserError(f"{what} name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
+    check_name(name, what, place)
+    if not isinstance(overrides, Mapping) or not overrides:
+        problem = f"{what} {name!r} names no change: {format_value(overrides)!r}"
+        raise UserError(problem, path=place, remedy="Write e.g. {model.position: none}.")
+    check_paths(overrides, place)
 
 
-def check_count(lists: Iterable[Sequence[Any]], place: KeyPath) -> None:
-    """Raise `UserError` if the product of the lists has more than `MAX_ARMS` cells. The cells are not built."""
-    cells = math.prod(len(values) for values in lists)
-    if cells > MAX_ARMS:
-        remedy = f"Use at most {MAX_ARMS}: list fewer values, or change one thing per arm."
-        raise UserError(f"too many arms: {cells} combinations", path=place, remedy=remedy)
+def check_trained(path: str, place: KeyPath) -> None:
+    """Raise `UserError` if a path changes only how runs are observed or computed."""
+    section, _, rest = path.partition(".")
+    if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
+        problem = f"{path} says {says}, and changes nothing that is trained"
+        raise UserError(problem, path=place, remedy="Set it in base.")
+
+
+def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, crossed: bool = True) -> None:
+    """Check lists of values by path.
+
+    Args:
+        lists: The lists.
+        place: The place of `lists` in the study file.
+        most: The maximum number of combinations of values. The combinations are not built.
+        crossed: Whether all combinations are used, so that no list may contain a value twice.
+
+    Raises:
+        UserError: If a path is not text, a list is empty or not a list, a value is listed twice, or there are too many
+            combinations.
+    """
+    check_paths(lists, place)
+    for path, values in lists.items():
+        if not isinstance(values, list):
+            shown = format_value(values)
+            raise UserError(f"{shown} is not a list of values", path=(*place, path), remedy=f"Write [{shown}, ...].")
+        if not values:
+            raise UserError("the list has no values", path=(*place, path), remedy="List at least one value.")
+    if not crossed:
+        return
+    cells = math.prod(len(values) for values in lists.values())
+    if cells > most:
+        remedy = f"Use at most {most}: list fewer values, or change one thing per arm."
+        raise UserError(f"too many combinations: {cells}", path=place, remedy=remedy)
+    for path, values in lists.items():
+        for i, value in enumerate(values):
+            if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
+                raise UserError(f"{format_value(value)} is listed twice", path=(*place, path, i), remedy="Remove one.")
+
+
+def cells_of(lists: Mapping[str, list[Any]], place: KeyPath) -> Iterator[tuple[dict[str, Any], dict[str, KeyPath]]]:
+    """Yield the values of each combination of listed values, and their places in the study file, by path."""
+    for cell in product(*(enumerate(values) for values in lists.values())):
+        chosen = dict(zip(lists, cell, strict=True))
+        places: dict[str, KeyPath] = {path: (*place, path, number) for path, (number, _) in chosen.items()}
+        yield {path: value for path, (_, value) in chosen.items()}, places
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,24 @@
 """Settings that control how numbers are computed. They change results only by rounding."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import PositiveInt, field_validator
+from pydantic import BeforeValidator, PositiveInt
 from pydantic_core import PydanticCustomError
 
 from taetpu.core.config import Config
+
+
+def word_or_count(*words: str | None, unit: str) -> BeforeValidator:
+    """Return the validator of a field whose value is one of `words` or a positive number of `unit`."""
+    names = ", ".join("none" if word is None else word for word in words)
+
+    def check(value: Any) -> Any:
+        if value in words or (type(value) is int and value > 0):
+            return value
+        remedy = f"Use {names}, or a number of {unit} of at least 1."
+        raise PydanticCustomError("rule", f"must be {names} or a positive number of {unit}", {"remedy": remedy})
+
+    return BeforeValidator(check)
 
 
 class MeshConfig(Config):
@@ -30,15 +43,7 @@ class ComputeConfig(Config):
     """What the backward pass recomputes of a layer instead of storing it: nothing (`none`), all but the projections
     (`dots`), or everything (`full`).
     """
-    loss_chunk: int | Literal["auto"] | None = "auto"
+    loss_chunk: Annotated[int | Literal["auto"] | None, word_or_count("auto", None, unit="tokens")] = "auto"
     """Tokens whose logits are in memory at once; `none` for all."""
     mesh: Literal["auto"] | MeshConfig = "auto"
     """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto` shards only a run that does not fit one device."""
-
-    @field_validator("loss_chunk", mode="before")
-    @classmethod
-    def _tokens(cls, value: Any) -> Any:
-        if value in ("auto", None) or (type(value) is int and value > 0):
-            return value
-        remedy = "Use auto, none, or a number of tokens of at least 1."
-        raise PydanticCustomError("rule", "must be auto, none or a positive number of tokens", {"remedy": remedy})

@@ -12,12 +12,22 @@ from typing import Any
 
 from taetpu.core.errors import KeyPath, UserError, dotted_path
 from taetpu.core.loading import load_config
-from taetpu.spec.candidates import Candidate, bounded, cell_name, check_paths, check_values, label, short_paths
+from taetpu.spec.candidates import (
+    Candidate,
+    bounded,
+    cell_name,
+    check_lists,
+    check_part,
+    check_paths,
+    label,
+    short_paths,
+)
+from taetpu.spec.document import format_value
 from taetpu.spec.fractional_factorial import Fraction, build_fraction
-from taetpu.spec.overrides import apply_overrides, format_value
-from taetpu.spec.schema import BASELINE, RunConfig, StudySpec, check_name
+from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.schema import BASELINE, RunConfig, StudySpec
 
-FRACTIONS = {"1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
+FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
 MAX_CELLS, MAX_FACTORS = 256, 10
 
 
@@ -32,7 +42,7 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
         places: dict[str, KeyPath] = {}
         for name, overrides in parts.items():
             place = (kind, name)
-            _check_part(name, overrides, place)
+            check_part(name, overrides, place, "part")
             for path in overrides:
                 if path in together:
                     raise UserError(f"two parts change {path}", path=(*place, path), remedy="Merge them into one part.")
@@ -43,18 +53,6 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
         if len(parts) > 1:
             yield Candidate(f"{word}-all", together, places, stage="generated",
                             role={"design": kind, "part": None})  # fmt: skip
-
-
-def _check_part(name: Any, overrides: Any, place: KeyPath, what: str = "part") -> None:
-    if not isinstance(name, str):
-        raise UserError(f"the name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
-    check_name(name, what, place)
-    if name.casefold() == "all":
-        raise UserError(f"the name {name!r} is taken by all parts together", path=place, remedy="Rename it.")
-    if not isinstance(overrides, Mapping) or not overrides:
-        problem = f"{what} {name!r} names no change: {format_value(overrides)!r}"
-        raise UserError(problem, path=place, remedy="Write e.g. {model.position: none}.")
-    check_paths(overrides, place)
 
 
 # --- factorial -------------------------------------------------------------------------------------------------------
@@ -110,19 +108,14 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
     names = {name: name for name in written} | short_paths([name for name in written if "." in name])
     found: dict[str, Factor] = {}
-    changed: dict[str, str] = {}
+    changed = set[str]()
     for key, value in written.items():
         factor, place = _factor(names[key], key, value, base), ("factorial", key)
         if factor.name in found:
             raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one.")
-        for path in factor.levels[1][1]:
-            if path in changed:
-                raise UserError(
-                    f"factors {changed[path]!r} and {factor.name!r} both change {path}",
-                    path=place,
-                    remedy="Merge them into one factor.",
-                )
-            changed[path] = factor.name
+        if twice := changed & factor.levels[1][1].keys():
+            raise UserError(f"two factors change {min(twice)}", path=place, remedy="Merge them into one factor.")
+        changed |= factor.levels[1][1].keys()
         found[factor.name] = factor
     return found
 
@@ -130,21 +123,13 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
 def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
     place = ("factorial", written)
     if isinstance(value, Mapping) and "." not in written:
-        _check_part(written, value, place, "factor")
+        check_part(written, value, place, "factor")
         return Factor(name, written, [("", {}), (name, dict(value))])
-    if not isinstance(value, list):
-        shown = format_value(value)
-        remedy = f"Write [{shown}, ...], or a name with its changes, e.g. new-{name}: {{{written}: {shown}}}."
-        raise UserError(f"{shown} is not a list of levels", path=place, remedy=remedy)
-    check_values(value, place)
+    check_lists({written: value}, ("factorial",))
     same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
-        few = (
-            f"{format_value(value)} is a single level"
-            if same
-            else f"none of the levels {format_value(value)} is the baseline's"
-        )
-        raise UserError(few, path=place, remedy="List the baseline's value and the values to compare it with.")
+        problem = f"the levels {format_value(value)} are not the baseline's level and at least one other"
+        raise UserError(problem, path=place, remedy="List the baseline's value and the values to compare it with.")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
 
@@ -156,13 +141,12 @@ def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: 
         UserError: If an override is invalid. The error's path is the place of that override.
     """
     try:
-        return (
-            load_config(RunConfig, apply_overrides(base, overrides)).resolve() == load_config(RunConfig, base).resolve()
-        )
+        own, changed = (load_config(RunConfig, data).resolve() for data in (base, apply_overrides(base, overrides)))
     except UserError as error:
         there = f"{dotted_path(error.path)}."
         place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
         raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
+    return own == changed
 
 
 def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
@@ -172,20 +156,16 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
         UserError: If there are too many cells, the fraction is not supported, or a fraction is requested for too few
             factors or for a factor that does not have two levels.
     """
-    asked, names, path = spec.factorial.get("fraction", 1), tuple(factors), ("factorial", "fraction")
+    asked, names, path = str(spec.factorial.get("fraction", 1)), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
-    if type(asked) in (int, str) and asked in (1, "1"):  # `true` equals 1
+    if asked not in FRACTIONS:
+        raise UserError(f"{asked} is not a supported fraction", path=path, remedy=f"Use {', '.join(FRACTIONS)}.")
+    if FRACTIONS[asked] == 0:
         if math.prod(sizes) > MAX_CELLS:
-            remedy = f"Use at most {MAX_CELLS} cells, or fraction: {' or '.join(FRACTIONS)} of factors with two levels."
+            remedy = f"Use at most {MAX_CELLS} cells, or a fraction of factors with two levels, e.g. fraction: 1/2."
             raise UserError(f"{math.prod(sizes)} cells are too many", path=("factorial",), remedy=remedy)
         cells = product(*map(range, sizes))
         return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
-    if not isinstance(asked, str) or asked not in FRACTIONS:
-        raise UserError(
-            f"{format_value(asked)} is not a supported fraction",
-            path=path,
-            remedy=f"Use {', '.join(['1', *FRACTIONS])}.",
-        )
     for name, size in zip(names, sizes, strict=True):
         if size != 2:
             problem = f"a fraction requires factors of two levels, and {name} has {size}"
@@ -247,12 +227,8 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
         UserError: If the settings do not have lists of equal length, there are fewer than two rungs, two rungs are
             equal, or no rung is the baseline's scale.
     """
-    check_paths(spec.ladder, ("ladder",))
+    check_lists(spec.ladder, ("ladder",), crossed=False)
     for path, values in spec.ladder.items():
-        if not isinstance(values, list):
-            remedy = f"Write [{format_value(values)}, ...]."
-            raise UserError(f"{format_value(values)} is not a list of values", path=("ladder", path), remedy=remedy)
-        check_values(values, ("ladder", path), repeated=True)
         first = next(iter(spec.ladder))
         if len(values) != len(spec.ladder[first]):
             problem = f"{path} has {len(values)} values, and {first} has {len(spec.ladder[first])}"
@@ -266,9 +242,7 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
             raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="Remove one.")
         found.append(Rung(name, number, {} if own else changes))
     if found and (len(found) < 2 or all(rung.changes for rung in found)):
-        problem = (
-            "a ladder needs at least two rungs" if len(found) < 2 else "no rung of the ladder is the baseline's scale"
-        )
+        problem = "the rungs of the ladder are not the baseline's scale and at least one other"
         raise UserError(problem, path=("ladder",), remedy="List the baseline's value and the other scales.")
     return found
 

@@ -1,8 +1,6 @@
 """The sample of the validation split that is used for evaluations during training. All runs of a study share it."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from taetpu.core.errors import UserError
 from taetpu.data.batches import Source
@@ -57,16 +55,6 @@ class Sample:
         if affordable > train.batch_size:
             affordable -= affordable % train.batch_size
         return cls("auto", min(max(1, affordable), total), total)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "Sample":
-        """Return the sample from the plain data that a study's folder stores. This is the inverse of `frozen`."""
-        return cls(**data)
-
-    @property
-    def frozen(self) -> dict[str, Any]:
-        """The plain data that a study's folder stores for the sample."""
-        return asdict(self)
 
     def size_within(self, total: int) -> int:
         """Return the sample size for an arm whose split has `total` windows.

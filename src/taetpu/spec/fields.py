@@ -1,6 +1,5 @@
 """The fields of a study file by path, such as `train.schedule` and `model.mixer.num_heads`."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from taetpu.core.config import Config, config_class_of, slot_of
@@ -71,18 +70,6 @@ def find_fields(path: str) -> list[Place]:
 def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
     """Return the fields of a config class."""
     return [Place(cls, name, kind) for name in cls.model_fields]
-
-
-def walk_fields(cls: type[Config] = StudySpec, prefix: str = "") -> Iterator[tuple[str, Place]]:
-    """Yield the path and the field for all fields of a study file, including the fields of all registered kinds."""
-    for place in list_fields(cls):
-        path = f"{prefix}{place.name}"
-        yield path, place
-        if place.section is not None:
-            yield from walk_fields(place.section, f"{path}.")
-        mark = slot_of(cls, place.name)
-        for kind, filling in kinds(mark.name).items() if mark else ():
-            yield from walk_fields(filling, f"{path}.{kind}." if mark and mark.many else f"{path}.")
 
 
 def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:

@@ -8,8 +8,8 @@ from taetpu.core.identity import identity, without_defaults
 from taetpu.spec.schema import ResolvedConfig
 
 
-def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
-    """Return the identity of a run: 16 hexadecimal digits.
+def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> list[str]:
+    """Return the identity of the run with each seed: 16 hexadecimal digits.
 
     The digits are from the sha256 of the config, the seed, the task's fingerprint and the sources of plug-ins. Fields
     at their default value are left out, so that identities do not change if a later version adds fields. The kind of a
@@ -17,11 +17,6 @@ def run_id(config: ResolvedConfig, seed: int, fingerprint: str) -> str:
     because the fingerprint covers the content of the data. Fields that change only how a run is observed or computed
     (`core.identity.FIELDS_OUTSIDE_IDENTITY`) are left out too.
     """
-    return run_ids(config, [seed], fingerprint)[0]
-
-
-def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> list[str]:
-    """Return the identity of the run with each seed (see `run_id`)."""
     entering, plugins = without_defaults(to_data(config), fields_at_default(config)), plugin_sources(config)
     return [identity(entering, seed, fingerprint, plugins) for seed in seeds]
 

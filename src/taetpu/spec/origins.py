@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taetpu.core.errors import ErrorList, KeyPath, UserError
-from taetpu.core.loading import normalize_value
+from taetpu.core.errors import KeyPath, UserError
 from taetpu.nn.lm import select_layers
 from taetpu.spec.document import Document
 from taetpu.spec.schema import BASELINE
@@ -25,7 +24,7 @@ class Origins:
     arm: str
     places: Mapping[str, KeyPath] = field(default_factory=dict)
 
-    def explain(self, error: UserError, num_layers: Any = 0) -> UserError:
+    def explain(self, error: UserError, num_layers: int = 0) -> UserError:
         """Return an error with the file, line and path of its cause in the study file.
 
         If no override contains the error's path, the cause is the baseline's setting in the study file for the
@@ -36,11 +35,9 @@ class Origins:
             error: An error whose path is a path in the resolved config or starts with an override.
             num_layers: The number of layers, to which negative layer numbers are relative.
         """
-        number = normalize_value(num_layers, integers=True)
-        layers = number if type(number) is int else 0
 
         def moved(one: UserError) -> UserError:
-            there = self._place(one.path, layers)
+            there = self._place(one.path, num_layers)
             return UserError(one.problem, path=there, file=one.file, line=one.line, remedy=one.remedy)
 
         return self.document.locate(error.map(moved))
@@ -97,11 +94,3 @@ def _selects(where: Any, layer: Any, num_layers: int) -> bool:
         return layer in select_layers(where, num_layers)
     except UserError:
         return False
-
-
-def keep_first_per_list(mistakes: ErrorList) -> ErrorList:
-    """Return the mistakes with only the first mistake for each list of values."""
-    first: dict[KeyPath, UserError] = {}
-    for mistake in mistakes:
-        first.setdefault(mistake.path[: 2 if mistake.path[:1] == ("grid",) else 3], mistake)
-    return ErrorList(first.values())

@@ -18,6 +18,7 @@ from taetpu.core.loading import build_component, load_config, parse_entries
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, select_layers
+from taetpu.spec.document import format_value
 from taetpu.spec.schema import RunConfig
 
 Parts = tuple[str | int, ...]
@@ -43,43 +44,29 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
             sets. All errors are raised together. The path of an error in an override starts with the override. The
             path of an error in the baseline is a path in the config.
     """
-    mistakes = ErrorList()
-    new = apply_valid(data, overrides, mistakes)
+    new, mistakes = deepcopy(dict(data)), ErrorList()
+    twice = _overlapping([(tuple(path.split(".")), path) for path in overrides], mistakes)
+    for path in sorted(overrides.keys() - twice, key=_kinds_first):
+        if not _layered(path):
+            with mistakes.collect():
+                _write(new, path, overrides[path])
+    if layered := {path: overrides[path] for path in overrides.keys() - twice if _layered(path)}:
+        with mistakes.collect():
+            _write_layers(new, layered, mistakes)
     mistakes.raise_all()
-    return new
-
-
-def apply_valid(data: Mapping[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> dict[str, Any]:
-    """Return a copy of a baseline's data with the valid overrides applied.
-
-    Args:
-        data: The baseline's data.
-        overrides: The overrides by path.
-        mistakes: A list to which the errors in invalid overrides are added.
-    """
-    new = deepcopy(dict(data))
-    twice = _overlapping(((tuple(path.split(".")), path) for path in overrides), mistakes)
-    wide = [path for path in overrides if not _layered(path) and path not in twice]
-    layered = [path for path in overrides if _layered(path) and path not in twice]
-    for path in sorted(wide, key=_kinds_first):
-        with mistakes.collect():
-            _write(new, path, overrides[path])
-    if layered:
-        with mistakes.collect():
-            _write_layers(new, {path: overrides[path] for path in layered}, mistakes)
     return new
 
 
 def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> None:
     """Write overrides of single layers to `data`. Raise `UserError` if the number of layers is invalid."""
     num_layers = _num_layers(data)
-    targets: dict[str, list[Parts]] = {}
+    targets: list[tuple[Parts, str]] = []
     for path in overrides:
         with mistakes.collect():
-            targets[path] = _concrete(path, num_layers)
-    twice = _overlapping(((parts, path) for path, found in targets.items() for parts in found), mistakes)
+            targets += [(parts, path) for parts in _concrete(path, num_layers)]
+    twice = _overlapping(targets, mistakes)
     _spread_layers(data["model"], num_layers)
-    for path in sorted(targets.keys() - twice, key=_kinds_first):
+    for path in sorted({path for _, path in targets} - twice, key=_kinds_first):
         with mistakes.collect():
             _write(data, path, overrides[path], num_layers)
 
@@ -230,9 +217,6 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             raise _unknown(cls, name, done, path)
         mark, inner = slot_of(cls, name), config_class_of(cls, name)
         if not parts:
-            if mark is None and inner is not None and cls.model_fields[name].is_required():
-                example = f"{path}.{next(iter(inner.model_fields))}"
-                raise UserError(f"{path} is a section of settings", path=(path,), remedy=f"Set one, e.g. {example}.")
             return Spot(cls, data, name)
         done = (*done, name)
         if mark is not None and mark.many:
@@ -279,56 +263,31 @@ def _with_fields(slot: str, value: Any, at: KeyPath) -> dict[str, Any]:
 
 
 def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> UserError:
-    fields = list(cls.model_fields)
+    owner, remedy = dotted_path(done) or "the baseline", suggest(name, cls.model_fields)
     if issubclass(cls, Component):
-        owner = f"{dotted_path(done)} (kind {cls.kind})"
         having = [kind for kind, other in kinds(cls.slot).items() if name in other.model_fields]
         if having:
-            slot = f"{dotted_path(done)}: {{kind: {having[0]}, {name}: ...}}"
+            slot = f"{owner}: {{kind: {having[0]}, {name}: ...}}"
             remedy = f"{', '.join(having)} has it. Write the whole slot: {slot}"
-        else:
-            remedy = suggest(name, [*fields, "kind"])
-        return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
-    remedy = suggest(name, fields)
-    for section in () if done else ("model", "train"):
-        inner = config_class_of(cls, section)
-        if inner is not None and name in inner.model_fields:
-            remedy = f"Did you mean {section}.{path}? Use one of: {', '.join(fields)}."
-    owner = dotted_path(done) or "the baseline"
+        owner += f" (kind {cls.kind})"
+    elif cls is RunConfig:
+        for section in ("model", "train"):
+            inner = config_class_of(cls, section)
+            if inner is not None and name in inner.model_fields:
+                remedy = f"Did you mean {section}.{path}?"
     return UserError(f"{path!r} matches nothing: {owner} has no field {name!r}", path=(path,), remedy=remedy)
 
 
 def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> set[str]:
-    """Return the paths that overlap an earlier path, and add an error for each of them to `mistakes`."""
+    """Return the paths that overlap another path, and add an error for each of them to `mistakes`."""
     twice = set[str]()
-    whole: dict[Parts, str] = {}
-    below: dict[Parts, tuple[Parts, str]] = {}  # the last target below each prefix of a target
-    for parts, path in targets:
-        above = (parts[:n] for n in range(1, len(parts) + 1))
-        found = next(((other, whole[other]) for other in above if other in whole), below.get(parts))
-        if found is not None:
-            other, earlier = found
+    around: tuple[Parts, str] = ((), "")
+    for parts, path in sorted(targets):  # in this order, a target directly precedes the targets below it
+        if around[0] and parts[: len(around[0])] == around[0]:
             if path not in twice:
-                problem = f"{path!r} overlaps {earlier!r}: both set {dotted_path(max(parts, other, key=len))}"
+                problem = f"{path!r} overlaps {around[1]!r}: both set {dotted_path(parts)}"
                 mistakes.append(UserError(problem, path=(path,), remedy="Keep one of them."))
             twice.add(path)
-            continue
-        whole[parts] = path
-        below |= {parts[:n]: (parts, path) for n in range(1, len(parts))}
+        else:
+            around = parts, path
     return twice
-
-
-def format_brief(value: Any) -> str:
-    """Format a value on one line. A component is formatted as its kind, without its fields."""
-    return str(value["kind"]) if isinstance(value, Mapping) and "kind" in value else format_value(value)
-
-
-def format_value(value: Any) -> str:
-    """Format a value on one line, in the notation of a study file."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {format_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(format_value(v) for v in value) + "]"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "none" if value is None else str(value)

@@ -1,8 +1,7 @@
 """A loaded study: its resolved arms, its runs, and the data that is frozen in its folder."""
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,15 @@ from taetpu.core.loading import load_config
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.data.batches import Source
 from taetpu.spec.candidates import Stage
-from taetpu.spec.document import Document, parse_value
+from taetpu.spec.document import Document, format_brief, format_value
 from taetpu.spec.evaluation import Sample
 from taetpu.spec.identity import SCHEMA, plugin_sources, run_ids
-from taetpu.spec.origins import Origins, keep_first_per_list
-from taetpu.spec.overrides import apply_overrides, format_brief, format_value
+from taetpu.spec.origins import Origins
+from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 
 Diff = dict[str, tuple[Any, Any]]
-MAX_SETS = 5  # maximum number of `--set` options that a remedy names
-READ = ("rows", "batch", "evaluation", "prompt", "show")  # the methods of a prepared task
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
@@ -122,12 +119,7 @@ class Sources:
         if key not in self._known:
             task = config.task
             with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
-                prepared = task.prepare(self.folder)
-            if missing := [name for name in READ if not callable(getattr(prepared, name, None))]:
-                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
-                problem = f"{made}, which has no method {missing[0]}"
-                raise UserError(problem, remedy="Return a data.batches.Source.")
-            self._known[key] = prepared
+                self._known[key] = task.prepare(self.folder)
         return self._known[key]
 
 
@@ -179,11 +171,8 @@ class Study:
 
     def against(self, arm: Arm) -> Arm:
         """Return the baseline that an arm is compared with. In a ladder, each scale has a separate baseline."""
-        return self._by_name[arm.role.get("against", self.arms[0].name)]
-
-    @cached_property
-    def _by_name(self) -> dict[str, Arm]:
-        return {arm.name: arm for arm in self.arms}
+        name = arm.role.get("against", self.arms[0].name)
+        return next(other for other in self.arms if other.name == name)
 
     def runs(self) -> list[RunSpec]:
         """Return the runs of all arms with all seeds, arm by arm.
@@ -202,7 +191,7 @@ class Study:
         for arm in self.arms[1:]:
             with mistakes.collect():
                 found += self._runs_of(arm)
-        keep_first_per_list(mistakes).raise_all()
+        mistakes.raise_all()
         return tuple(found)
 
     def _runs_of(self, arm: Arm) -> list[RunSpec]:
@@ -227,20 +216,11 @@ class Study:
             problem = f"arm {arm.name!r} has other tokens than the baseline, so {what} per token cannot be compared"
             remedy = f"Set measure: {{primary: {split}/bits_per_byte}}."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
-        if what == "bits_per_byte":
-            self._check_bytes(arm, *(getattr(of.evaluation(split), "num_bytes", None) for of in (source, baseline)))
-
-    def _check_bytes(self, arm: Arm, own: int | None, baseline: int | None) -> None:
-        """Raise `UserError` unless an arm and its baseline are evaluated on the same number of bytes."""
-        if own is not None and own == baseline:
-            return
-        if own is None:
-            why = "its tokenizer does not encode all characters of the evaluation text"
-        else:
-            why = f"its evaluation text has {own} bytes, the baseline's {baseline}"
-        problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: {why}"
-        remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
-        raise arm.explain(UserError(problem, path=("task",), remedy=remedy))
+        if what == "bits_per_byte" and None in [of.evaluation(split).num_bytes for of in (source, baseline)]:
+            problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: its tokenizer or the baseline's "
+            problem += "does not encode all characters of the evaluation text"
+            remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
+            raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
 
     def source(self, arm: Arm) -> Source:
         """Return an arm's prepared task.
@@ -297,7 +277,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
-        "evaluation": Sample.from_config(study.arms[0].config, study.source(study.arms[0])).frozen,
+        "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
     }
 
 
@@ -319,18 +299,19 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     new, known = frozen_data(study), _with_defaults(stored)
     for part, what in FIXED.items():
         for path, (before, after) in _changes(known.get(part), new[part], (part,)):
-            if not _is_free(path):
-                change = (
-                    "" if part == "data" else f": {path} was {format_brief(before)}, and is {format_brief(after)} now"
+            if part == "data":
+                raise _frozen_error(study, f"{what} differs from study {study.name!r} in this folder", "base.task")
+            if not any(f"{path}.".startswith(f"{free}.") for free in FREE):
+                problem = (
+                    f"{what} differs from study {study.name!r} in this folder: "
+                    f"{path} was {format_brief(before)}, and is {format_brief(after)} now"
                 )
-                problem = f"{what} differs from study {study.name!r} in this folder{change}"
-                raise _frozen_error(study, problem, path, _restoring_options(stored, study) if part == "base" else "")
+                raise _frozen_error(study, problem, path)
     sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
     asked, windows = new["evaluation"]["asked"], new["evaluation"]["windows"]
     if asked != sample["asked"] and windows != sample["windows"]:
         problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
-        remedy = _restoring_options(stored, study) or f"Set eval_windows: {sample['asked']}. "
-        raise _frozen_error(study, problem, "base.train.eval_windows", remedy)
+        raise _frozen_error(study, problem, "base.train.eval_windows")
     for arm in study.arms:
         before = stored["arms"].get(arm.name)
         if before is not None and not _same_arm(before, arm, study):
@@ -339,7 +320,7 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 study,
                 f"arm {arm.name!r} was {format_value(before)} when it was first run, and is {now} now",
                 f"arms.{arm.name}",
-                "Give the changed arm another name. ",
+                "Give the changed arm another name.",
             )
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
@@ -376,45 +357,11 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _restoring_options(stored: Mapping[str, Any], study: Study) -> str:
-    """Return the start of a remedy that restores the stored baseline with `--set`; empty if this is impossible."""
-    sample = stored.get("evaluation", {"asked": None, "windows": 0, "total": 1})
-    wanted, asked = _with_defaults(stored)["base"], sample["asked"]
-    if isinstance(asked, int) and sample["windows"] == sample["total"]:
-        asked = "all"
-    written = study.document.data["base"]
-    try:
-        own = to_data(load_config(RunConfig, written))
-        changed = [(path, before) for path, (before, _) in _changes(wanted, own, ()) if not _is_free(f"base.{path}")]
-        if asked is not None and asked != own["train"]["eval_windows"]:
-            changed.append(("train.eval_windows", asked))
-        sets = {path: parse_value(format_value(before)) for path, before in changed}
-        left = _changes(wanted, to_data(load_config(RunConfig, apply_overrides(written, sets))), ())
-    except UserError:
-        return ""
-    if len(sets) > MAX_SETS or any(not _is_free(f"base.{path}") for path, _ in left):
-        return ""
-    if not sets:
-        return "To continue the stored study, run without --set. "
-    options = " ".join(f"--set {shlex.quote(f'{path}={format_value(value)}')}" for path, value in sets.items())
-    return f"To continue the stored study, run with {options}. "
-
-
-def _is_free(path: str) -> bool:
-    """Return whether the value at a path in the stored data may change."""
-    return any(path == free or path.startswith(f"{free}.") for free in FREE)
-
-
-def _frozen_error(study: Study, problem: str, path: str, remedy: str = "") -> UserError:
+def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:
     first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
-    error = UserError(
-        problem, path=tuple(rest), remedy=f"{remedy}To start a new one, use another study name or --root."
-    )
-    if first == "base":
-        return study.arms[0].explain(error)
-    if first == "data":
-        return study.arms[0].explain(UserError(problem, path=("task",), remedy=error.remedy))
-    return study.document.locate(error.within(first))
+    remedy = f"{remedy} To start a new study, use another study name or --root."
+    error = UserError(problem, path=tuple(rest), remedy=remedy)
+    return study.arms[0].explain(error) if first == "base" else study.document.locate(error.within(first))
 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:

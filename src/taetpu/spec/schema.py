@@ -1,16 +1,16 @@
 """The schema of study files and the resolved config of a run."""
 
 import re
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.errors import KeyPath, UserError
-from taetpu.core.loading import load_config, normalize_value
+from taetpu.core.loading import normalize_value
 from taetpu.nn.lm import LMConfig, ModelConfig
+from taetpu.spec.document import format_value
 from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
@@ -20,9 +20,7 @@ MAX_SEED = 2**31 - 1
 LONGEST_NAME = 100
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
 
-NOT_YET = ("tasks",)
-
-# Example values for the keys whose values are mappings, for error messages.
+# Example values for the keys whose values are mappings, for the catalog.
 EXAMPLES = {
     "base": "{task: ..., model: ..., train: ...}",
     "arms": "{nope: {model.position: none}}",
@@ -33,7 +31,6 @@ EXAMPLES = {
     "ladder": "{model.dim: [32, 64]}",
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
 }
-EMPTY = {"ladder": "has no rung", "tune": "tunes nothing"}
 
 Matching = Literal["steps", "flops", "params", "time"]
 
@@ -76,15 +73,10 @@ class ResolvedConfig(Config):
         for i, layer in enumerate(self.model.layers):
             causal = getattr(layer.mixer, "causal", self.task.causal)
             if causal != self.task.causal:
-                reason = (
-                    "a position would read the tokens that it predicts"
-                    if self.task.causal
-                    else "a position would not read the whole question"
-                )
                 raise UserError(
-                    f"causal={_yes(causal)} does not fit task {self.task.kind!r}: {reason}",
+                    f"causal={format_value(causal)} does not fit task {self.task.kind!r}",
                     path=("model", "layers", i, "mixer", "causal"),
-                    remedy=f"Set causal: {_yes(self.task.causal)}.",
+                    remedy=f"Set causal: {format_value(self.task.causal)}.",
                 )
 
     def metrics(self) -> list[str]:
@@ -166,35 +158,20 @@ class StudySpec(Config):
     def _one_or_several(cls, value: Any) -> Any:
         return value if isinstance(value, list | tuple) else (value,)
 
-    @field_validator("seeds", mode="before")
-    @classmethod
-    def _whole_seeds(cls, value: Any) -> Any:
-        return normalize_value(value, integers=True)
-
     @field_validator(
         "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
     )
     @classmethod
-    def _mapping(cls, value: Any, info: ValidationInfo) -> Any:
-        name = str(info.field_name)
-        if value is None:  # a key without a value, for example with only comments after it
-            return {}
-        if not isinstance(value, dict):
-            given = list(value) if isinstance(value, tuple) else value  # a list, as in YAML
-            problem = f"{given!r} is not allowed: must be a mapping, each line a name, a colon and a value"
-            raise UserError(problem, path=(name,), remedy=f"Write e.g. {name}: {EXAMPLES[name]}")
-        if not value and name not in ("base", "arms"):
-            problem = f"an empty {name} {EMPTY.get(name, 'makes no arm')}"
-            raise UserError(problem, path=(name,), remedy=f"Write e.g. {name}: {EXAMPLES[name]}")
-        return value
+    def _empty_section(cls, value: Any) -> Any:
+        return {} if value is None else value  # a key without a value, for example with only comments after it
 
     @model_validator(mode="after")
     def _fits(self) -> "StudySpec":
         check_name(self.study, "study", ("study",))
-        self.check_looks(len(self.seed_list()))
+        self._check_looks(len(self.seed_list()))
         return self
 
-    def check_looks(self, seeds: int) -> None:
+    def _check_looks(self, seeds: int) -> None:
         """Raise `UserError` unless the numbers in `looks` increase and include the study's number of seeds."""
         looks, path = self.measure.looks, ("measure", "looks")
         if not looks:
@@ -209,55 +186,30 @@ class StudySpec(Config):
             raise UserError(problem, path=path, remedy=f"Set seeds: {looks[0]}, or looks: [{seeds}, ...].")
 
     def seed_list(self) -> tuple[int, ...]:
-        """Return the seeds of the study. A number `n` means the seeds from 0 to n - 1.
-
-        Raises:
-            UserError: If the seeds are invalid, too many, or contain a seed twice.
-        """
-        seeds = self.seeds
-        if type(seeds) is int and 0 < seeds <= MAX_SEEDS:
-            return tuple(range(seeds))
-        if type(seeds) is int and seeds > 0:
-            raise UserError(f"too many seeds: {seeds}", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
-        if not isinstance(seeds, list | tuple) or not seeds:
-            problem = f"{seeds!r} is neither a positive number of seeds nor a list of them"
-            raise UserError(problem, path=("seeds",), remedy="Write e.g. 5, or [11, 12, 13].")
-        if len(seeds) > MAX_SEEDS:
-            raise UserError(f"too many seeds: {len(seeds)}", path=("seeds",), remedy=f"Use at most {MAX_SEEDS}.")
-        for i, seed in enumerate(seeds):
-            if type(seed) is not int or not 0 <= seed <= MAX_SEED:
-                raise UserError(
-                    f"{seed!r} is not a seed", path=("seeds", i), remedy=f"Use integers from 0 to {MAX_SEED}."
-                )
-        if (i := repeated(seeds)) is not None:
-            raise UserError(f"seed {seeds[i]} is listed twice", path=("seeds", i), remedy="Remove one.")
-        return tuple(seeds)
+        """Return the seeds of the study (see `parse_seeds`)."""
+        return parse_seeds(self.seeds, ("seeds",))
 
 
-def repeated(seeds: Sequence[int]) -> int | None:
-    """Return the position of the first repeated seed; None if all seeds differ."""
-    seen = set[int]()
-    for i, seed in enumerate(seeds):
-        if seed in seen:
-            return i
-        seen.add(seed)
-    return None
-
-
-def load_spec(data: dict[str, Any]) -> StudySpec:
-    """Load the top level of a study file.
+def parse_seeds(value: Any, path: KeyPath, first: int = 0) -> tuple[int, ...]:
+    """Return seeds from their number or a list. A number `n` means the seeds from `first` to `first + n - 1`.
 
     Raises:
-        UserError: If a field is invalid, or a key is not supported yet.
+        UserError: If the value is neither of them, there are too many seeds, or a seed is invalid or listed twice.
     """
-    _refuse(data, NOT_YET, ())
-    return load_config(StudySpec, data)
-
-
-def _refuse(data: dict[str, Any], keys: tuple[str, ...], path: KeyPath) -> None:
-    for key in keys:
-        if key in data:
-            raise UserError(f"{key!r} is not supported in this version", path=(*path, key), remedy="Remove it.")
+    value = normalize_value(value, integers=True)
+    if type(value) is int and 0 < value <= MAX_SEEDS:
+        return tuple(range(first, first + value))
+    if not isinstance(value, tuple) or not 0 < len(value) <= MAX_SEEDS:
+        problem = f"{format_value(value)} is neither a number of seeds from 1 to {MAX_SEEDS} nor a list of seeds"
+        raise UserError(problem, path=path, remedy="Write e.g. 5, or [11, 12, 13].")
+    seen = set[int]()
+    for i, seed in enumerate(value):
+        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+            raise UserError(f"{seed!r} is not a seed", path=(*path, i), remedy=f"Use integers from 0 to {MAX_SEED}.")
+        if seed in seen:
+            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="Remove one.")
+        seen.add(seed)
+    return value
 
 
 def check_name(name: str, what: str, path: KeyPath) -> str:
@@ -273,14 +225,7 @@ def check_name(name: str, what: str, path: KeyPath) -> str:
     """
     if NAME.fullmatch(name):
         return name
-    safe = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-")
-    hint = f", e.g. {safe if NAME.fullmatch(safe) else f'my-{what}'}"
-    raise UserError(
-        f"{what} name {name!r} is not a valid folder name",
-        path=path,
-        remedy=f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit{hint}.",
+    remedy = (
+        f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit, e.g. my-{what}."
     )
-
-
-def _yes(value: bool) -> str:
-    return "true" if value else "false"
+    raise UserError(f"{what} name {name!r} is not a valid folder name", path=path, remedy=remedy)

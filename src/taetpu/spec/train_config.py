@@ -2,19 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
-from taetpu.spec.compute_config import ComputeConfig
+from taetpu.spec.compute_config import ComputeConfig, word_or_count
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
-CHECKPOINTS = ("eval", "log", "end")
-EVAL_WINDOWS = ("auto", "all")
-
 SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
 
 
@@ -61,11 +57,11 @@ class TrainConfig(Config):
     """How numbers are computed. Not part of a run's identity, and the same for all arms."""
     eval_every: PositiveInt | None = None
     """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
-    eval_windows: int | str = "auto"
+    eval_windows: Annotated[int | str, word_or_count("auto", "all", unit="windows")] = "auto"
     """Windows of the validation split to evaluate during training: a number, `all`, or at most a tenth of the
     training's FLOPs (`auto`). The whole split is evaluated at the end.
     """
-    checkpoint: int | str = "eval"
+    checkpoint: Annotated[int | str, word_or_count("eval", "log", "end", unit="steps")] = "eval"
     """After which steps a killed run can resume: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every
     n steps (a number), or only when done (`end`).
     """
@@ -78,33 +74,11 @@ class TrainConfig(Config):
     loss_bound: PositiveFloat = 1e3
     """A run with a training loss above this bound has diverged."""
 
-    @field_validator("checkpoint", mode="before")
-    @classmethod
-    def _known_rule(cls, value: Any) -> Any:
-        if value in CHECKPOINTS or (type(value) is int and value > 0):
-            return value
-        remedy = "Use eval, log, end, or a number of steps of at least 1."
-        raise PydanticCustomError("rule", "must be eval, log, end or a positive number of steps", {"remedy": remedy})
-
-    @field_validator("eval_windows", mode="before")
-    @classmethod
-    def _known_sample(cls, value: Any) -> Any:
-        if value in EVAL_WINDOWS or (type(value) is int and value > 0):
-            return value
-        remedy = "Use auto, all, or a number of windows of at least 1."
-        raise PydanticCustomError("rule", "must be auto, all or a positive number of windows", {"remedy": remedy})
-
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
         if (self.steps is None) == (self.epochs is None):
-            both = self.steps is not None
-            raise UserError(
-                f"steps={self.steps} and epochs={self.epochs} are both set"
-                if both
-                else "neither steps nor epochs is set",
-                path=("epochs",) if both else (),
-                remedy="Remove one of them." if both else "Add steps: ... or epochs: ...",
-            )
+            problem = f"steps={self.steps} and epochs={self.epochs}: exactly one of them must be set"
+            raise UserError(problem, remedy="Set either steps or epochs.")
         if self.batch_size % self.accumulate:
             raise UserError(
                 f"batch_size={self.batch_size} is not divisible by accumulate={self.accumulate}",
@@ -130,12 +104,11 @@ class TrainConfig(Config):
         """Raise `UserError` if a microbatch cannot be divided evenly among the mesh's `data` devices."""
         mesh, part = self.compute.mesh, self.batch_size // self.accumulate
         if mesh != "auto" and part % mesh.data:
-            fits = [n for n in range(1, part + 1) if part % n == 0]
             raise UserError(
                 f"data={mesh.data} does not divide the {part} sequences of a microbatch "
                 f"(batch_size={self.batch_size}, accumulate={self.accumulate})",
                 path=("compute", "mesh", "data"),
-                remedy=f"Use data of {', '.join(map(str, fits))}, or another batch_size.",
+                remedy=f"Use a divisor of {part}, or another batch_size.",
             )
 
     def check_schedule(self, steps: int) -> None:

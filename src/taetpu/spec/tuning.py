@@ -7,11 +7,11 @@ from itertools import product
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
-from taetpu.core.loading import load_config, normalize_value
-from taetpu.spec.candidates import cell_name, check_paths, check_values
-from taetpu.spec.overrides import apply_overrides, format_value
-from taetpu.spec.schema import MAX_SEED, MAX_SEEDS, RunConfig, StudySpec, repeated
+from taetpu.core.loading import load_config
+from taetpu.spec.candidates import cell_name, check_lists, check_trained
+from taetpu.spec.document import format_value
+from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.schema import RunConfig, StudySpec, parse_seeds
 
 FIRST_SEED = 1_000_000  # the first default tuning seed, far above the usual seeds of a study
 SEEDS = 2  # the default number of tuning seeds
@@ -67,55 +67,31 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         return None
     if not values:
         raise UserError("nothing is tuned", path=("tune",), remedy="Write e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2].")
-    check_paths(values, ("tune",))
-    combinations = math.prod(len(tried) for tried in values.values() if isinstance(tried, list))
-    if combinations > MAX_CELLS:
-        problem = f"{combinations} combinations are too many for every arm to try"
-        raise UserError(problem, path=("tune",), remedy=f"Use at most {MAX_CELLS}")
+    check_lists(values, ("tune",), most=MAX_CELLS)
     for path, tried in values.items():
         _check_tried(path, tried, spec, base)
-    found = Tuning({path: tuple(tried) for path, tried in values.items()}, _seeds(spec), _metric(spec))
-    if len(found.cells) < combinations:
+    seeds = parse_seeds(spec.tune.get("seeds", SEEDS), ("tune", "seeds"), first=FIRST_SEED)
+    if shared := sorted(set(seeds) & set(spec.seed_list())):
+        problem = f"seed {shared[0]} is used for tuning and for comparing arms, which would bias the comparison"
+        raise UserError(problem, path=("tune", "seeds"), remedy="Use other seeds, or remove the key.")
+    metric = f"val/{spec.measure.primary.rpartition('/')[2]}"
+    found = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, metric)
+    if len(found.cells) < math.prod(map(len, values.values())):
         raise UserError("two values have the same name", path=("tune",), remedy="Remove one.")
     return found
 
 
-def _check_tried(path: str, tried: Any, spec: StudySpec, base: Mapping[str, Any]) -> None:
+def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str, Any]) -> None:
     place = ("tune", path)
-    section, _, rest = path.partition(".")
-    if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
-        problem = f"{path} says {says}, and changes nothing that is trained"
-        raise UserError(problem, path=place, remedy="Set it in base.")
+    check_trained(path, place)
     if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
         problem = f"{path} is tuned, and the ladder sets {rung}"
         raise UserError(problem, path=place, remedy="Keep one of them.")
-    if not isinstance(tried, list) or len(tried) < 2:
-        remedy = "List at least two, e.g. [1e-3, 3e-3, 1e-2]."
-        raise UserError(f"{format_value(tried)} is not a list of values to try", path=place, remedy=remedy)
-    check_values(tried, place)
+    if len(tried) < 2:
+        problem = f"{format_value(tried)} is a single value"
+        raise UserError(problem, path=place, remedy="List at least two, e.g. [1e-3, 3e-3, 1e-2].")
     for i, value in enumerate(tried):
         try:
             load_config(RunConfig, apply_overrides(base, {path: value}))
         except UserError as error:
             raise UserError(error.problem, path=(*place, i), remedy=error.remedy) from None
-
-
-def _metric(spec: StudySpec) -> str:
-    return f"val/{spec.measure.primary.rpartition('/')[2]}"
-
-
-def _seeds(spec: StudySpec) -> tuple[int, ...]:
-    asked, path = normalize_value(spec.tune.get("seeds", SEEDS), integers=True), ("tune", "seeds")
-    if type(asked) is int and 0 < asked <= MAX_SEEDS:
-        asked = tuple(range(FIRST_SEED, FIRST_SEED + asked))
-    if isinstance(asked, tuple) and len(asked) > MAX_SEEDS:
-        raise UserError(f"{len(asked)} seeds are too many", path=path, remedy=f"Use at most {MAX_SEEDS}")
-    if not isinstance(asked, tuple) or not asked or any(type(s) is not int or not 0 <= s <= MAX_SEED for s in asked):
-        problem = f"{format_value(asked)} is neither a positive number of seeds nor a list of them"
-        raise UserError(problem, path=path, remedy="Write e.g. 2, or [100, 101].")
-    if (i := repeated(asked)) is not None:
-        raise UserError(f"seed {asked[i]} is listed twice", path=(*path, i), remedy="Remove one.")
-    if shared := sorted(set(asked) & set(spec.seed_list())):
-        problem = f"seed {shared[0]} is used for tuning and for comparing arms, which would bias the comparison"
-        raise UserError(problem, path=path, remedy="Use other seeds, or remove the key.")
-    return asked

@@ -17,9 +17,8 @@ from taetpu.store.study import StudyFolder
 
 FORM = Form(
     "claims",
-    "claims",
     "study: runs/NAME ...",
-    "write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, see docs/statistics.md",
+    "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, see docs/statistics.md",
 )
 
 

@@ -1,7 +1,7 @@
 """The plan of a study before training: arms, differences, sizes and packs. The store is read but not changed."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from math import inf, isfinite, prod
 from typing import Any
@@ -121,7 +121,7 @@ def preview(
     first = study.arms[0].config
     source = sources.prepare(first)
     stored = read_study(folder).get("evaluation") if folder.exists() else None
-    sample = Sample.from_data(stored) if stored else Sample.from_config(first, source)
+    sample = Sample(**stored) if stored else Sample.from_config(first, source)
     return {
         "study": study.name,
         "seeds": list(study.seeds),
@@ -136,7 +136,7 @@ def preview(
         ],
         "packs": packs,
         "memory": memory,
-        "evaluation": sample.frozen,
+        "evaluation": asdict(sample),
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
         "at_run": _at_run(study),

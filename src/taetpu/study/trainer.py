@@ -151,7 +151,7 @@ class StudyTrainer:
 
 def stored_sample(folder: StudyFolder) -> Sample:
     """Return the sample of the validation split that was recorded when the study was frozen."""
-    return Sample.from_data(folder.read_study()["evaluation"])
+    return Sample(**folder.read_study()["evaluation"])
 
 
 def run_steps(run: RunSpec, sources: Sources) -> int:

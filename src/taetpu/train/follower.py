@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.loading import load_config
 from taetpu.core.signals import record_signal
 from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import run_id
+from taetpu.spec.identity import run_ids
 from taetpu.spec.resolved_study import RunSpec, Sources
 from taetpu.spec.schema import ResolvedConfig
 from taetpu.store.study import StudyFolder
@@ -72,7 +72,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
                     continue
                 pack = Pack(PackPlan.from_data(message["pack"]), runs)
                 program = programs.get(pack, sources.prepare(pack.config))
-                evaluator = Evaluator(program, runs, Sample.from_data(message["sample"]))
+                evaluator = Evaluator(program, runs, Sample(**message["sample"]))
                 PackTrainer(pack, program, folder, NoWriter(message["open"]), evaluator, Callback()).run()
     if refused:
         raise refused[0]
@@ -83,7 +83,7 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
     for entry in entries:
         config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
-        if run_id(config, entry["seed"], data) != entry["id"]:
+        if run_ids(config, [entry["seed"]], data) != [entry["id"]]:
             problem = f"the run of arm {entry['arm']!r} has another ID in this process than in the primary process"
             raise UserError(problem, remedy="Use the same data, plug-ins and package versions in all processes.")
         yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from signal import SIGINT, SIGTERM
 from typing import Any, NoReturn
 
@@ -124,7 +124,7 @@ class PackTrainer:
     def announce(self) -> None:
         """Broadcast everything that the other processes need to train the pack (see `train.follower`)."""
         runs = [{"arm": run.arm, "seed": run.seed, "id": run.id, "config": to_data(run.config)} for run in self.runs]
-        sample = self.evaluator.sample.frozen
+        sample = asdict(self.evaluator.sample)
         broadcast({"pack": self.plan.data, "runs": runs, "sample": sample, "open": list(self.writer.open)})
         in_every_process(lambda: None)  # the other processes load the pack
 
