@@ -28,16 +28,14 @@ class Form:
 
     Attributes:
         name: The noun for the file's content, such as `study`.
-        example: An example of the start of such a file.
-        start: The remedy for an empty or missing file.
+        start: The remedy for a missing file, or a file with other content.
     """
 
     name: str
-    example: str
     start: str
 
 
-STUDY = Form("study", "study: NAME ...", "Run `taetpu new NAME` to write a study.")
+STUDY = Form("study", "Run `taetpu new NAME` to write a study.")
 
 LONGEST_FILE = 500_000  # maximum number of bytes in a file
 MAX_VALUES = 20_000
@@ -95,7 +93,7 @@ def read_document(file: Path, form: Form = STUDY) -> Document:
         raise UserError("the file is empty", file=file, remedy=form.start)
     if not isinstance(data, dict):
         problem = f"a {form.name} file must be a mapping of keys to values, not a {type(data).__name__}"
-        raise UserError(problem, file=file, line=1, remedy=f"Write {form.example}")
+        raise UserError(problem, file=file, line=1, remedy=form.start)
     return Document(file, data, lines)
 
 

@@ -17,7 +17,6 @@ from taetpu.store.study import StudyFolder
 
 FORM = Form(
     "claims",
-    "study: runs/NAME ...",
     "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, see docs/statistics.md",
 )
 
