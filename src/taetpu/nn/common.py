@@ -6,7 +6,7 @@ feed-forward network).
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from taetpu.core.keys import Key, named
 from taetpu.nn.matmul import matmul
 
 
+@runtime_checkable
 class Init(Protocol):
     """The distribution of weights; see `nn.init`."""
 
