@@ -61,6 +61,6 @@ def test_matrices_of_one_weight_are_drawn_independently():
 
 
 def test_a_weight_with_unknown_fan_in_is_refused():
-    with pytest.raises(UserError, match=r"shape \(4, 32, 8\) is not known.*\n.*in_axes=\(1,\) and batch_axes=\(0,\)"):
+    with pytest.raises(UserError, match=r"shape \(4, 32, 8\) is unknown.*\n.*in_axes=\(1,\) and batch_axes=\(0,\)"):
         dims(FanIn()).weight(root_key(0), 4, 32, 8)
     assert dims(GPT2Scaled()).weight(root_key(0), 4, 32, 8).shape == (4, 32, 8)  # needs none

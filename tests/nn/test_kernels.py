@@ -27,7 +27,7 @@ def interpreted(monkeypatch):
 
 def both(draw, **settings):
     """Return a model with plain attention, and the same model with splash attention."""
-    plain = draw({"dim": 32, "num_layers": 1, "mixer": GQA, "ffn": "none", **settings}, seq=SEQ)
+    plain = draw({"dim": 32, "num_layers": 1, "mixer": GQA, **settings}, seq=SEQ)
     return plain, ComputeOptions(attention="splash").apply(plain)
 
 

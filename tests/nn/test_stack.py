@@ -105,8 +105,8 @@ def test_a_layer_of_a_stack_has_that_layers_parameters(model, parameters):
     np.testing.assert_array_equal(model.stacks[0].layer(2).mixer.wq, parameters["layers.2.mixer.wq"])
 
 
-def test_vmapped_and_eager_models_equal_the_compiled_model(draw, model):
-    other = draw(BASE, seed=1)
+def test_vmapped_and_eager_models_equal_the_compiled_model(draw):
+    model, other = (draw({"dim": 16, "num_layers": 1, "ffn": "relu"}, seed=seed) for seed in range(2))
     both = jax.tree.map(lambda *a: jnp.stack(a), model, other)
     packed = jit_once(jax.vmap(lambda m: m(TOKENS)))(both)
     for row, solo in zip(packed, (model, other), strict=True):

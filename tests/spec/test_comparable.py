@@ -57,6 +57,6 @@ def test_an_arm_that_drops_text_is_not_compared_by_bits_per_byte(val, allowed, s
         assert len(study(arms).runs()) == 2
         return
     text = refused(study, arms)
-    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer does not encode" in text
+    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer or the baseline's does not encode" in text
     assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
     assert "unseen: unk" in text

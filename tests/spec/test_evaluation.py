@@ -20,7 +20,7 @@ def sample(**train) -> Sample:
     return Sample.from_config(config, config.task.prepare(None))
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=8)
 @given(steps=st.integers(1, 3000), batch=st.integers(1, 64), every=st.none() | st.integers(1, 500))
 def test_evaluations_cost_at_most_a_tenth_of_training(steps: int, batch: int, every: int | None):
     found = sample(steps=steps, batch_size=batch, eval_every=every)

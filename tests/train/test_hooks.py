@@ -170,12 +170,12 @@ def test_invalid_hooks_are_refused(hooks, problem, path):
 @pytest.mark.parametrize(
     ("kind", "problem", "remedy"),
     [
-        ("test-short", "hook 'test-short' gives batch at targets as (4, 15) int32, expected (4, 16) int32", "return"),
-        ("test-vector", "hook 'test-vector' gives loss as (2,) float32, expected () float32", "return"),
+        ("test-short", "hook 'test-short' gives batch at targets as (4, 15) int32, expected (4, 16) int32", "Return"),
+        ("test-vector", "hook 'test-vector' gives loss as (2,) float32, expected () float32", "Return"),
         (
             "test-lost",
             "hook 'test-lost' gives gradients as None",
-            "return",
+            "Return",
         ),
     ],
 )

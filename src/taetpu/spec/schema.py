@@ -225,7 +225,8 @@ def check_name(name: str, what: str, path: KeyPath) -> str:
     """
     if NAME.fullmatch(name):
         return name
+    example = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-") or f"my-{what}"
     remedy = (
-        f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit, e.g. my-{what}."
+        f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit, e.g. {example}."
     )
     raise UserError(f"{what} name {name!r} is not a valid folder name", path=path, remedy=remedy)
