@@ -75,13 +75,7 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
         raise UserError(f"{who} {describe_value(found)} from update", remedy="Return (updates, state).", **where)
     updates, after = found
     check_form(f"{who} updates", params, updates, "Return updates as a tree like the parameters.", **where)
-    check_form(
-        f"{who} a state",
-        state,
-        after,
-        "Return a state of unchanged structure, shapes and types.",
-        **where,
-    )
+    check_form(f"{who} a state", state, after, "Return a state of unchanged structure, shapes and types.", **where)
     return updates, after
 
 

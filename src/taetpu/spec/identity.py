@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from taetpu.core.config import fields_at_default, iter_components, to_data
-from taetpu.core.identity import SCHEMA as SCHEMA
 from taetpu.core.identity import identity, without_defaults
 from taetpu.spec.schema import ResolvedConfig
 

@@ -70,7 +70,7 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
             remedy = f"Did you mean {near[0]!r}?" if near else "Run `taetpu new NAME` to write one."
-            raise UserError(f"there is no plug-in file {name!r}", path=("plugins", i), remedy=remedy)
+            raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 
 

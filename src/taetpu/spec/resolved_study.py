@@ -9,14 +9,14 @@ from typing import Any
 from taetpu.core.config import fields_at_default, iter_components, to_data
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.core.html import paragraph, table
-from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
 from taetpu.core.loading import load_config
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.data.batches import Source
 from taetpu.spec.candidates import Stage
 from taetpu.spec.document import Document, format_brief, format_value
 from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import SCHEMA, plugin_sources, run_ids
+from taetpu.spec.identity import plugin_sources, run_ids
 from taetpu.spec.origins import Origins
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
@@ -119,7 +119,11 @@ class Sources:
         if key not in self._known:
             task = config.task
             with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
-                self._known[key] = task.prepare(self.folder)
+                prepared = task.prepare(self.folder)
+            if not callable(getattr(prepared, "batch", None)):
+                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
+                raise UserError(f"{made}, which has no method batch", remedy="Return a data.batches.Source.")
+            self._known[key] = prepared
         return self._known[key]
 
 
