@@ -79,7 +79,7 @@ def refused(stored, study) -> str:
     return str(caught.value).replace(f"{study.folder}/", "")
 
 
-OTHER = "use another name or --root."
+OTHER = "use another study name or --root."
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,9 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:
     first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
-    error = UserError(problem, path=tuple(rest), remedy=f"{remedy} To start a new study, use another name or --root.")
+    error = UserError(
+        problem, path=tuple(rest), remedy=f"{remedy} To start a new one, use another study name or --root."
+    )
     return study.arms[0].explain(error) if first == "base" else study.document.locate(error.within(first))
 
 
