@@ -1,7 +1,5 @@
 """Tables and JSON of `taetpu plan`."""
 
-import re
-
 from tests.cli.screens import check_screen
 from tests.small import TINY
 
@@ -36,8 +34,7 @@ def test_screen_of_a_plan(taetpu, here, monkeypatch):
     done = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
     screen, _, time = done.out.partition("\ntime: ")
     check_screen("plan", screen)
-    pattern = r"\S+ \(train steps \S+, evaluation \S+, compiling \S+\), from this machine's"
-    assert re.match(pattern, " ".join(time.split()))
+    assert time.startswith("known after the first steps")
 
 
 def test_screen_of_a_difference(taetpu):

@@ -11,6 +11,7 @@ from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags,
 from taetpu.cli.output import plural, print_json, print_table, print_text
 from taetpu.cli.preflight import (
     compile_for,
+    format_seconds,
     largest_capabilities,
     print_slices,
     refuse_oversized,
@@ -131,6 +132,15 @@ def _print_work(found: dict[str, Any]) -> None:
             f"and the optimizer's moments), {one['where']} has {available}; `taetpu run` rejects it",
             hanging=2,
         )
+    if found["packs"] and not found["memory"]:
+        print_text(f"time: {_time(found['seconds'])}", hanging=2)
+
+
+def _time(seconds: float | None) -> str:
+    """Return a description of the predicted time of the train steps."""
+    if seconds is None:
+        return "known after the first steps: such packs were not trained on this machine yet"
+    return f"about {format_seconds(seconds)} for the train steps, the time such packs took on this machine"
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The plan of a study before training: arms, differences, sizes and packs. The store is read but not changed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from math import inf, isfinite, prod
@@ -29,6 +29,7 @@ from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing
 from taetpu.train.model_cost import num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
+from taetpu.train.step_time import remembered_step
 from taetpu.train.training_flops import training_flops_per_token
 
 
@@ -103,6 +104,8 @@ def preview(
         `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
+        `seconds`: the predicted time of the packs' train steps, from the times that such packs took on this machine;
+        None if one of them was never trained here.
         `evaluation`: the sample that is evaluated during training.
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
         `at_run`: the arms matched by time, if none has been measured.
@@ -136,6 +139,7 @@ def preview(
         ],
         "packs": packs,
         "memory": memory,
+        "seconds": _train_seconds(packs),
         "evaluation": asdict(sample),
         "tokens": sum(_tokens(run, sources) for run in chain(*missing)),
         "flops": _flops(chain(*missing), sources),
@@ -143,6 +147,11 @@ def preview(
         "resolution": resolution(study, folder, _flops(runs, sources) / len(study.seeds), noise, effect),
         "tuning": None if tried is None else _tuning(study, tried, done),
     }
+
+
+def _train_seconds(packs: Sequence[Mapping[str, Any]]) -> float | None:
+    seconds = [pack["seconds"] for pack in packs]
+    return None if None in seconds else sum(seconds)
 
 
 def _at_run(study: Study) -> list[str]:
@@ -229,10 +238,12 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.prepare(runs[0].config)
         program = plan.program_key(runs[0].config)
+        step = remembered_step(plan, runs[0].config)
         found.append(
             {
                 **plan.facts,
                 "program": programs.setdefault(program, len(programs) + 1),
+                "seconds": None if step is None else step * runs[0].config.train.total_steps(source.num_windows),
                 "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
                 "runs": [list(names) for names in plan.runs],
                 "routed": [

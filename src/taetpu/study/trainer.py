@@ -1,5 +1,6 @@
 """Training the packs of a study, one after another."""
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from taetpu.train.profile import Profile
 from taetpu.train.program import ProgramCache
 from taetpu.train.readback import NotReproduced
 from taetpu.train.results import ResultWriter, environment
+from taetpu.train.step_time import remember_step
 from taetpu.train.trainer import PackTrainer
 
 
@@ -146,6 +148,9 @@ class StudyTrainer:
         self.folder.delete_pack(pack.id)
         seconds = round(time.monotonic() - began, 3)
         self.folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs)})
+        step = pack.runs[0].folder.times().get("step_seconds")  # this run's share of the pack's time
+        if step is not None and len(step.value) and math.isfinite(step.value[-1]):
+            remember_step(pack.plan, pack.config, float(step.value[-1]) * pack.plan.width)
         return None
 
 

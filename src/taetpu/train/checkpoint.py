@@ -20,6 +20,7 @@ from taetpu.core.signals import delay_interrupts
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.packs import PackFolder
+from taetpu.train.orbax_checkpoints import is_orbax_checkpoint, read_orbax
 from taetpu.train.shard_files import ArrayLike, local_bytes, read_shards, write_shards
 
 SHARDS = "shards.safetensors"
@@ -137,17 +138,24 @@ class Checkpoints:
         try:
             complete = self.pack.read_complete(step)
             if complete is None:
-                raise Unusable
-            parts = [self._fetch(step, process) for process in range(complete["processes"])]
-            arrays = read_shards(parts, leaves)
+                about, arrays = self._read_orbax(step, leaves)
+            else:
+                parts = [self._fetch(step, process) for process in range(complete["processes"])]
+                about, arrays = complete["about"], read_shards(parts, leaves)
         except Damaged as error:
             raise Unusable(error, keep=True) from None
         try:
             if is_primary():
-                check(complete["about"])
+                check(about)
         except Damaged as error:  # a file of a run is damaged: the run's steps are computed and stored again
             raise Unusable(error) from None
         return arrays
+
+    def _read_orbax(self, step: int, leaves: Mapping[str, ArrayLike]) -> tuple[Json, dict[str, jax.Array]]:
+        folder = self.pack.fetch(step)
+        if folder is None or not is_orbax_checkpoint(folder):
+            raise Unusable
+        return unseal_folder(folder) or {}, read_orbax(folder, leaves)
 
     def _fetch(self, step: int, process: int) -> Path:
         """Return the local file with the shards of one process, after verifying its digest."""

@@ -1,19 +1,28 @@
-"""The measured time per training step."""
+"""The measured time per training step, and the cache of times that earlier training on this machine took."""
 
+import hashlib
 import platform
 import time
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from taetpu.core.config import to_data
 from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
+from taetpu.core.runtime import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.data.batches import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.schema import ResolvedConfig
+from taetpu.store.backend import open_store
+from taetpu.store.documents import from_json, to_json
 from taetpu.train.layout import Layout, Workload
+from taetpu.train.pack_plan import PackPlan
 from taetpu.train.program import Program, stack_numbers
 
 DISPATCH = 0.3  # seconds per dispatch, long enough that the dispatch overhead is negligible
@@ -85,6 +94,30 @@ def measure_step(work: Workload, layout: Layout) -> float:
         work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
     )
     return min(trial.window(WINDOW) for _ in range(WINDOWS))
+
+
+def remember_step(plan: PackPlan, config: ResolvedConfig, seconds: float) -> None:
+    """Store the seconds per step of a pack in the cache folder, for the times that `taetpu plan` predicts."""
+    with suppress(UserError):  # without the cache, only predictions are missing
+        open_store(cache_folder()).write(_step_key(plan, config), to_json({"seconds": seconds}), replace=True)
+
+
+def remembered_step(plan: PackPlan, config: ResolvedConfig) -> float | None:
+    """Return the seconds per step of such a pack on this machine; None if none was trained here."""
+    store, key = open_store(cache_folder()), _step_key(plan, config)
+    try:
+        return float(from_json(store.read(key), store.where(key))["seconds"]) if store.exists(key) else None
+    except (UserError, KeyError, TypeError, ValueError):  # damaged: the next pack overwrites it
+        return None
+
+
+def _step_key(plan: PackPlan, config: ResolvedConfig) -> str:
+    """Return the cache key of a pack: a hash of the machine and the program, without the number of steps."""
+    data = to_data(split(config, frozenset(plan.live))[0])
+    train = {k: v for k, v in data["train"].items() if k not in ("steps", "epochs", *FIELDS_OUTSIDE_IDENTITY)}
+    program = [data["task"], data["model"], train, str(plan.layout), plan.precision, str(plan.compute)]
+    machine = [cpu_model(), cpu_cores(), jax.local_devices()[0].device_kind, version("jaxlib")]
+    return f"steps/{hashlib.sha256(canonical_json([*machine, *program]).encode()).hexdigest()[:16]}.json"
 
 
 def cpu_model() -> str:
