@@ -101,12 +101,12 @@ class StudyProgress:
             plans = (self.folder.read_plan() or {"packs": []})["packs"]
         except UserError:
             return []
-        lines = []
+        lines, claimed = [], set(self.folder.claimed_packs())
         for number, plan in enumerate(plans, 1):
             folders = [self.folder.run(*names) for names in plan["runs"]]
             left = [(run, state) for run in folders if (state := self._state(run)).status != "done"]
             step = min((_last_step(state) for _, state in left), default=0)
-            if left and (step or self.folder.read_pack_mark(plan["id"]) is not None):
+            if left and (step or plan["id"] in claimed):
                 (first, state), count = left[0], f"{len(folders)} run{'s' * (len(folders) > 1)}"
                 parts = [_pace(first, step), state.use]
                 lines.append(f"pack {number}/{len(plans)} ({count}): {', '.join(filter(None, parts))}")

@@ -68,10 +68,12 @@ class Source(Protocol):
     @property
     def num_windows(self) -> int | None:
         """The number of training windows in an epoch, or None if sequences are generated without end."""
+        ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer; None if the tokens are not text."""
+        ...
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -83,24 +85,30 @@ class Source(Protocol):
         they contain by split the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`) and the `overlap`
         with the training split (see `data.overlap`).
         """
+        ...
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`, on the host."""
+        ...
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
         It is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
         """
+        ...
 
     def evaluation(self, split: str) -> Split | None:
         """Return the split `val` or `test`, or None if it is empty."""
+        ...
 
     def prompt(self) -> np.ndarray:
         """Return the prompt for generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
+        ...
 
     def show(self, ids: Any) -> str:
         """Return tokens as readable text."""
+        ...
 
 
 class Task(Component):

@@ -1,6 +1,6 @@
 """Settings that control how numbers are computed. They change results only by rounding."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, LiteralString
 
 from pydantic import BeforeValidator, PositiveInt
 from pydantic_core import PydanticCustomError
@@ -16,7 +16,8 @@ def word_or_count(*words: str | None, unit: str) -> BeforeValidator:
         if value in words or (type(value) is int and value > 0):
             return value
         remedy = f"Use {names}, or a number of {unit} of at least 1."
-        raise PydanticCustomError("rule", f"must be {names} or a positive number of {unit}", {"remedy": remedy})
+        problem: LiteralString = "must be {names} or a positive number of {unit}"
+        raise PydanticCustomError("rule", problem, {"names": names, "unit": unit, "remedy": remedy})
 
     return BeforeValidator(check)
 

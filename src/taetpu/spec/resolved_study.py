@@ -220,7 +220,8 @@ class Study:
             problem = f"arm {arm.name!r} has other tokens than the baseline, so {what} per token cannot be compared"
             remedy = f"Set measure: {{primary: {split}/bits_per_byte}}."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
-        if what == "bits_per_byte" and None in [of.evaluation(split).num_bytes for of in (source, baseline)]:
+        splits = [of.evaluation(split) for of in (source, baseline)]
+        if what == "bits_per_byte" and any(part is None or part.num_bytes is None for part in splits):
             problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: its tokenizer or the baseline's "
             problem += "does not encode all characters of the evaluation text"
             remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."

@@ -92,7 +92,9 @@ def _read_array(shards: Sequence[StoredShard], like: ArrayLike) -> jax.Array:
     if isinstance(like, jax.Array) and _is_key(like):
         data = _read_array(shards, jax.random.key_data(like))
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
-    return jax.make_array_from_callback(like.shape, like.sharding, lambda index: _read_region(shards, index, like))
+    return jax.make_array_from_callback(
+        like.shape, like.sharding, lambda index: _read_region(shards, index or (), like)
+    )
 
 
 def _read_region(shards: Sequence[StoredShard], index: tuple[slice, ...], like: ArrayLike) -> np.ndarray:
