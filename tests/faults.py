@@ -26,8 +26,8 @@ from unittest import mock
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from taetpu.core.errors import UserError
-from taetpu.report.background import gather_background
 from taetpu.report.build import build_report
+from taetpu.report.inputs import read_inputs
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study
 from taetpu.stats.analyse import analyse, compute_results
@@ -286,7 +286,7 @@ def read_for_report(folder: StudyFolder) -> dict[str, str]:
     """Read everything that a report is made of."""
     found = folder.read_results()
     assert found
-    gather_background(folder, found)
+    read_inputs(folder, found)
     return {}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from taetpu.cli.authoring import describe_field
+from taetpu.cli.catalog import describe_field
 from taetpu.core.config import Config, slot_of
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.fields import Place, find_fields, list_fields

@@ -11,8 +11,8 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.report import summary
-from taetpu.report.background import gather_background
 from taetpu.report.build import build_report
+from taetpu.report.inputs import read_inputs
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 
@@ -125,7 +125,7 @@ def test_figures_are_written_for_every_chart(store_study) -> None:
 
 
 def test_arm_details_show_changes_and_runs(study, results) -> None:
-    parts = {part.name: part for part in gather_background(study, results).arms}
+    parts = {part.name: part for part in read_inputs(study, results).arms}
     assert parts["layernorm"].change.rows == [("model.norm.kind", "rms", "layer")]
     assert ("model.dim", "64") in parts["baseline"].change.rows
     arms = {arm["name"]: arm for arm in results["arms"]}

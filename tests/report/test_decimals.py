@@ -15,9 +15,9 @@ from tests.stats.conftest import made_study
 from taetpu.cli.status import render
 from taetpu.cli.status_model import StudyMonitor
 from taetpu.report import notebook, summary
-from taetpu.report.background import Background, gather_background
 from taetpu.report.contents import Table
 from taetpu.report.exports import latex_table, markdown, table_text
+from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.sections import build_sections
 from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
@@ -71,13 +71,13 @@ def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(draw
             assert row.effect != "0" or formatting.is_zero(arm["effect"])
             assert row.noise_sd == "-" or decimals(row.noise_sd) == [1]
         tables = [table for part in build_sections(results, {}, {}) for table in part.tables]
-        tables += [detail.runs for detail in gather_background(folder, results).arms]
+        tables += [detail.runs for detail in read_inputs(folder, results).arms]
         for table in tables:
             for cell in differences(table):
                 assert min(decimals(cell), default=places) >= places, (table.columns, cell)
         console = Console(file=io.StringIO(), width=80, record=True)
         console.print(render(StudyMonitor(root).update(), console))
         watch = console.export_text()
-        for text in (markdown(results, Background()), table_text(results), notebook.notebook_html(results, {}), watch):
+        for text in (markdown(results, Inputs()), table_text(results), notebook.notebook_html(results, {}), watch):
             assert all(row.effect in text for row in rows if row.effect != "-")
         assert all(f"${row.effect}$" in latex_table(results) for row in rows if row.effect != "-")

@@ -8,7 +8,6 @@ import pytest
 from markdown_it import MarkdownIt
 
 from taetpu.report import summary
-from taetpu.report.background import Background
 from taetpu.report.exports import (
     arms_csv,
     escape_latex,
@@ -19,6 +18,7 @@ from taetpu.report.exports import (
     runs_csv,
     table_text,
 )
+from taetpu.report.inputs import Inputs
 from taetpu.report.sections import build_sections
 
 
@@ -30,7 +30,7 @@ def cells(text: str) -> list[str]:
 
 
 def test_markdown_table_shows_the_results(results) -> None:
-    found = cells(markdown(results, Background()))
+    found = cells(markdown(results, Inputs()))
     table = [found[i : i + 8] for i in range(8, 8 * (1 + len(results["arms"])), 8)]
     for line, row in zip(table, summary.verdict_rows(results), strict=True):
         assert line == [row.arm, row.change, row.mean, row.effect, row.interval, row.noise_sd, row.p, row.verdict]
@@ -39,7 +39,7 @@ def test_markdown_table_shows_the_results(results) -> None:
 def test_markdown_escapes_names(store_study) -> None:
     name = "a|b `c` *d* <script> [x](y) &amp; ~~z~~ $m$"
     results = store_study({"baseline": ({}, 0.0), name: ({"note": "one\ntwo | three"}, 0.1)}).read_results()
-    found = cells(markdown(results, Background()))
+    found = cells(markdown(results, Inputs()))
     assert found[16:18] == [name, "note: one two | three"]
     assert (
         found.count(name)

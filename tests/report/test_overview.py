@@ -4,7 +4,7 @@ import pytest
 from tests.report.conftest import stored_study
 
 from taetpu.report import overview
-from taetpu.report.background import gather_background
+from taetpu.report.inputs import read_inputs
 from taetpu.report.sections import costs_section
 
 ARMS = {
@@ -37,7 +37,7 @@ def test_arms_are_ranked_by_the_size_of_their_effects(results) -> None:
 
 
 def test_training_setup_and_cost_are_described(folder, results) -> None:
-    text = " ".join(gather_background(folder, results).trained)
+    text = " ".join(read_inputs(folder, results).trained)
     for fact in ("data text python-docs", "tokenizer char", "dim 64", "heads 4", "steps 40", "learning rate 0.003"):
         assert fact in text
     assert "Total: 25 runs, " in text

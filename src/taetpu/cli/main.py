@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from taetpu.cli import authoring, cloud_setup, export, hardware, jobs, plan, results, run, status, tpu
+from taetpu.cli import catalog, chips, cloud_setup, export, jobs, new, plan, results, run, status, tpu, verify
 from taetpu.core.errors import Failed, UserError
 
 INTERRUPTED = 130
@@ -69,8 +69,8 @@ def options(
         select_device(device)
 
 
-app.command()(authoring.new)
-app.command()(authoring.catalog)
+app.command()(new.new)
+app.command()(catalog.catalog)
 app.command()(plan.plan)
 app.command()(run.run)
 app.command()(run.demo)
@@ -80,8 +80,8 @@ app.command()(results.report)
 app.command()(results.check)
 app.command()(results.plot)
 app.command()(status.ui)
-app.command()(hardware.verify)
-app.command()(hardware.chips)
+app.command()(verify.verify)
+app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(jobs.dev_app, name="dev")
 app.command()(cloud_setup.doctor)

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 
 from taetpu.core.errors import UserError
-from taetpu.report.background import Background, gather_background
 from taetpu.report.chart_files import FIGURES, render_figure
 from taetpu.report.charts import Spec
 from taetpu.report.curve_charts import fill_spec
 from taetpu.report.exports import arms_csv, latex_table, markdown, runs_csv
+from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.page import chart_data, render_page
 from taetpu.report.summary import Results
 from taetpu.store.study import StudyFolder
@@ -34,25 +34,25 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
     if results is None:
         remedy = "Run the study first: `taetpu run STUDY`."
         raise UserError(f"study {folder.name!r} has no results", file=folder.where, remedy=remedy)
-    background = gather_background(folder, results)
+    inputs = read_inputs(folder, results)
     written = {
-        "html": folder.write_report("index.html", render_page(results, background).encode()),
-        "markdown": folder.write_report("report.md", markdown(results, background).encode()),
+        "html": folder.write_report("index.html", render_page(results, inputs).encode()),
+        "markdown": folder.write_report("report.md", markdown(results, inputs).encode()),
         "latex": folder.write_report("verdicts.tex", latex_table(results).encode()),
         "arms": folder.write_report("arms.csv", arms_csv(results).encode()),
         "runs": folder.write_report("runs.csv", runs_csv(results).encode()),
     }
     if figures:
-        for title, spec in _charts(results, background):
+        for title, spec in _charts(results, inputs):
             name = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", title)
             place = folder.write_report(f"figures/{name}.{figures}", render_figure(spec, f".{figures}"))
             written["figures"] = place.rpartition("/")[0]
     return written
 
 
-def _charts(results: Results, background: Background) -> Iterator[tuple[str, Spec]]:
+def _charts(results: Results, inputs: Inputs) -> Iterator[tuple[str, Spec]]:
     """Yield a title and the spec for every chart in the report, filled with the same data as on the page."""
-    drawn = chart_data(results, background)
+    drawn = chart_data(results, inputs)
     yield from ((name, spec) for name, spec in drawn["charts"].items() if spec is not None)
     for found in drawn["curves"]:
         for arm, line in found["arms"].items():

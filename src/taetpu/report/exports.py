@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from taetpu.report import overview, summary
-from taetpu.report.background import Background
 from taetpu.report.contents import Section, Table
+from taetpu.report.inputs import Inputs
 from taetpu.report.sections import build_sections
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Results
@@ -33,19 +33,19 @@ INTERVALS = ("ci95", "ci90", "ci_simultaneous")
 # --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
-def markdown(results: Results, background: Background) -> str:
+def markdown(results: Results, inputs: Inputs) -> str:
     """Return the report as GitHub-flavoured Markdown."""
     lines = [f"# {escape(results['study'])}", "", f"**{escape(summary.headline(results))}**", ""]
     lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
-    lines += ["", *(f"{escape(line)}\n" for line in background.trained)]
-    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *background.cautions]]
+    lines += ["", *(f"{escape(line)}\n" for line in inputs.trained)]
+    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *inputs.cautions]]
     columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
-    rows = summary.verdict_rows(results, background.costs)
+    rows = summary.verdict_rows(results, inputs.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
     lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
     lines += [escape(summary.describe_noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    for section in build_sections(results, background.costs, background.priors):
+    for section in build_sections(results, inputs.costs, inputs.priors):
         lines += _section(section)
     lines += ["", escape(summary.describe_reuse(results))]
     return "\n".join(lines).rstrip() + "\n"

@@ -15,36 +15,36 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from taetpu.report import charts, curve_charts, overview, panels, summary
-from taetpu.report.background import Background
 from taetpu.report.chart_files import vega_bundle
+from taetpu.report.inputs import Inputs
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
 
 
-def render_page(results: Results, background: Background) -> str:
+def render_page(results: Results, inputs: Inputs) -> str:
     """Render the report as HTML."""
     bundle, script = vega_bundle(), _resource("page.js")
     return _template().render(
         results=results,
-        rows=summary.verdict_rows(results, background.costs),
+        rows=summary.verdict_rows(results, inputs.costs),
         summary=summary,
         overview=overview,
-        sections=build_sections(results, background.costs, background.priors),
-        background=background,
+        sections=build_sections(results, inputs.costs, inputs.priors),
+        inputs=inputs,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
         vega=Markup(bundle),
         script=Markup(script),
         hashes=" ".join(map(_hash, (bundle, script))),
-        data=Markup(_script_json(chart_data(results, background))),
+        data=Markup(_script_json(chart_data(results, inputs))),
     )
 
 
-def chart_data(results: Results, background: Background) -> dict[str, Any]:
+def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
     """Return the data for `page.js`: chart specs, curves by metric and arm, baselines, verdicts and colours."""
     return {
-        "charts": {"forest": charts.forest_plot(results), **panels.draw_panels(results, background.costs)},
-        "curves": curve_charts.drawings(background.curves),
+        "charts": {"forest": charts.forest_plot(results), **panels.draw_panels(results, inputs.costs)},
+        "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},
         "colours": curve_charts.ARM_COLOURS,

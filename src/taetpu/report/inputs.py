@@ -53,7 +53,7 @@ class ArmDetails:
 
 
 @dataclass(frozen=True)
-class Background:
+class Inputs:
     """Inputs of a report besides the results."""
 
     costs: Costs = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Background:
     """Published findings on the changes of arms, by arm."""
 
 
-def gather_background(folder: StudyFolder, results: Results) -> Background:
+def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
     """Read the inputs of a report besides the results from a study's folder.
 
     Raises:
@@ -83,7 +83,7 @@ def gather_background(folder: StudyFolder, results: Results) -> Background:
     data = {
         arm: (ended[0].result() or {}).get("environment", {}).get("data", {}) for arm, ended in runs.items() if ended
     }
-    return Background(
+    return Inputs(
         costs=read_costs(folder, results),
         curves=read_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],

@@ -1,4 +1,4 @@
-"""`taetpu chips` and `verify`: published data about TPUs, and checks of this machine's accelerator."""
+"""`taetpu chips`: published TPU data."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taetpu.cli.options import AsJson
-from taetpu.cli.output import log, print_json, print_table, print_text
-from taetpu.core.errors import Failed
+from taetpu.cli.output import print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.core.chips import Chip, Slice
-    from taetpu.tpu.verifying.runner import Outcome
 
 
 def chips(
@@ -90,47 +88,3 @@ def _print_slice(found: "Slice") -> None:
     for key, value in (data | bare | prices).items():
         if value is not None:
             typer.echo(f"{key.replace('_', ' ').replace('usd', 'USD'):<18} {value}")
-
-
-# --- verify -----------------------------------------------------------------------------------------------------------
-
-
-def verify(
-    checks: Annotated[
-        list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check this machine: devices, numerics, speed, a short training.
-
-    Also checks versions, locks, collectives and other users of the device. Takes less than a minute. Exits with 3 if
-    a check fails; a slow result is not a failure.
-
-    Example: taetpu verify
-    """
-    from taetpu.tpu.verifying import runner
-
-    found = runner.verify(checks or [], lambda name, done, total: log(f"check {done + 1} of {total}: {name}"))
-    print_json(runner.as_data(found)) if as_json else _print_outcomes(found)
-    if failed := [one for one in found if one.finding.status == "FAILED"]:
-        names = ", ".join(one.check.name for one in failed)
-        raise Failed(f"{len(failed)} of {len(found)} checks failed: {names}")
-
-
-def _print_outcomes(found: "list[Outcome]") -> None:
-    print_table(
-        [
-            {
-                "check": one.check.name,
-                "result": one.finding.status,
-                "figure": one.finding.figure,
-                "s": f"{one.seconds:.1f}",
-            }
-            for one in found
-        ]
-    )
-    for one in found:
-        if one.remedy:
-            typer.echo("")
-            print_text(f"{one.check.name}: {one.remedy}", hanging=2)
-            typer.echo(f"  see {one.page}")
