@@ -16,8 +16,8 @@ def refused(study, added, *replace) -> str:
 
 def other_data(place: str) -> str:
     return (
-        "arm 'x' is evaluated on other data than the baseline, so they cannot be compared\n"
-        f"  where:  s.yaml:7 at arms.x.{place}\n  remedy: Make it a separate study."
+        "arm 'x' is evaluated on other data than the baseline, so the two cannot be compared\n"
+        f"  where:  s.yaml:7 at arms.x.{place}\n  remedy: Move this arm to a separate study."
     )
 
 
@@ -57,6 +57,6 @@ def test_an_arm_that_drops_text_is_not_compared_by_bits_per_byte(val, allowed, s
         assert len(study(arms).runs()) == 2
         return
     text = refused(study, arms)
-    assert "arm 'x' cannot be compared in val/bits_per_byte: its tokenizer or the baseline's does not encode" in text
+    assert "arm 'x' cannot be compared by val/bits_per_byte, because its tokenizer or the baseline's does not" in text
     assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
     assert "unseen: unk" in text

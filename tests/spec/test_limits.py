@@ -32,7 +32,7 @@ ADDED = [
     ("seeds: 1000000000000", "seeds", "10000"),
     (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
     (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MAX_VALUES)),
-    ("arms: &a {x: *a}", "arms.x", "no alias inside"),
+    ("arms: &a {x: *a}", "arms.x", "an alias inside"),
     ("arms:\n  a: {model.norm: " + "[" * 1500, "", "levels"),
     (f"# {'x' * LONGEST_FILE}", "", str(LONGEST_FILE)),
 ]  # fmt: skip
@@ -46,7 +46,7 @@ SETS = [
     ("train.eval_windows=0", "at least 1"), ("train.compute.loss_chunk=0", "at least 1"),
     ("model.layers.0:1000000000.ffn=none", "0:4"),
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
-    ("model.dim=&a [*a]", "no alias inside"), ("model.dim=" + "[" * 1500, "levels"),
+    ("model.dim=&a [*a]", "an alias inside"), ("model.dim=" + "[" * 1500, "levels"),
 ]  # fmt: skip
 
 

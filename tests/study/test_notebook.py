@@ -51,7 +51,7 @@ def test_study_shows_its_arms_and_their_changes(tmp_path: Path) -> None:
     check(text)
     assert "<img" not in text
     assert cells(text) == [["arm", "change"], ["baseline", ""], [HOSTILE, arm.change]]
-    assert "2 arms, 2 seeds; val/loss decides" in text
+    assert "2 arms and 2 seeds, compared by val/loss" in text
 
 
 def test_outcome_shows_the_numbers_of_its_results(outcome) -> None:

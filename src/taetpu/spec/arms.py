@@ -20,19 +20,21 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) ->
         mistakes: A list to which the errors in single arms under `arms` are added. These arms are left out.
 
     Raises:
-        UserError: If a name, an override or a list of values in a design is invalid, two arms have the same name, or
-            there are too many arms.
+        UserError: If a name, an override, or a list of values in a design is invalid; if two arms have the same name;
+            or if there are too many arms.
     """
     found: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
     for arm in ladder(spec, base, list(islice(arms, MAX_ARMS + 1))):
         if len(found) == MAX_ARMS:
             problem = f"the study has more than {MAX_ARMS} arms"
-            raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Split it into several studies.")
+            raise UserError(
+                problem, path=next(iter(arm.origins.values())), remedy="Split the study into several studies."
+            )
         twin = found.setdefault(arm.name.casefold(), arm)
         if twin is not arm:
             problem = f"two arms are called {twin.name!r} and {arm.name!r}, which differ at most in case"
-            raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Rename one.")
+            raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Rename one of the arms.")
     return list(found.values())
 
 
@@ -47,7 +49,7 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
     place = ("arms", name)
     check_part(name, overrides, place, "arm")
     if name.casefold() == BASELINE:
-        raise UserError(f"the arm name {name!r} is taken by the baseline itself", path=place, remedy="Rename it.")
+        raise UserError(f"the arm name {name!r} is reserved for the baseline", path=place, remedy="Rename the arm.")
     try:
         lists = {path: overrides[path] for path in _lists(overrides, base)}
     except UserError as error:
@@ -66,12 +68,13 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
 def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
     """Return the paths of overrides whose value is a list of values to try.
 
-    If the field itself is a list, a list is a single value, and a list of lists is a list of values.
+    If the value of a field is itself a list, a list is a single value, and a list of lists is a list of values.
     """
     given = [path for path, value in overrides.items() if isinstance(value, list)]
     if not given:
         return []
-    # Valid fields depend on kinds, and valid layers on the number of layers. The first value of a list is used.
+    # Which fields are valid depends on kinds, and which layers are valid depends on the number of layers. A list of
+    # kinds or of numbers of layers is represented by its first value.
     shaping = {
         path: value[0] if isinstance(value, list) and value else value
         for path, value in overrides.items()

@@ -30,8 +30,8 @@ class Candidate:
         origins: The place of each override in the study file.
         crossed: Whether the arm is part of a Cartesian product, so that single values may equal the baseline's values.
         grid: Whether the arm is from `grid`. The cell of a grid that equals the baseline is dropped.
-        role: The arm's role in a design. `against` is the name of the arm to compare with if it is not the baseline.
-            The other entries are for the analysis.
+        role: The arm's role in a design. `against` is the name of the arm to compare with. It is absent if that arm is
+            the baseline. The other entries are for the analysis.
         stage: The origin of the arm.
     """
 
@@ -48,11 +48,13 @@ def check_paths(overrides: Mapping[Any, Any], place: KeyPath) -> None:
     """Raise `UserError` if the path of an override is not text."""
     for path in overrides:
         if not isinstance(path, str):
-            raise UserError(f"{path!r} is not a path", path=(*place, path), remedy="Write e.g. model.mixer.num_heads.")
+            raise UserError(
+                f"{path!r} is not a path", path=(*place, path), remedy="Use a path, e.g. model.mixer.num_heads."
+            )
 
 
 def check_part(name: Any, overrides: Any, place: KeyPath, what: str) -> None:
-    """Raise `UserError` if a named change in the study file has an invalid name, or does not change anything.
+    """Raise `UserError` if a named change in the study file has an invalid name or no overrides.
 
     Args:
         name: The name.
@@ -64,8 +66,8 @@ def check_part(name: Any, overrides: Any, place: KeyPath, what: str) -> None:
         raise UserError(f"{what} name {name!r} is not text", path=place, remedy=f"Write '{name}' in quotes.")
     check_name(name, what, place)
     if not isinstance(overrides, Mapping) or not overrides:
-        problem = f"{what} {name!r} names no change: {format_value(overrides)!r}"
-        raise UserError(problem, path=place, remedy="Write e.g. {model.position: none}.")
+        problem = f"{what} {name!r} must be a mapping with at least one override, got {format_value(overrides)}"
+        raise UserError(problem, path=place, remedy="Add overrides, e.g. {model.position: none}.")
     check_paths(overrides, place)
 
 
@@ -73,8 +75,8 @@ def check_trained(path: str, place: KeyPath) -> None:
     """Raise `UserError` if a path changes only how runs are observed or computed."""
     section, _, rest = path.partition(".")
     if section == "train" and (says := FIELDS_OUTSIDE_IDENTITY.get(rest.split(".")[0])):
-        problem = f"{path} says {says}, and changes nothing that is trained"
-        raise UserError(problem, path=place, remedy="Set it in base.")
+        problem = f"{path} controls {says} and does not affect training, so it cannot be set here"
+        raise UserError(problem, path=place, remedy="Set this field in base.")
 
 
 def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, crossed: bool = True) -> None:
@@ -101,12 +103,14 @@ def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, 
         return
     cells = math.prod(len(values) for values in lists.values())
     if cells > most:
-        remedy = f"Use at most {most}: list fewer values, or change one thing per arm."
+        remedy = f"Use at most {most} combinations. To do so, list fewer values, or change one setting per arm."
         raise UserError(f"too many combinations: {cells}", path=place, remedy=remedy)
     for path, values in lists.items():
         for i, value in enumerate(values):
             if any(value == earlier and type(value) is type(earlier) for earlier in values[:i]):
-                raise UserError(f"{format_value(value)} is listed twice", path=(*place, path, i), remedy="Remove one.")
+                raise UserError(
+                    f"{format_value(value)} is listed twice", path=(*place, path, i), remedy="Remove the duplicate."
+                )
 
 
 def cells_of(lists: Mapping[str, list[Any]], place: KeyPath) -> Iterator[tuple[dict[str, Any], dict[str, KeyPath]]]:
@@ -143,19 +147,22 @@ def _plain(value: Any) -> str:
 
 
 def cell_name(values: Mapping[str, Any]) -> str:
-    """Return the name of a cell, such as `num_heads=8,dim=64`. Paths are shortened as far as they remain distinct."""
+    """Return the name of a cell, such as `num_heads=8,dim=64`.
+
+    Paths are shortened as much as possible while they remain distinct.
+    """
     return ",".join(f"{short}={label(values[path])}" for path, short in short_paths(list(values)).items())
 
 
 def bounded(name: str) -> str:
-    """Return a name with at most `LONGEST_NAME` characters. A longer name is cut, and a hash is appended."""
+    """Shorten a name to at most `LONGEST_NAME` characters. If characters are cut off, a hash is appended."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def short_paths(paths: list[str]) -> dict[str, str]:
-    """Return suffixes by path: the shortest suffixes of equal length that are distinct. `x.kind` is treated as `x`."""
+    """Return, by path, the shortest suffixes that are distinct and have equally many parts. `x.kind` counts as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
     for size in range(1, max(map(len, split.values()), default=0) + 1):
         names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}

@@ -35,16 +35,16 @@ class ComputeConfig(Config):
     """Compute settings. They are the same for all arms and not part of a run's identity.
 
     `auto` is resolved when runs are packed, and the result is stored. Attention that an implementation does not support
-    falls back to `plain`; `taetpu plan` reports it.
+    is computed by `plain`, and `taetpu plan` reports this fallback.
     """
 
     attention: Literal["auto", "plain", "cudnn", "splash"] = "auto"
-    """The implementation of attention: `plain`, `cudnn` (NVIDIA) or `splash` (TPU)."""
+    """Implementation of attention: `plain`, `cudnn` (NVIDIA) or `splash` (TPU)."""
     remat: Literal["auto", "none", "dots", "full"] = "auto"
-    """What the backward pass recomputes of a layer instead of storing it: nothing (`none`), all but the projections
-    (`dots`), or everything (`full`).
+    """Parts of a layer that the backward pass recomputes because they are not stored: nothing (`none`), all but the
+    projections (`dots`), or everything (`full`).
     """
     loss_chunk: Annotated[int | Literal["auto"] | None, word_or_count("auto", None, unit="tokens")] = "auto"
-    """Tokens whose logits are in memory at once; `none` for all."""
+    """Number of tokens whose logits are in memory at once; `none`: all tokens."""
     mesh: Literal["auto"] | MeshConfig = "auto"
-    """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto` shards only a run that does not fit one device."""
+    """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto`: several if the run does not fit on one device."""

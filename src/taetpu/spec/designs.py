@@ -35,7 +35,7 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 
 
 def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
-    """Yield an arm for each part in `leave_one_out` and `add_one_in`, and for both, an arm for all parts together."""
+    """Yield the arms of `leave_one_out` and `add_one_in`: one for each part, and one for several parts together."""
     for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
@@ -94,15 +94,15 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
         base: The baseline's data.
 
     Raises:
-        UserError: If a factor is neither a mapping of changes nor a list of values that includes the baseline's value,
-            two factors have the same name or change the same path, or there are too few or too many factors.
+        UserError: If a factor is neither a mapping of changes nor a list of values that includes the baseline's value;
+            if two factors have the same name or change the same path; or if there are too few or too many factors.
     """
     written = {name: value for name, value in spec.factorial.items() if name != "fraction"}
     if not spec.factorial:
         return {}
     check_paths(written, ("factorial",))
     if len(written) > MAX_FACTORS:
-        raise UserError(f"too many factors: {len(written)}", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}")
+        raise UserError(f"too many factors: {len(written)}", path=("factorial",), remedy=f"Use at most {MAX_FACTORS}.")
     if len(written) < 2:
         remedy = "Write e.g. {model.norm: [rms, layer], model.position: [rope, none]}. Use arms for a single change."
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
@@ -112,7 +112,7 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
     for key, value in written.items():
         factor, place = _factor(names[key], key, value, base), ("factorial", key)
         if factor.name in found:
-            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one.")
+            raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one of the factors.")
         if twice := changed & factor.levels[1][1].keys():
             raise UserError(f"two factors change {min(twice)}", path=place, remedy="Merge them into one factor.")
         changed |= factor.levels[1][1].keys()
@@ -128,7 +128,7 @@ def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Fac
     check_lists({written: value}, ("factorial",))
     same = [i for i, level in enumerate(value) if _is_baseline(base, {written: level}, {written: (*place, i)})]
     if len(value) < 2 or not same:
-        problem = f"the levels {format_value(value)} are not the baseline's level and at least one other"
+        problem = f"the levels {format_value(value)} do not include the baseline's value and at least one other"
         raise UserError(problem, path=place, remedy="List the baseline's value and the values to compare it with.")
     others = [(f"{name}={label(level)}", {written: level}) for i, level in enumerate(value) if i != same[0]]
     return Factor(name, written, [("", {}), *others])
@@ -153,8 +153,8 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
     """Return the cells of a factorial design: all cells or the requested fraction.
 
     Raises:
-        UserError: If there are too many cells, the fraction is not supported, or a fraction is requested for too few
-            factors or for a factor that does not have two levels.
+        UserError: If there are too many cells; if the fraction is not supported; or if a fraction is requested for too
+            few factors or for a factor that does not have two levels.
     """
     asked, names, path = str(spec.factorial.get("fraction", 1)), tuple(factors), ("factorial", "fraction")
     sizes = [len(factor.levels) for factor in factors.values()]
@@ -168,11 +168,11 @@ def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:
         return Fraction(names, tuple(dict(zip(names, cell, strict=True)) for cell in cells), frozenset())
     for name, size in zip(names, sizes, strict=True):
         if size != 2:
-            problem = f"a fraction requires factors of two levels, and {name} has {size}"
-            raise UserError(problem, path=path, remedy="Set fraction: 1, or use two levels each.")
+            problem = f"a fraction requires factors with two levels, but {name} has {size} levels"
+            raise UserError(problem, path=path, remedy="Set fraction: 1, or use two levels per factor.")
     crossed = len(names) - FRACTIONS[asked]
     if crossed < 2 or 2**crossed <= len(names):
-        problem = f"{asked} of a design of {len(names)} factors has too few cells to tell the factors apart"
+        problem = f"{asked} of a design of {len(names)} factors has too few cells to distinguish the factors"
         raise UserError(problem, path=path, remedy="Use a larger fraction or more factors.")
     return build_fraction(names, FRACTIONS[asked])
 
@@ -199,7 +199,8 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
             for path in rung.changes:
                 if path in arm.overrides:
                     problem = f"arm {arm.name!r} and the ladder both set {path}"
-                    raise UserError(problem, path=arm.origins[path], remedy="Keep one of them.")
+                    remedy = "Remove the path from the arm or from the ladder."
+                    raise UserError(problem, path=arm.origins[path], remedy=remedy)
             yield replace(
                 arm,
                 name=bounded(f"{arm.name}@{rung.name}"),
@@ -224,14 +225,14 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
     """Return the rungs of a study's `ladder`. From one rung to the next, all settings of the ladder change together.
 
     Raises:
-        UserError: If the settings do not have lists of equal length, there are fewer than two rungs, two rungs are
-            equal, or no rung is the baseline's scale.
+        UserError: If the lists of the settings differ in length, if there are fewer than two rungs, if two rungs are
+            equal, or if no rung is the baseline's scale.
     """
     check_lists(spec.ladder, ("ladder",), crossed=False)
     for path, values in spec.ladder.items():
         first = next(iter(spec.ladder))
         if len(values) != len(spec.ladder[first]):
-            problem = f"{path} has {len(values)} values, and {first} has {len(spec.ladder[first])}"
+            problem = f"{path} has {len(values)} values, but {first} has {len(spec.ladder[first])}"
             raise UserError(problem, path=("ladder", path), remedy="List one value per rung for each setting.")
     found: list[Rung] = []
     for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
@@ -239,10 +240,11 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
         places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
         own, name = _is_baseline(base, changes, places), cell_name(changes)
         if any(rung.name == name for rung in found):
-            raise UserError(f"the rung {name} is listed twice", path=next(iter(places.values())), remedy="Remove one.")
+            where, remedy = next(iter(places.values())), "Remove the duplicate."
+            raise UserError(f"the rung {name} is listed twice", path=where, remedy=remedy)
         found.append(Rung(name, number, {} if own else changes))
     if found and (len(found) < 2 or all(rung.changes for rung in found)):
-        problem = "the rungs of the ladder are not the baseline's scale and at least one other"
+        problem = "the rungs of the ladder do not include the baseline's scale and at least one other"
         raise UserError(problem, path=("ladder",), remedy="List the baseline's value and the other scales.")
     return found
 
@@ -251,7 +253,7 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
 
 
 def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the designs of a study as plain data, for the analysis.
+    """Return the designs of a study as plain data for the analysis.
 
     Returns:
         A dict with an entry for each design that the study has. `factorial` contains `factors`, `fraction`,

@@ -28,7 +28,7 @@ class Form:
 
     Attributes:
         name: The noun for the file's content, such as `study`.
-        start: The remedy for a missing file, or a file with other content.
+        start: The remedy for a file that is missing, empty or not a mapping.
     """
 
     name: str
@@ -108,7 +108,7 @@ def parse_value(text: str) -> Any:
     except UserError as error:
         raise UserError(error.problem, remedy=error.remedy) from None  # the path inside the value is dropped
     except (YAMLError, ValueError):
-        raise UserError(f"{text!r} is not a YAML value", remedy="Quote it, e.g. a.b='{kind: relu}'.") from None
+        raise UserError(f"{text!r} is not a YAML value", remedy="Quote the value, e.g. a.b='{kind: relu}'.") from None
 
 
 def format_brief(value: Any) -> str:
@@ -170,7 +170,7 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     if len(path) > MAX_DEPTH:
         raise _too_deep(path[:2])
     if len(lines) > MAX_VALUES:
-        problem = f"more than {MAX_VALUES} values, counting every alias in full"
+        problem = f"more than {MAX_VALUES} values after expansion of all aliases"
         raise UserError(problem, path=path, remedy="Move data to separate files.")
     items: list[tuple[Any, Any, Any]] = []
     if isinstance(node, MappingNode):
@@ -183,7 +183,7 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
 
 
 def _too_deep(path: KeyPath) -> UserError:
-    remedy = f"Use at most {MAX_DEPTH} levels, and no alias inside its own value."
+    remedy = f"Use at most {MAX_DEPTH} levels, and do not use an alias inside its own value."
     return UserError("nested too deeply", path=path, remedy=remedy)
 
 
@@ -206,7 +206,7 @@ def _text(file: Path, form: Form) -> str:
         raise UserError("no such file", file=file, remedy=remedy) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise UserError("not a UTF-8 text file", file=file, line=line, remedy="Save it as UTF-8.") from None
+        raise UserError("not a UTF-8 text file", file=file, line=line, remedy="Save the file as UTF-8.") from None
     except OSError as error:
         problem = f"cannot read the {form.name} file: {error.strerror}"
         raise UserError(problem, file=file, remedy="Pass a readable YAML file.") from None
@@ -219,7 +219,9 @@ def _syntax(error: MarkedYAMLError, text: str, file: Path) -> UserError:
     row = rows[line - 1] if line and line <= len(rows) else ""
     quoted = f": {row.strip()!r}" if row.strip() else ""
     if isinstance(error, DuplicateKeyError):
-        return UserError(f"a key is given twice{quoted}", file=file, line=line, remedy="Remove or rename one.")
+        return UserError(
+            f"a key is given twice{quoted}", file=file, line=line, remedy="Remove or rename one of the keys."
+        )
     problem = (error.problem or error.context or "cannot be read").strip()
     return UserError(
         f"not valid YAML, {problem}{quoted}",

@@ -60,7 +60,7 @@ def find_fields(path: str) -> list[Place]:
         known = {place.name for place in places}
         found = [place for place in places if place.name == part] if part else places
         if not found:
-            remedy = suggest(part, known) if known else f"taetpu catalog {done}"
+            remedy = suggest(part, known) if known else f"Run `taetpu catalog {done}`."
             problem = f"{done} has no field {part!r}" if part else f"{done} has no fields"
             raise UserError(problem, path=(path,), remedy=remedy)
         done = f"{done}.{part}"
@@ -68,7 +68,7 @@ def find_fields(path: str) -> list[Place]:
 
 
 def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
-    """Return the fields of a config class."""
+    """Return the place of each field of a config class. `kind` is the kind of the class if it is a component."""
     return [Place(cls, name, kind) for name in cls.model_fields]
 
 

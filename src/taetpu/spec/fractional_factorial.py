@@ -39,8 +39,8 @@ class Fraction:
 def build_fraction(factors: Sequence[str], halvings: int) -> Fraction:
     """Return a fraction with one of every `2 ** halvings` cells of the full design.
 
-    Among the possible fractions, the one with the highest resolution is selected, and among those with equal
-    resolution, the one with the minimum number of words of the shortest length.
+    Of all possible fractions, the one with the highest resolution is selected. If several fractions have this
+    resolution, the one with the fewest words of the shortest length is selected.
 
     The last `halvings` factors are derived, and all other factors are crossed in full. The level of a derived factor is
     the sum modulo 2 of the levels of a subset of the crossed factors. The baseline's cell, in which all levels are 0,
@@ -71,6 +71,6 @@ def _products(words: Sequence[Word]) -> frozenset[Word]:
 
 
 def _badness(words: frozenset[Word]) -> list[int]:
-    """Return the number of words of each length, starting with length 1. The lists are compared lexicographically."""
+    """Return the number of words of each length from 1 on. A lexicographically smaller list is better."""
     lengths = [len(word) for word in words]
     return [lengths.count(size) for size in range(1, max(lengths, default=0) + 1)]

@@ -10,8 +10,8 @@ from taetpu.spec.schema import ResolvedConfig
 def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> list[str]:
     """Return the identity of the run with each seed: 16 hexadecimal digits.
 
-    The digits are from the sha256 of the config, the seed, the task's fingerprint and the sources of plug-ins. Fields
-    at their default value are left out, so that identities do not change if a later version adds fields. The kind of a
+    The digits begin the sha256 of the config, the seed, the task's fingerprint and the sources of plug-ins. Fields at
+    their default value are left out, so that identities do not change if a later version adds fields. The kind of a
     component is included unless the whole slot is at its default. The location of a task's data (`source`) is left out,
     because the fingerprint covers the content of the data. Fields that change only how a run is observed or computed
     (`core.identity.FIELDS_OUTSIDE_IDENTITY`) are left out too.

@@ -69,7 +69,7 @@ def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
     for i, name in enumerate(names):
         if not (folder / name).is_file():
             near = get_close_matches(name, [file.name for file in folder.glob("*.py")], n=1)
-            remedy = f"Did you mean {near[0]!r}?" if near else "Run `taetpu new NAME` to write one."
+            remedy = f"Did you mean {near[0]!r}?" if near else "Run `taetpu new NAME` to write an example of a plug-in."
             raise UserError(f"there is no plug-in {name!r}", path=("plugins", i), remedy=remedy)
     return load_plugins(folder / name for name in names)
 
@@ -132,7 +132,7 @@ def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:
                 problem = f"{text!r} is not of the form path=value"
                 raise UserError(problem, path=place, remedy="Write e.g. train.steps=200.")
             if path in found:
-                raise UserError(f"{path} is set twice", path=place, remedy="Keep one of them.")
+                raise UserError(f"{path} is set twice", path=place, remedy="Remove one of the options.")
             try:
                 found[path] = text, parse_value(value)
             except UserError as error:
@@ -180,7 +180,7 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
         raise UserError(
             f"{part}arm {candidate.name!r} changes nothing: {idle[0]} is already {value}",
             path=candidate.origins[idle[0]],
-            remedy="Remove it, or change the baseline.",
+            remedy="Remove this override, or change the baseline.",
         )
     return arm
 

@@ -27,9 +27,9 @@ class Origins:
     def explain(self, error: UserError, num_layers: int = 0) -> UserError:
         """Return an error with the file, line and path of its cause in the study file.
 
-        If no override contains the error's path, the cause is the baseline's setting in the study file for the
-        baseline. For other arms, the cause is the arm's entry under `arms` if the arm has such an entry and several
-        overrides, and otherwise the first override.
+        If no override contains the error's path, the cause depends on the arm. For the baseline, the cause is the
+        setting under `base`. For another arm, the cause is the arm's entry under `arms` if the arm has an entry there
+        and several overrides. Otherwise, the cause is the first override.
 
         Args:
             error: An error whose path is a path in the resolved config or starts with an override.
@@ -57,7 +57,8 @@ class Origins:
     def _in_baseline(self, path: KeyPath, num_layers: int) -> KeyPath:
         """Return the path in the study file for a path in a resolved layer.
 
-        It is in the settings of the single layer if they contain the value, and otherwise in the settings of the model.
+        The returned path is in the settings of the single layer if these settings contain the value. Otherwise, the
+        path is in the settings of the model.
         """
         if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
             return path

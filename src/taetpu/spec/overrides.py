@@ -40,9 +40,9 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
     """Return a copy of a baseline's data with overrides applied.
 
     Raises:
-        UserError: If an override matches nothing, overrides overlap, or a new kind lacks a field that the baseline
-            sets. All errors are raised together. The path of an error in an override starts with the override. The
-            path of an error in the baseline is a path in the config.
+        UserError: If an override matches nothing, if overrides overlap, or if a new kind lacks a field that the
+            baseline sets. All errors are raised together. The path of an error in an override starts with the override.
+            The path of an error in the baseline is a path in the config.
     """
     new, mistakes = deepcopy(dict(data)), ErrorList()
     twice = _overlapping([(tuple(path.split(".")), path) for path in overrides], mistakes)
@@ -238,7 +238,7 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
             data, cls = data[name], inner
         else:
             problem = f"{path!r} matches nothing: {dotted_path(done)} is a single value"
-            raise UserError(problem, path=(path,), remedy=f"Override {dotted_path(done)}")
+            raise UserError(problem, path=(path,), remedy=f"Override {dotted_path(done)}.")
 
 
 def _filled(cls: type[Config], data: Mapping[str, Any], name: str, at: KeyPath) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
         having = [kind for kind, other in kinds(cls.slot).items() if name in other.model_fields]
         if having:
             slot = f"{owner}: {{kind: {having[0]}, {name}: ...}}"
-            remedy = f"{', '.join(having)} has it. Write the whole slot: {slot}"
+            remedy = f"Use a kind that has {name} ({', '.join(having)}), and write the whole slot: {slot}"
         owner += f" (kind {cls.kind})"
     elif cls is RunConfig:
         for section in ("model", "train"):
@@ -286,7 +286,7 @@ def _overlapping(targets: Iterable[tuple[Parts, str]], mistakes: ErrorList) -> s
         if around[0] and parts[: len(around[0])] == around[0]:
             if path not in twice:
                 problem = f"{path!r} overlaps {around[1]!r}: both set {dotted_path(parts)}"
-                mistakes.append(UserError(problem, path=(path,), remedy="Keep one of them."))
+                mistakes.append(UserError(problem, path=(path,), remedy="Remove one of the overrides."))
             twice.add(path)
         else:
             around = parts, path

@@ -36,7 +36,7 @@ RunKey = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run: an arm with a seed. `id` is the run's identity (see `spec.identity`), `data` its task's fingerprint."""
+    """A run of an arm with a seed. `id` is its identity (see `spec.identity`), and `data` is its task's fingerprint."""
 
     arm: str
     seed: int
@@ -158,7 +158,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """Return the arms and their changes as HTML for notebooks."""
-        said = f"{len(self.arms)} arms, {len(self.seeds)} seeds; {self.measure.primary} decides"
+        said = f"{len(self.arms)} arms and {len(self.seeds)} seeds, compared by {self.measure.primary}"
         rows = [(arm.name, arm.change) for arm in self.arms]
         return paragraph(said, strong=self.name) + table(("arm", "change"), rows, left=2)
 
@@ -214,16 +214,16 @@ class Study:
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
         if source.evaluated != baseline.evaluated:
-            problem = f"arm {arm.name!r} is evaluated on other data than the baseline, so they cannot be compared"
-            raise arm.explain(UserError(problem, path=("task",), remedy="Make it a separate study."))
+            problem = f"arm {arm.name!r} is evaluated on other data than the baseline, so the two cannot be compared"
+            raise arm.explain(UserError(problem, path=("task",), remedy="Move this arm to a separate study."))
         if source.unit != baseline.unit and what != "bits_per_byte":
             problem = f"arm {arm.name!r} has other tokens than the baseline, so {what} per token cannot be compared"
             remedy = f"Set measure: {{primary: {split}/bits_per_byte}}."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
         splits = [of.evaluation(split) for of in (source, baseline)]
         if what == "bits_per_byte" and any(part is None or part.num_bytes is None for part in splits):
-            problem = f"arm {arm.name!r} cannot be compared in {self.measure.primary}: its tokenizer or the baseline's "
-            problem += "does not encode all characters of the evaluation text"
+            problem = f"arm {arm.name!r} cannot be compared by {self.measure.primary}, because its tokenizer or the "
+            problem += "baseline's does not encode all characters of the evaluation text"
             remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
 
@@ -342,7 +342,7 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
         later = type(schema) is int and schema > SCHEMA
         problem = (
             f"study {study.name!r} in this folder has run identities of schema {schema}, and this version of taetpu "
-            f"uses schema {SCHEMA}: runs of the two cannot be mixed"
+            f"uses schema {SCHEMA}, so runs of the two schemas cannot be mixed"
         )
         remedy = (
             f"{'Update taetpu. ' if later else ''}To train the study again, use another study name or --root. "
@@ -365,7 +365,7 @@ def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
 def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:
     first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
     error = UserError(
-        problem, path=tuple(rest), remedy=f"{remedy} To start a new one, use another study name or --root."
+        problem, path=tuple(rest), remedy=f"{remedy} To start a new study, use another study name or --root."
     )
     return study.arms[0].explain(error) if first == "base" else study.document.locate(error.within(first))
 

@@ -36,11 +36,11 @@ Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
-    """A baseline with defaults filled in and single layers still as overrides."""
+    """The config of a baseline. Defaults are filled in, and settings of single layers are still overrides."""
 
-    task: Annotated[Any, SlotMark("task"), Field(description="what is learned, e.g. {kind: text, ...}")]
-    model: Annotated[ModelConfig, Field(description="at least dim and num_layers")]
-    train: Annotated[TrainConfig, Field(description="at least steps or epochs")]
+    task: Annotated[Any, SlotMark("task"), Field(description="task to learn, e.g. {kind: text, ...}")]
+    model: Annotated[ModelConfig, Field(description="the model; requires dim and num_layers")]
+    train: Annotated[TrainConfig, Field(description="training; requires steps or epochs")]
 
     def resolve(self) -> "ResolvedConfig":
         """Resolve every layer.
@@ -95,11 +95,15 @@ class Measure(Config):
     """How arms are compared. The direction defaults to `min` for losses and `max` for accuracies."""
 
     primary: str = "val/loss"
-    """The metric to compare arms by, at the end of training."""
+    """Metric by which arms are compared at the end of training."""
     direction: Literal["min", "max"] = "min"
-    """Whether less (`min`) or more (`max`) of it is better."""
-    equivalence: Annotated[PositiveFloat | None, Field(description="a smaller difference does not matter")] = None
-    alpha: Annotated[float, Field(gt=0, le=0.2, description="chance of any false verdict of better or worse")] = 0.05
+    """Whether lower (`min`) or higher (`max`) values of the primary metric are better."""
+    equivalence: Annotated[
+        PositiveFloat | None, Field(description="margin of equivalence: differences smaller than this do not matter")
+    ] = None
+    alpha: Annotated[
+        float, Field(gt=0, le=0.2, description="probability of at least one false verdict of better or worse")
+    ] = 0.05
     looks: tuple[int, ...] = ()
     """Numbers of seeds at which interim analyses give verdicts, e.g. [5, 8]."""
 
@@ -111,11 +115,11 @@ class Measure(Config):
     @model_validator(mode="after")
     def _no_worse_direction(self) -> "Measure":
         if self.direction != (usual := _better(self.primary)):
-            more = "more" if self.direction == "max" else "less"
-            problem = f"{self.direction} would call {more} {self.primary} better"
+            more = "higher" if self.direction == "max" else "lower"
+            problem = f"{self.direction} would judge a {more} {self.primary} as better"
             raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
         if self.primary.endswith("accuracy") and self.equivalence is not None and self.equivalence >= 1:
-            problem = f"{self.equivalence:g} is not below 1, the largest difference of two accuracies"
+            problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two accuracies"
             raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
         return self
 
@@ -134,21 +138,24 @@ class StudySpec(Config):
     plugins: tuple[str, ...] = ()
     """Python files that register additional kinds, relative to the study file."""
     arms: dict[Any, Any] = Field(default_factory=dict)
-    """Variants of the baseline by name, each with its overrides: paths from `model`, `train` or `task` on."""
+    """Variants of the baseline by name, each with overrides by dotted path from `model`, `train` or `task` on."""
     grid: dict[Any, Any] = Field(default_factory=dict)
     """Lists of values by dotted path, with an arm for every combination."""
     leave_one_out: dict[Any, Any] = Field(default_factory=dict)
-    """Parts to remove from the baseline, by name: an arm without each part, and one without all of them."""
+    """Parts to remove from the baseline, by name: an arm without each part, and an arm without all parts."""
     add_one_in: dict[Any, Any] = Field(default_factory=dict)
-    """Parts to add to the baseline, by name: an arm with each part, and one with all of them."""
+    """Parts to add to the baseline, by name: an arm with each part, and an arm with all parts."""
     factorial: dict[Any, Any] = Field(default_factory=dict)
-    """Factors to cross, each a list of values or a named change; `fraction` runs a part of the combinations."""
+    """Factors to cross, each a list of values or a named change; `fraction`: share of the combinations to run."""
     ladder: dict[Any, Any] = Field(default_factory=dict)
     """Scales at which every arm is repeated: a list of values for each dotted path, one value per scale."""
-    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, on separate `seeds`")] = Field(
+    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, with separate `seeds`")] = Field(
         default_factory=dict
     )
-    match: Annotated[tuple[Matching, ...], Field(description="what every arm is given as much of as the baseline")] = ()
+    match: Annotated[
+        tuple[Matching, ...],
+        Field(description="quantities in which each arm is matched to the baseline, e.g. [flops, params]"),
+    ] = ()
     measure: Measure = Measure()
     """How arms are compared."""
     trackers: Annotated[Any, Field(description="services that show the runs, e.g. [tensorboard]")] = None
@@ -178,9 +185,9 @@ class StudySpec(Config):
             return
         if len(looks) > MAX_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
             remedy = (
-                f"Use at most {MAX_LOOKS} increasing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]."
+                f"List at most {MAX_LOOKS} increasing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]."
             )
-            raise UserError(f"looks at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
+            raise UserError(f"interim analyses at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
         if seeds not in looks:
             problem = f"the study has {seeds} seeds, which is not one of the looks {list(looks)}"
             raise UserError(problem, path=path, remedy=f"Set seeds: {looks[0]}, or looks: [{seeds}, ...].")
@@ -191,10 +198,11 @@ class StudySpec(Config):
 
 
 def parse_seeds(value: Any, path: KeyPath, first: int = 0) -> tuple[int, ...]:
-    """Return seeds from their number or a list. A number `n` means the seeds from `first` to `first + n - 1`.
+    """Return the seeds in a list, or the seeds from `first` to `first + n - 1` for a number `n` of seeds.
 
     Raises:
-        UserError: If the value is neither of them, there are too many seeds, or a seed is invalid or listed twice.
+        UserError: If the value is neither a number nor a list, if there are too many seeds, or if a seed is invalid or
+            listed twice.
     """
     value = normalize_value(value, integers=True)
     if type(value) is int and 0 < value <= MAX_SEEDS:
@@ -207,7 +215,7 @@ def parse_seeds(value: Any, path: KeyPath, first: int = 0) -> tuple[int, ...]:
         if type(seed) is not int or not 0 <= seed <= MAX_SEED:
             raise UserError(f"{seed!r} is not a seed", path=(*path, i), remedy=f"Use integers from 0 to {MAX_SEED}.")
         if seed in seen:
-            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="Remove one.")
+            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="Remove the duplicate.")
         seen.add(seed)
     return value
 

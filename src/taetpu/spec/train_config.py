@@ -18,13 +18,13 @@ class SampleConfig(Config):
     """The text sampled from the model at each evaluation."""
 
     tokens: Size = 60
-    """Tokens to draw."""
+    """Number of tokens to draw."""
     temperature: NonNegativeFloat = 0.8
-    """Divides the logits before sampling; 0 selects the likeliest token."""
+    """Divisor of the logits before sampling; 0 selects the most likely token."""
     top_k: Size | None = None
-    """Sample among this many of the likeliest tokens; `none`: all."""
+    """Number of most likely tokens among which to sample; `none`: all tokens."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Sample among the likeliest tokens that together have this probability; `none`: all."""
+    """Total probability of the most likely tokens among which to sample; `none`: all tokens."""
 
 
 class TrainConfig(Config):
@@ -34,19 +34,19 @@ class TrainConfig(Config):
     """
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
-    """Optimizer steps. Either `steps` or `epochs` is set."""
+    """Number of optimizer steps. Either `steps` or `epochs` is set."""
     epochs: PositiveFloat | None = None
-    """Passes over the training windows. Either `steps` or `epochs` is set."""
+    """Number of passes over the training windows. Either `steps` or `epochs` is set."""
     batch_size: Size = 32
-    """Sequences of an optimizer step."""
+    """Number of sequences per optimizer step."""
     accumulate: Size = 1
-    """Microbatches of a batch, which save memory; must divide `batch_size`."""
+    """Number of microbatches into which a batch is divided to save memory; must divide `batch_size`."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()
-    """The learning rate over training."""
+    """The learning rate over the course of training."""
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
-    """Upper bound of the gradient's norm; `none`: no clipping."""
+    """Upper bound on the norm of the gradient; `none`: no clipping."""
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
     """Changes to the training step: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
@@ -54,25 +54,25 @@ class TrainConfig(Config):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
-    """How numbers are computed. Not part of a run's identity, and the same for all arms."""
+    """Settings of how numbers are computed, the same for all arms and not part of a run's identity."""
     eval_every: PositiveInt | None = None
     """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
     eval_windows: Annotated[int | str, word_or_count("auto", "all", unit="windows")] = "auto"
-    """Windows of the validation split to evaluate during training: a number, `all`, or at most a tenth of the
-    training's FLOPs (`auto`). The whole split is evaluated at the end.
+    """Number of windows of the validation split to evaluate during training; `all`: the whole split; `auto`: as many
+    as take at most a tenth of the FLOPs of training. The whole split is evaluated at the end.
     """
     checkpoint: Annotated[int | str, word_or_count("eval", "log", "end", unit="steps")] = "eval"
-    """After which steps a killed run can resume: at each evaluation (`eval`), after 1, 2, 4, 8 ... steps (`log`), every
-    n steps (a number), or only when done (`end`).
+    """Steps from which a killed run can resume: each evaluation (`eval`), steps 1, 2, 4, 8 ... (`log`), every n-th step
+    (a number), or only the last step (`end`).
     """
     keep_checkpoints: bool = False
     """Whether to keep the models of all checkpoint steps."""
     log_every: PositiveInt = 10
-    """Steps over which logged training metrics are averaged."""
+    """Number of steps over which logged training metrics are averaged."""
     sample: SampleConfig | None = SampleConfig()
-    """The text sampled from the model at each evaluation; `none` for no text."""
+    """The text sampled from the model at each evaluation; `none`: no text."""
     loss_bound: PositiveFloat = 1e3
-    """A run with a training loss above this bound has diverged."""
+    """Training loss above which a run has diverged."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
@@ -87,8 +87,8 @@ class TrainConfig(Config):
             )
         self.check_mesh()
         if taken := sorted(set(self.metrics) & set(SERIES)):
-            problem = f"the metric name {taken[0]!r} is reserved: every run measures it"
-            raise UserError(problem, path=("metrics", taken[0]), remedy="Use another name and set its kind.")
+            problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
+            raise UserError(problem, path=("metrics", taken[0]), remedy="Use another name and set the metric's kind.")
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
             raise UserError(
@@ -144,8 +144,8 @@ class TrainConfig(Config):
             num_windows: The number of training windows of the task; None if it is unlimited.
 
         Raises:
-            UserError: If `epochs` is set and the number of windows is unlimited, the number of steps is too large, or
-                warm-up is not shorter than training.
+            UserError: If `epochs` is set, and the number of windows is unlimited, the number of steps is too large, or
+                the warm-up is not shorter than training.
         """
         if self.steps is not None:
             return self.steps
@@ -157,8 +157,8 @@ class TrainConfig(Config):
             )
         asked = (self.epochs or 0) * num_windows / self.batch_size
         if asked > MAX_STEPS:
-            problem = f"epochs={self.epochs:g} of {num_windows} windows are {asked:.3g} steps"
-            raise UserError(problem, path=("epochs",), remedy=f"Use at most {MAX_STEPS} steps.")
+            problem = f"epochs={self.epochs:g} of {num_windows} windows would take {asked:.3g} steps"
+            raise UserError(problem, path=("epochs",), remedy=f"Use fewer epochs, for at most {MAX_STEPS} steps.")
         steps = max(1, round(asked))
         self.check_schedule(steps)
         return steps

@@ -59,25 +59,26 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         base: The baseline's data.
 
     Raises:
-        UserError: If a value is not a list of at least two values, a path matches nothing or is set by the ladder,
-            there are too many combinations, or a tuning seed is also a seed of the study.
+        UserError: If a path has fewer than two values to try, matches nothing or is set by the ladder; if there are too
+            many combinations; or if a tuning seed is also a seed of the study.
     """
     values = {path: value for path, value in spec.tune.items() if path != "seeds"}
     if not spec.tune:
         return None
     if not values:
-        raise UserError("nothing is tuned", path=("tune",), remedy="Write e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2].")
+        remedy = "Add values to try, e.g. train.optimizer.lr: [1e-3, 3e-3, 1e-2]."
+        raise UserError("nothing is tuned", path=("tune",), remedy=remedy)
     check_lists(values, ("tune",), most=MAX_CELLS)
     for path, tried in values.items():
         _check_tried(path, tried, spec, base)
     seeds = parse_seeds(spec.tune.get("seeds", SEEDS), ("tune", "seeds"), first=FIRST_SEED)
     if shared := sorted(set(seeds) & set(spec.seed_list())):
         problem = f"seed {shared[0]} is used for tuning and for comparing arms, which would bias the comparison"
-        raise UserError(problem, path=("tune", "seeds"), remedy="Use other seeds, or remove the key.")
+        raise UserError(problem, path=("tune", "seeds"), remedy="Use other seeds, or remove the key seeds.")
     metric = f"val/{spec.measure.primary.rpartition('/')[2]}"
     found = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, metric)
     if len(found.cells) < math.prod(map(len, values.values())):
-        raise UserError("two values have the same name", path=("tune",), remedy="Remove one.")
+        raise UserError("two values have the same name", path=("tune",), remedy="Remove one of the values.")
     return found
 
 
@@ -85,11 +86,11 @@ def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str
     place = ("tune", path)
     check_trained(path, place)
     if rung := next((other for other in spec.ladder if f"{other}.".startswith(f"{path}.")), None):
-        problem = f"{path} is tuned, and the ladder sets {rung}"
-        raise UserError(problem, path=place, remedy="Keep one of them.")
+        problem = f"{path} is tuned, but the ladder sets {rung}"
+        raise UserError(problem, path=place, remedy="Remove the path from tune or from the ladder.")
     if len(tried) < 2:
         problem = f"{format_value(tried)} is a single value"
-        raise UserError(problem, path=place, remedy="List at least two, e.g. [1e-3, 3e-3, 1e-2].")
+        raise UserError(problem, path=place, remedy="List at least two values, e.g. [1e-3, 3e-3, 1e-2].")
     for i, value in enumerate(tried):
         try:
             load_config(RunConfig, apply_overrides(base, {path: value}))
