@@ -1,4 +1,4 @@
-"""The names that a plug-in imports; see docs/plugins.md. Kinds to extend come from their slot's own module."""
+"""The names that plug-ins import; see docs/plugins.md. To extend a built-in kind, import it from its slot's module."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from taetpu.nn.lm import named_parameters, num_layers, scale_layers
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
 
-# A field that enters the compiled program as an input, so that arms that differ in it share one program.
+# The type of fields that enter the compiled program as inputs. Arms that differ only in such fields share a program.
 Number = Annotated[float, Traced()]
 
 __all__ = [

@@ -46,9 +46,9 @@ def printed(capsys):
 @pytest.mark.parametrize(
     ("intensities", "bound"),
     [
-        ((12.0, 35.0), "12-35 FLOPs per byte; the device balances at 240: memory traffic bounds"),
-        ((300.0, 500.0), "300-500 FLOPs per byte; the device balances at 240: matmuls bound"),
-        ((100.0, 300.0, None), "240: memory traffic or matmuls bound"),
+        ((12.0, 35.0), "12-35 FLOPs per byte, and the device balances at 240, so memory traffic bounds"),
+        ((300.0, 500.0), "300-500 FLOPs per byte, and the device balances at 240, so matmuls bound"),
+        ((100.0, 300.0, None), "240, so memory traffic or matmuls bound"),
         ((1e5,), "almost no memory traffic"),
     ],
 )
@@ -135,7 +135,7 @@ def test_plan_for_a_tpu_works_without_one_under_jax_platforms_tpu(process, here,
 def test_tpu_and_diff_exclude_each_other(taetpu):
     done = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--diff", "low-lr")
     assert done.code == 2
-    assert "--tpu and --diff exclude each other" in done.err
+    assert "--tpu and --diff cannot be used together" in done.err
 
 
 def test_an_unknown_slice_is_refused_at_its_option(taetpu):

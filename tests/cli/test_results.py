@@ -82,7 +82,7 @@ def test_verify_finds_tampering(taetpu, study, what):
     done = taetpu("report", study, "--verify")
     assert done.code == 3
     assert problem in done.out
-    assert "differences from the raw metrics" in done.err
+    assert "differences between results.json and the raw metrics" in done.err
     told = taetpu("report", study, "--verify", "--json")
     assert told.code == 3
     assert any(problem in line for line in json.loads(told.out)["problems"])

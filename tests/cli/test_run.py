@@ -113,7 +113,7 @@ def test_refuted_reused_runs_exit_with_3_and_are_not_kept(taetpu, here, trained)
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
     assert done.code == 3
     assert "reused runs trained again to verify them: 1" in done.err
-    assert "have other results when they are trained again:\n  " in done.err
+    assert "have different results when they are trained again:\n  " in done.err
     assert "without --reuse" in done.err.splitlines()[-1]
     assert "1/4" in taetpu("list", "--root", "ours").out
 

@@ -241,7 +241,7 @@ def test_zone_without_egress_is_skipped(taetpu, shared_google, monkeypatch):
     words = ["tpu", "up", "lab", "--type", "v6e-8", "--zone", "us-east5-b"]
     _, _, err = taetpu(*words, "--zone", "europe-west4-a")
     assert "no Private Google Access in europe-west4" in err
-    assert "skipped: europe-west4-a" in err
+    assert "skipped zones: europe-west4-a" in err
     code, _, err = taetpu(*words[:-1], "europe-west4-a")
     assert code == 2
     assert "could not delete itself" in err

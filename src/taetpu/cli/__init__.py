@@ -1,1 +1,1 @@
-"""The command line: a file per command or group. Commands import their packages when they run, so --help is fast."""
+"""The command line, with one file per command or group. Commands import packages when they run, so --help is fast."""

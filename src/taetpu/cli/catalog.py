@@ -21,7 +21,7 @@ INDENT = " " * 16
 BELOW = " " * 20
 REQUIRED = "required"
 STUDY = "study"
-"""The argument that selects all top-level fields of a study file. It is also the name of the first field."""
+"""The argument that selects all top-level fields of a study file. The first of these fields has the same name."""
 
 
 def catalog(
@@ -29,7 +29,7 @@ def catalog(
         str,
         typer.Argument(
             metavar="SLOT[/KIND]|FIELD",
-            help="A slot, a kind of a slot, or the path of a study file's field; `study`: all top-level fields.",
+            help="A slot, a kind of a slot, or the path of a study file's field. `study` selects all top-level fields.",
         ),
     ] = "",
     plugin: Annotated[
@@ -66,7 +66,7 @@ def catalog(
         typer.echo("\nFields and defaults: taetpu catalog SLOT, or SLOT/KIND")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
     elif any(field["traced"] for found in entries.values() for entry in found.values() for field in entry["fields"]):
-        typer.echo("\ntraced: arms that differ only in such fields share a program")
+        typer.echo("\ntraced: arms that differ only in traced fields share a program")
 
 
 def _print_kind(kind: str, entry: dict[str, Any], fields: bool) -> None:
@@ -112,7 +112,7 @@ def _value(value: Any) -> str:
 
 
 def _catalog_fields(path: str, as_json: bool) -> None:
-    """Print the field at a path and its nested fields."""
+    """Print the field at the given path and its nested fields."""
     from taetpu.core.registry import BUILTIN_MODULES
     from taetpu.spec.fields import find_fields, known_paths, list_fields
     from taetpu.spec.schema import StudySpec
@@ -139,7 +139,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 
 
 def describe_field(place: "Place") -> dict[str, Any]:
-    """Return a field of a study file and its nested fields as plain data."""
+    """Return the given field of a study file as plain data, including its nested fields."""
     from taetpu.core.config import slot_of, to_data, traced_fields
     from taetpu.spec.fields import list_fields
 
@@ -161,7 +161,7 @@ def describe_field(place: "Place") -> dict[str, Any]:
 
 
 def describe(cls: "type[Config]") -> dict[str, Any]:
-    """Return the docstring and the fields of a config class as plain data."""
+    """Return the docstring and the fields of the given config class as plain data."""
     import inspect
 
     from taetpu.spec.fields import list_fields

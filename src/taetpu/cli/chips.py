@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 def chips(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A slice (v5e-8, v4:2x2x4). Default: all chips.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A slice, such as v5e-8 or v4:2x2x4. Default: all chips.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show published TPU data: speed, memory, slices, prices.
+    """Show published TPU data: speed, memory, slices and prices.
 
     Example: taetpu chips v5e-8
     """
@@ -33,8 +35,8 @@ def chips(
     print_table([_chip_row(chip) for chip in generations()])
     typer.echo("")
     print_text(
-        f"Per chip, as of {table_date()}; USD per hour on demand and spot, in the cheapest US region. The number in a "
-        "slice's name counts its cores or its chips. Sources: taetpu chips --json"
+        f"Figures are per chip, as of {table_date()}. Prices are in USD per hour, on demand and spot, in the cheapest "
+        "US region. `by` shows whether the number in a slice's name counts cores or chips. Sources: taetpu chips --json"
     )
 
 
@@ -58,13 +60,13 @@ def _usd(rate: float | None) -> str:
 
 
 def _chip(chip: "Chip") -> dict[str, Any]:
-    """Return a chip as plain data."""
+    """Return the data of the given chip, with its sources, for JSON output."""
     plain = asdict(chip) | {"machine_types": dict(chip.machine_types), "sources": {}}
     return plain | {"sources": {figure: asdict(source) for figure, source in chip.sources}}
 
 
 def _slice(found: "Slice") -> dict[str, Any]:
-    """Return a slice as plain data."""
+    """Return the size, machine type and cost of the given slice for JSON output."""
     return {
         "name": found.name,
         "topology": found.topology_name,

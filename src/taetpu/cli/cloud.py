@@ -58,13 +58,15 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
     from taetpu.core.chips import parse_slice
 
     if options.kind is None:
-        raise UserError("missing --type", remedy="Name a slice, such as v6e-8; `taetpu chips` lists them.")
+        raise UserError(
+            "missing --type", remedy="Add --type with a slice, such as v6e-8; `taetpu chips` lists all slices."
+        )
     if options.spot and options.reservation:
-        raise UserError("--spot and --reservation exclude each other", remedy="Use only one of them.")
+        raise UserError("--spot and --reservation cannot be used together", remedy="Use only one of these options.")
     hours = settings.max_hours if options.max_hours is None else options.max_hours
     if not SHORTEST_HOURS <= hours <= LONGEST_HOURS:
         problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
-        raise UserError(problem, path=("--max-hours",), remedy="A machine takes minutes to become ready.")
+        raise UserError(problem, path=("--max-hours",), remedy="Use a value in this range.")
     tpu = parse_slice(options.kind)
     api = rates.api_for(tpu, options.api or settings.api)
     return Spec(
@@ -85,8 +87,8 @@ def with_idle_minutes(settings: "Settings", options: MachineOptions) -> "Setting
 def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions) -> list[str]:
     """Return the zones to try.
 
-    These are the zones in `--zone`, else the zones in the settings, else all zones that offer the slice, cheapest
-    first. Zones in which the cost could exceed the limit are left out.
+    The zones in `--zone` take precedence over the zones in the settings. If neither are given, these are all zones that
+    offer the slice, cheapest first. Zones in which the cost could exceed the limit are left out.
 
     Raises:
         UserError: if the name of a zone is invalid, or if the cost could exceed the limit in every zone.
@@ -100,7 +102,7 @@ def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
-    """Return a description of a machine: its size, its zones and their costs, and its time of deletion."""
+    """Return lines that describe a machine's size, zones, costs and time of deletion."""
     from taetpu.cloud import rates
     from taetpu.core.chips import table_date
 
@@ -161,14 +163,14 @@ def confirm(
 
 
 def print_commands(commands: "Sequence[Command]") -> None:
-    """Print gcloud commands as lines for a shell."""
+    """Print the given gcloud commands for a shell, preceded by a line that sets the project."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(os.environ.get('CLOUDSDK_CORE_PROJECT', ''))}")
     for one in commands:
         typer.echo(one.shown)
 
 
 def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
-    """Return the zones in which machines can reach Google's APIs, which a machine needs to delete itself.
+    """Return the given zones in which a machine can reach Google's APIs, so that the machine can delete itself.
 
     Raises:
         CloudError: if the network has no route to Google in any of the regions.
@@ -181,7 +183,7 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
         closed = [zone for zone in zones if zone.rpartition("-")[0] in check.regions]
         if len(closed) == len(zones):
             raise CloudError(check.found, remedy=check.remedy)
-        log(f"{check.found}; skipped: {', '.join(closed)}")
+        log(f"{check.found}; skipped zones: {', '.join(closed)}")
         return [zone for zone in zones if zone not in closed]
     if check.status == "warning":  # a TPU API machine checks at startup whether it can delete itself
         log(check.found)
@@ -189,11 +191,11 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
-    """Print the plan of a machine, and the command that creates it in the first zone."""
+    """Print the plan of a machine, and the command that creates the machine in the first zone."""
     from taetpu.cloud.provision import creation_command
 
     confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
-    typer.echo("# Use it now: it contains the time of deletion. Later, repeat --dry-run.")
+    typer.echo("# Use this command now, because it contains the time of deletion. Later, repeat --dry-run.")
     print_commands([creation_command(spec, zones[0], settings)])
 
 
@@ -233,10 +235,10 @@ def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
 
 
 def find_machine(settings: "Settings", name: str | None) -> "Machine":
-    """Return the machine with the given name. A machine that is ready takes precedence.
+    """Return the machine with the given name. Ready machines take precedence.
 
     Raises:
-        CloudError: if no machine has this name, or if several machines that are ready have it.
+        CloudError: if no machine has this name, or if several ready machines have this name.
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.machines import list_machines
@@ -246,14 +248,14 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     machines = list_machines()
     there = sorted((one for one in machines if one.name == wanted), key=lambda one: one.state != "ready")
     if not there:
-        hint = suggest(wanted, (one.name for one in machines)) if machines else "Create one with `taetpu tpu up`."
+        hint = suggest(wanted, (one.name for one in machines)) if machines else "Create a machine with `taetpu tpu up`."
         raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
     check_one([one for one in there if one.state == "ready"])
     return there[0]
 
 
 def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
-    """Return the hosts of a machine, from the local cache if they are stored there.
+    """Return the hosts of a machine, from the local cache if it contains them.
 
     Raises:
         CloudError: if the machine does not exist or is not ready.
@@ -266,7 +268,7 @@ def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
     machine = find_machine(settings, name)
     if machine.state != "ready":
         problem = f"{machine.name} in {machine.zone} is {machine.state} ({machine.detail})"
-        raise CloudError(problem, remedy="Wait for it with `taetpu tpu up`.")
+        raise CloudError(problem, remedy="Wait for the machine with `taetpu tpu up`.")
     return Hosts.configure(machine, settings.user, settings.project)
 
 

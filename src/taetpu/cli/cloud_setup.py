@@ -15,7 +15,7 @@ from taetpu.core.errors import Failed
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the account, project, network, and files for keys.
+    """Check the account, project and network, and search files for keys.
 
     Example: taetpu doctor
     """
@@ -46,7 +46,7 @@ Bucket = Annotated[
 @bucket_app.command("create")
 def create_bucket(
     name: Bucket = None,
-    region: Annotated[str, typer.Option(help="Default: the region of the settings' first zone.")] = "",
+    region: Annotated[str, typer.Option(help="Default: the region of the first zone in the settings.")] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -71,7 +71,7 @@ def create_bucket(
         lines = []
     lines.append(bucket.grant_command(name, account))
     rate = f"${bucket.STANDARD_RATE:.3f} per GB and month in most US regions ({bucket.RATE_DATE})"
-    plan = f"create gs://{name} in {place}: {rate}\nlet {account} read and write it"
+    plan = f"create gs://{name} in {place}: {rate}\nlet {account} read and write the bucket"
     if confirm(plan, "Create it?", lines, yes=yes, dry_run=dry_run):
         for line in lines:
             change(line)
@@ -92,7 +92,9 @@ def bucket_status(name: Bucket = None, as_json: AsJson = False) -> None:
     name = name or settings.bucket
     found = bucket.describe(name)
     if found is None:
-        raise CloudError(f"gs://{name} is not in {settings.project}", remedy="Create it with `taetpu bucket create`.")
+        raise CloudError(
+            f"gs://{name} is not in {settings.project}", remedy="Create the bucket with `taetpu bucket create`."
+        )
     size = bucket.usage(name)
     cells = {"bucket": name, "region": found.get("location", "").lower(), "bytes": size}
     cells["usd_per_month"] = round(size / 1e9 * bucket.STANDARD_RATE, 2)
@@ -118,7 +120,7 @@ def delete_bucket(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False
     owner = found.get("labels", {}).get(OWNER, "")
     if owner != label_value(settings.owner):
         problem = f"gs://{name} belongs to {owner or 'an unknown owner'}"
-        raise CloudError(problem, remedy=f"Its owner can delete it: {bucket.delete_command(name).shown}")
+        raise CloudError(problem, remedy=f"Ask the owner to run `{bucket.delete_command(name).shown}`.")
     line = bucket.delete_command(name)
     plan = f"delete gs://{name} with everything in it, {bucket.usage(name) / 1e9:.3f} GB"
     if confirm(plan, "Delete it permanently?", [line], yes=yes, dry_run=dry_run, typed=name):
@@ -138,7 +140,7 @@ def build_image(
 ) -> None:
     """Build a folder's Dockerfile with Cloud Build.
 
-    Does nothing if an image with the same content exists. Set `image` in taetpu.toml to run jobs in it.
+    Nothing is built if an image with the same content exists. Set `image` in taetpu.toml to run jobs in the image.
 
     Example: taetpu image build
     """

@@ -1,4 +1,4 @@
-"""`taetpu export slurm | skypilot | kueue`: write a study as a job for a scheduler that numbers its tasks."""
+"""`taetpu export slurm | skypilot | kueue`: write a study as a job with numbered tasks for another scheduler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,12 +30,13 @@ Shards = Annotated[int, integer(least=1, metavar="N", help="Number of tasks that
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(StudyOptions):
-    """Options of `taetpu export slurm`. The other schedulers have them too."""
+    """Options of `taetpu export slurm`, which the commands for other schedulers also have."""
 
     shards: Shards
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: named after the study.")] = (
-        None
-    )
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="The file to write. Default: named after the study."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class SkyPilotOptions(CloudOptions):
     """Options of `taetpu export skypilot`."""
 
     install: Annotated[
-        str, typer.Option(help="A package for pip on the machines, such as a git address of taetpu.")
+        str, typer.Option(help="The package that pip installs on the machines, such as a git address of taetpu.")
     ] = ""
 
 
@@ -60,11 +61,11 @@ class KueueOptions(CloudOptions):
     """Options of `taetpu export kueue`."""
 
     shards: Shards = 1
-    image: Annotated[str, typer.Option(help="Container with taetpu; `taetpu image build` prints its address.")]
+    image: Annotated[str, typer.Option(help="The address of an image with taetpu, as printed by `taetpu image build`.")]
     queue: Annotated[str, typer.Option(metavar="NAME", help="Kueue's LocalQueue.")] = "default"
     service_account: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The service account in Kubernetes. It must be able to write the bucket."),
+        typer.Option(metavar="NAME", help="The Kubernetes service account, which must be able to write to the bucket."),
     ] = "default"
 
 
@@ -82,7 +83,7 @@ def slurm(options: ExportOptions) -> None:
     file = options.out or Path(f"{study.name}.slurm.sh")
     logs = file.parent / f"{study.name}-slurm"
     _write(file, slurm_script(_share(options, study, root), options.study, logs))
-    logs.mkdir(parents=True, exist_ok=True)  # without it, Slurm ends tasks silently
+    logs.mkdir(parents=True, exist_ok=True)  # without this folder, Slurm ends tasks silently
     _print_next(f"sbatch {file}", root, study)
 
 
@@ -124,7 +125,7 @@ def _export_to_cloud(
 
     Args:
         options: options of the command.
-        text: returns the text of the job, given the share, a folder, the paths of files within it, and the slice.
+        text: function that returns the job's text, given the share, a folder, the files' paths in it, and the slice.
         ending: suffix of the file's default name.
         command: the command that submits the file.
     """
@@ -187,7 +188,7 @@ def _bucket_root(root: str | None) -> str:
 
 
 def _root_address(root: str | None) -> tuple[str | None, str]:
-    """Return the address of the root if it is in a bucket, and the root as it is named."""
+    """Return the root's address if it is in a bucket (otherwise None), and the root as given by the user."""
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 
@@ -197,7 +198,7 @@ def _root_address(root: str | None) -> tuple[str | None, str]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write the file of a job.
+    """Write a job to a file, and print the file's path.
 
     Raises:
         UserError: if the file exists with different content.
@@ -205,7 +206,7 @@ def _write(file: Path, text: str) -> None:
     from taetpu.core import disk
 
     if file.exists() and file.read_bytes() != text.encode():
-        remedy = "Delete it, or use another --out."
+        remedy = "Delete the file, or use another --out."
         raise UserError("file exists with other content", file=file, remedy=remedy)
     disk.write_file(file, text.encode(), replace=True)
     typer.echo(f"wrote {file}")

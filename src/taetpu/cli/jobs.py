@@ -1,6 +1,6 @@
-"""Work with shells, files and jobs on a machine's hosts.
+"""`taetpu tpu ssh | sync | run | logs | stop | clean` and `taetpu dev`: shells, files and jobs on a machine's hosts.
 
-`taetpu tpu ssh | sync | run | logs | stop | clean` copy the whole project, `taetpu dev` copies single files.
+`taetpu tpu sync` and `taetpu tpu run` copy the whole project. `taetpu dev` copies single files.
 """
 
 import os
@@ -40,12 +40,12 @@ Debug = Annotated[
     bool,
     typer.Option(
         "--debug",
-        help="For crashes and hangs: write verbose XLA and TPU logs and dumps, and copy them here at the end.",
+        help="For crashes and hangs, write verbose logs and dumps of XLA and the TPU, and copy them here at the end.",
     ),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return at once; `tpu logs -f` shows the log.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Repeat after each local change until Ctrl-C.")]
-Job = Annotated[str, typer.Argument(metavar="JOB", help="The job. Default: the newest.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="The job. Default: the newest job.")]
 
 
 def ssh(context: typer.Context, tpu: Tpu = None, worker: Annotated[int, integer(help="The host, from 0.")] = 0) -> None:
@@ -59,8 +59,8 @@ def ssh(context: typer.Context, tpu: Tpu = None, worker: Annotated[int, integer(
 def sync(tpu: Tpu = None, worker: Workers = "all", watch: Watch = False) -> None:
     """Copy this project to the hosts, once or after each change.
 
-    Files that git ignores are not copied. Files deleted here are deleted there, unless a job runs. Files that jobs
-    wrote are kept.
+    Files that git ignores are not copied. Files that were deleted here are also deleted on the hosts, unless a job is
+    running. Files that jobs wrote are kept.
 
     Example: taetpu tpu sync --watch
     """
@@ -100,7 +100,7 @@ def run(
     """
     words = command_words(context)
     if not words:
-        raise UserError("missing COMMAND", remedy="Write e.g. `taetpu tpu run python train.py --lr 3e-4`.")
+        raise UserError("missing COMMAND", remedy="Add a command, as in `taetpu tpu run python train.py --lr 3e-4`.")
     settings, hosts, workers = select_hosts(tpu, worker)
     check_idle(hosts, workers)
     for line in sync_project(hosts, workers):
@@ -133,9 +133,9 @@ def stop(
     worker: Workers = "all",
     grace: Annotated[float, number(help="Seconds between SIGTERM and SIGKILL.")] = 30.0,
 ) -> None:
-    """Stop a job by SIGTERM, then SIGKILL.
+    """Stop a job with SIGTERM, then with SIGKILL.
 
-    On SIGTERM a study stores a checkpoint.
+    A study stores a checkpoint when it receives SIGTERM.
 
     Example: taetpu tpu stop
     """
@@ -144,18 +144,18 @@ def stop(
     _, hosts, workers = select_hosts(tpu, worker)
     running = [one["name"] for one in jobs.running(hosts, workers)]
     if not (name := job or (running[-1] if running else "")):
-        log(f"no job runs on {hosts.name}")
+        log(f"no job is running on {hosts.name}")
     else:
         ended = jobs.stop(hosts, name, workers, grace=grace)
         log(f"{name}: {', '.join(f'worker {number} {describe(one)}' for number, one in ended.items())}")
 
 
 def clean(
-    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Jobs; default: all that have ended.")] = None,
+    job: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="The jobs. Default: all ended jobs.")] = None,
     tpu: Tpu = None,
     worker: Workers = "all",
 ) -> None:
-    """Delete the folders of jobs that have ended, with their logs.
+    """Delete the folders and logs of jobs that have ended.
 
     Example: taetpu tpu clean
     """
@@ -179,12 +179,12 @@ def register(app: typer.Typer) -> None:
 dev_app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
 
 NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders; default: the project.")]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders. Default: the project.")]
 
 
 @dev_app.command()
 def mount(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
-    """Copy files and folders to the hosts, to the same paths.
+    """Copy files and folders to the same paths on the hosts.
 
     Example: taetpu dev mount train.py models/
     """
@@ -244,7 +244,7 @@ def dev_sync(tpu: Tpu = None, worker: Workers = "all", watch: Watch = False) -> 
 def scrap(paths: Paths = None, tpu: Tpu = None, worker: Workers = "all") -> None:
     """Delete the copies of files and folders from the hosts.
 
-    Without PATH, delete the whole project there. Local files are never deleted.
+    Without PATH, the copy of the whole project is deleted. Local files are never deleted.
 
     Example: taetpu dev scrap train.py
     """
@@ -261,7 +261,7 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
     ends = [-1, *(number for number, word in enumerate(words) if word == NEXT), len(words)]
     groups = [words[a + 1 : b] for a, b in pairwise(ends)]
     if not all(groups):
-        raise UserError("missing FILE", remedy="Write e.g. `taetpu dev run a.py --lr 1 + b.py`.")
+        raise UserError("missing FILE", remedy="Name a file, as in `taetpu dev run a.py --lr 1 + b.py`.")
     for first, *_ in groups:
         if not Path(first).exists():
             raise UserError("no such file", file=first, remedy="Run other programs with `taetpu tpu run COMMAND`.")
@@ -315,7 +315,7 @@ def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
     from taetpu.cloud import jobs
 
     if running := jobs.running(hosts, workers):
-        raise jobs.Refused(f"{hosts.name} runs the job {running[0]['name']}", remedy=jobs.BUSY)
+        raise jobs.Refused(f"job {running[0]['name']} is running on {hosts.name}", remedy=jobs.BUSY)
 
 
 def sync_project(hosts: "Hosts", workers: "Sequence[int]") -> list[str]:
@@ -345,7 +345,7 @@ def run_job(
     folder = f"{transfer.remote_folder(root)}/{below}".removesuffix("/.")
     request = jobs.Request(commands, folder, DEBUG if debug else {}, settings.image, settings.secret_names)
     name = jobs.start(hosts, request, workers)
-    usage = f"`taetpu tpu logs -f {name}` shows its log, `taetpu tpu stop {name}` stops it"
+    usage = f"`taetpu tpu logs -f {name}` shows its log, and `taetpu tpu stop {name}` stops it"
     log(f"started job {name} on {hosts.name}; {usage}")
     if detach:
         return

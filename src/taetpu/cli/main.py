@@ -32,7 +32,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="taetpu",
     cls=Commands,
-    help="Transformer ablation studies: define a baseline and changes, train every arm on every seed, get verdicts."
+    help="Transformer ablation studies: define a baseline and changes, train every arm on every seed, and get verdicts."
     "\n\nTry it: taetpu demo",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -58,7 +58,7 @@ def options(
         typer.Option(
             metavar="N|cpu",
             envvar="TAETPU_DEVICE",
-            help="Use one of several accelerators, by its number from 0, or only the CPU. Goes before the command.",
+            help="Use only the accelerator with this number (from 0), or only the CPU. Must precede the command.",
         ),
     ] = None,
 ) -> None:
@@ -91,7 +91,7 @@ app.add_typer(export.app, name="export")
 
 
 def main() -> None:
-    """Run the command in `sys.argv` and exit with its code. An error is printed and determines the code."""
+    """Run the command in `sys.argv` and exit with its code. An error is printed and determines the exit code."""
     arguments = sys.argv[1:] or ["--help"]
     try:
         code = app(arguments, prog_name="taetpu", standalone_mode=False)
@@ -119,7 +119,7 @@ def _usage_error(error: typer.TyperException) -> "UserError":
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")
     if getattr(error, "option_name", None) == "--device":
-        return UserError("--device must precede the command", remedy="Write taetpu --device N COMMAND ...")
+        return UserError("--device must precede the command", remedy="Use `taetpu --device N COMMAND`.")
     return UserError(problem[:1].lower() + problem[1:], remedy=f"See `{command} --help`.")
 
 

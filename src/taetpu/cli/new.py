@@ -12,8 +12,8 @@ from taetpu.core.errors import UserError
 ARGUMENT = ("the argument NAME",)
 
 
-def new(name: Annotated[str, typer.Argument(help="The study's name; writes NAME.yaml and NAME.py.")]) -> None:
-    """Write a commented study and plug-in as a template. Never overwrites files.
+def new(name: Annotated[str, typer.Argument(help="The study's name. The files are NAME.yaml and NAME.py.")]) -> None:
+    """Write a commented template of a study and a plug-in. Existing files are never overwritten.
 
     Example: taetpu new my-idea
     """

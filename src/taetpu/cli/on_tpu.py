@@ -1,4 +1,4 @@
-"""`taetpu run --on tpu`: train a study on a new Cloud TPU machine, fetch its report, delete the machine."""
+"""`taetpu run --on tpu`: train a study on a new Cloud TPU machine, fetch its report, and delete the machine."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     `--keep` is set or it was created for another purpose.
 
     Raises:
-        UserError: if the options, the study, the settings or the bucket cannot be used. No machine is created then.
+        UserError: if the options, the study, the settings or the bucket cannot be used. No machine is created.
         CloudError: if no machine is available or too many machines were lost.
     """
     from taetpu.cloud import provision
@@ -84,11 +84,11 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     spec = replace(spec, study=label_value(study.name))
     existing = provision.find_existing(spec)
     if existing is None and finished(store, study, options):
-        log(f"all runs of {study.name} are done: no machine is created")
+        log(f"all runs of {study.name} are done, so no machine is created")
         fetch_report(store, study.name)
         return 0
     keep = options.keep
-    plan = f"train {study.name} into {store.where(study.name)}, then {'keep' if keep else 'delete'} the machine"
+    plan = f"train {study.name}, store it in {store.where(study.name)}, and {'keep' if keep else 'delete'} the machine"
     plan += _transfers(address, zones)
     if options.dry_run:
         show_creation(spec, zones, settings, f"\n{plan}")
@@ -98,7 +98,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
         confirm(f"{describe_plan(spec, zones)}\n{plan}", "Continue?", yes=options.yes)
     else:
         keep = keep or existing.study != spec.study  # created for another purpose: never deleted here
-        log(f"{spec.name} exists in {existing.zone}; if it is lost, it is replaced by:")
+        log(f"{spec.name} exists in {existing.zone}; if this machine is lost, it is replaced by:")
         log(describe_plan(spec, zones))
     job = StudyJob(settings, study, store, options.study, to_argv(replace(options, root=address), TrainOptions))
 
@@ -106,8 +106,8 @@ def run_on_tpu(options: TpuRunOptions) -> int:
         return provision.make(replace(spec, hours=hours), zones, settings, log)
 
     warning = (
-        f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue; "
-        f"`taetpu tpu logs -f --tpu {spec.name}` shows its log; `taetpu tpu down {spec.name}` deletes the machine."
+        f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue. "
+        f"`taetpu tpu logs -f --tpu {spec.name}` shows the log, and `taetpu tpu down {spec.name}` deletes the machine."
     )
     with warn_of_costs(warning, spec.name):
         code = supervise(make, job, Limits(spec.hours), settings, log)
@@ -128,7 +128,7 @@ def check_options(options: TpuRunOptions) -> None:
 
     for root in options.reuse or []:
         if not root.startswith("gs://"):
-            problem, remedy = f"a TPU cannot read {root!r}", "Use a root in a bucket: --reuse gs://BUCKET/FOLDER."
+            problem, remedy = f"a TPU cannot read {root!r}", "Use a root in a bucket, as in --reuse gs://BUCKET/FOLDER."
             raise UserError(problem, path=("--reuse",), remedy=remedy)
     if options.xla_flags:
         check_flags(XLA, options.xla_flags)
@@ -153,7 +153,7 @@ def _transfers(address: str, zones: "Sequence[str]") -> str:
     except CloudError:  # the warning is not essential
         region = ""
     far = bucket.far_zones(region, zones) if region else []
-    return f"\nthe bucket is in {region}: transfers cost money and time from {', '.join(far)}" if far else ""
+    return f"\nthe bucket is in {region}, so transfers from {', '.join(far)} cost money and time" if far else ""
 
 
 class StudyJob:
@@ -229,7 +229,7 @@ class StudyJob:
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
-    """Return the environment variables with which JAX connects several hosts; empty for a single host."""
+    """Return the environment variables with which JAX connects several hosts, or {} for a single host."""
     if len(hosts.workers) == 1:
         return {}
     return {
@@ -273,7 +273,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
 
 
 def bucket_address(settings: "Settings", root: str | None) -> str:
-    """Return the address of the root: `--root`, else a gs:// address in TAETPU_ROOT, else the bucket in the settings.
+    """Return `--root` if given, else a gs:// address in TAETPU_ROOT, else the address of the bucket in the settings.
 
     Raises:
         UserError: if `--root` is not a gs:// address.
@@ -315,7 +315,7 @@ def check_paths(study: "Study") -> None:
     """Raise `UserError` if the path of a plug-in or text is absolute, since other machines have different folders."""
     for name in sorted({*_sources(study), *study.document.data.get("plugins", [])}):
         if name.startswith(("/", "~")):
-            remedy = "Use a path relative to the study file; it is copied along with the study."
+            remedy = "Use a path relative to the study file. The file is copied with the study."
             raise UserError(f"{name!r} is an absolute path", file=study.file, remedy=remedy)
 
 

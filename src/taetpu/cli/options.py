@@ -1,4 +1,4 @@
-"""Options that several commands share, and the conversion of dataclasses to commands and to command lines.
+"""Options that several commands share, and functions that convert dataclasses to commands and to command lines.
 
 A command with many options takes a frozen dataclass (see `takes_options`). A command with few options has parameters.
 """
@@ -64,24 +64,33 @@ Pack = Annotated[
     str,
     typer.Option(
         metavar="auto|N|off",
-        help="How many runs share a program: chosen by a rule of thumb (auto), at most N, or one (off). Packs that "
-        "have started keep their plan.",
+        help="The number of runs that share a program: chosen by a rule of thumb (auto), at most N, or one (off). "
+        "Packs that have started do not change.",
     ),
 ]
 XlaFlags = Annotated[
-    str, typer.Option(metavar='"--xla_..."', help="Flags for XLA in addition to XLA_FLAGS; checked before training.")
+    str,
+    typer.Option(
+        metavar='"--xla_..."', help="Flags for XLA in addition to XLA_FLAGS. They are checked before training."
+    ),
 ]
 LibtpuArgs = Annotated[
     str, typer.Option(metavar='"--xla_tpu_..."', help="Flags for libtpu in addition to LIBTPU_INIT_ARGS.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the changes and their gcloud commands; change nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the changes and their gcloud commands, but change nothing.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Name = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The machine. Default: `name` from the settings, else tpu-OWNER.")
 ]
-Tpu = Annotated[str | None, typer.Option("--tpu", metavar="NAME", help="The machine. Default: as for `tpu up`.")]
-Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="One host of a multi-host slice, from 0.")]
-Spot = Annotated[bool, typer.Option("--spot", help="A spot machine: cheaper, but Google may preempt it at any time.")]
+Tpu = Annotated[
+    str | None, typer.Option("--tpu", metavar="NAME", help="The machine. Default: the same as for `tpu up`.")
+]
+Workers = Annotated[str, typer.Option("--worker", metavar="N|all", help="The number of a host, from 0, or all hosts.")]
+Spot = Annotated[
+    bool, typer.Option("--spot", help="Use a spot machine, which is cheaper but may be preempted at any time.")
+]
 
 # --- options of several commands -------------------------------------------------------------------------------------
 
@@ -105,11 +114,13 @@ class MachineOptions:
     zone: Annotated[
         list[str] | None,
         typer.Option(
-            "--zone", metavar="ZONE", help="A zone to try; may be repeated. Default: all that offer it, cheapest first."
+            "--zone",
+            metavar="ZONE",
+            help="A zone to try. May be repeated. Default: all with the slice, cheapest first.",
         ),
     ] = None
     api: Annotated[
-        str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use. Each has a separate quota.")
+        str, typer.Option("--api", metavar="gce|tpu-api", help="The API to use. Each API has a separate quota.")
     ] = ""
     spot: Spot = False
     reservation: Annotated[
@@ -119,16 +130,16 @@ class MachineOptions:
         float | None, number(help="Delete the machine after this many hours, to limit its cost. Default: 4.")
     ] = None
     max_usd: Annotated[
-        float | None, number(least=0, help="Reject a machine that could cost more than this. Default: no limit.")
+        float | None, number(least=0, help="The maximum cost of the machine in USD. Default: no limit.")
     ] = None
     idle_minutes: Annotated[
         int | None,
         integer(
-            least=0, help="Delete the machine after this many minutes without a job or login; 0: never. Default: 30."
+            least=0, help="Delete the machine after this many minutes without a job or login (0: never). Default: 30."
         ),
     ] = None
     runtime: Annotated[
-        str, typer.Option(help="Software version (tpu-api) or image family (gce). Default: chosen by the slice.")
+        str, typer.Option(help="Software version (tpu-api) or image family (gce). Default: that of the slice.")
     ] = ""
     dry_run: DryRun = False
     yes: Yes = False
@@ -144,33 +155,38 @@ class TrainOptions(StudyOptions):
 
     pack: Pack = "auto"
     until_resolved: Annotated[
-        bool, typer.Option("--until-resolved", help="Add seeds as measure.looks plans while an arm is inconclusive.")
+        bool,
+        typer.Option("--until-resolved", help="While an arm is inconclusive, add seeds as planned in measure.looks."),
     ] = False
     reuse: Annotated[
         list[str] | None,
-        typer.Option(metavar="ROOT", help="Reuse identical runs that are stored there. May be repeated."),
+        typer.Option(metavar="ROOT", help="Reuse identical runs that are stored under this root. May be repeated."),
     ] = None
     audit: Annotated[
         float | None,
-        typer.Option(help=f"Train this share of the reused runs again to check them. Default with --reuse: {AUDIT}."),
+        typer.Option(
+            help=f"Train this fraction of the reused runs again to check them. Default with --reuse: {AUDIT}."
+        ),
     ] = None
     profile: Annotated[
         int,
         integer(
-            metavar="N", help="Trace N steps of each pack after its first dispatch: STUDY's profile/<pack>/<time>/."
+            metavar="N",
+            help="Trace N steps of each pack after its first dispatch, and store the traces in the study's "
+            "profile/<pack>/<time>/.",
         ),
     ] = 0
     xla_flags: XlaFlags = ""
     libtpu_args: LibtpuArgs = ""
     dump: Annotated[
-        bool, typer.Option("--dump", help="Keep XLA's dumps of each program that it compiles: STUDY's dumps/<time>/.")
+        bool, typer.Option("--dump", help="Store XLA's dumps of each compiled program in the study's dumps/<time>/.")
     ] = False
     retrain_damaged: Annotated[
         bool,
         typer.Option(
             "--retrain-damaged",
-            help="Train finished runs again whose files have changed or are missing, and move their remaining files to "
-            "the study's damaged/. Without this option such runs are an error.",
+            help="Retrain finished runs whose files have changed or are missing, and move the remaining files of these "
+            "runs to the study's damaged/. Without this option, such runs cause an error.",
         ),
     ] = False
 

@@ -30,7 +30,7 @@ def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
 
 
 def print_text(text: str, first: int = 0, hanging: int = 0) -> None:
-    """Print a paragraph wrapped by `wrap`."""
+    """Wrap a paragraph with `wrap`, and print it."""
     typer.echo(wrap(text, first, hanging))
 
 
@@ -52,7 +52,7 @@ def print_json(data: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print rows with the same keys as a table; see `build_table`."""
+    """Print a table of rows that have the same keys; see `build_table`."""
     from rich.console import Console
 
     console = Console()
@@ -61,7 +61,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
-    """Return a table of rows with the same keys. Empty columns are omitted, and columns of numbers are right-aligned.
+    """Return a table of the given rows. Empty columns are omitted, and columns of numbers are right-aligned.
 
     If the table is wider than 80 columns, long words are broken. Numbers are never broken, so the table may stay wider.
     """

@@ -27,18 +27,21 @@ class PlanOptions(StudyOptions):
     """Options of `taetpu plan`."""
 
     diff: Annotated[
-        str | None, typer.Option(metavar="ARM", help="Show what one arm changes instead: config, parameters, program.")
+        str | None,
+        typer.Option(metavar="ARM", help="Show only the changes of this arm: config, parameters and program."),
     ] = None
     pack: Pack = "auto"
     noise: Annotated[
         float | None, number(help="Standard deviation between runs, to compute which effects the study can detect.")
     ] = None
-    effect: Annotated[float | None, number(help="A true effect, to compute how many seeds detect it.")] = None
+    effect: Annotated[
+        float | None, number(help="A true effect, to compute how many seeds are needed to detect it.")
+    ] = None
     tpu: Annotated[
         str | None,
         typer.Option(
-            help="Compile every program for this TPU (v5e-8, v5e:2x4) without having one, and estimate memory, speed "
-            "and cost; `all` compares the generations."
+            help="Compile every program for this TPU, such as v5e-8 or v5e:2x4, and estimate memory, speed and cost. "
+            "No TPU is needed. `all` compares the generations."
         ),
     ] = None
     xla_flags: XlaFlags = ""
@@ -59,8 +62,8 @@ def plan(options: PlanOptions) -> None:
 
     slices = requested_slices(options.tpu)
     if slices and options.diff is not None:
-        problem = "--tpu and --diff exclude each other: an arm changes the same on every machine"
-        raise UserError(problem, path=("--tpu",), remedy="Use only one of them.")
+        problem = "--tpu and --diff cannot be used together, because an arm has the same changes on every machine"
+        raise UserError(problem, path=("--tpu",), remedy="Use only one of these options.")
     set_flags(options.xla_flags, options.libtpu_args, compiles=bool(slices))
     prepare_jax(cpu=bool(slices))
     from rich.console import Console
@@ -120,7 +123,7 @@ def _print_plan(found: dict[str, Any]) -> None:
 
 
 def _print_work(found: dict[str, Any]) -> None:
-    """Print the work that is left, whether it fits into memory, and how long it takes."""
+    """Print the remaining work, whether it fits into memory, and how long it takes."""
     if not found["tokens"]:
         typer.echo("nothing is left to train")
         return
@@ -128,8 +131,8 @@ def _print_work(found: dict[str, Any]) -> None:
     for one in found["memory"]:
         needed, available = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
         print_text(
-            f"does not fit into memory: {', '.join(one['arms'])}: training a run takes {needed} (parameters, gradients "
-            f"and the optimizer's moments), {one['where']} has {available}; `taetpu run` rejects it",
+            f"does not fit into memory: {', '.join(one['arms'])}. A run needs {needed} for parameters, gradients and "
+            f"the optimizer's moments, but {one['where']} has only {available}. `taetpu run` rejects the study.",
             hanging=2,
         )
     if found["packs"] and not found["memory"]:
@@ -139,8 +142,8 @@ def _print_work(found: dict[str, Any]) -> None:
 def _time(seconds: float | None) -> str:
     """Return a description of the predicted time of the train steps."""
     if seconds is None:
-        return "known after the first steps: such packs were not trained on this machine yet"
-    return f"about {format_seconds(seconds)} for the train steps, the time such packs took on this machine"
+        return "known after the first steps, because no similar packs were trained on this machine"
+    return f"about {format_seconds(seconds)} for the train steps, as measured for similar packs on this machine"
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:
@@ -148,7 +151,7 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
     from taetpu.report import held_out
 
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
-        yield f"{', '.join(endless)}: a loop's length is only known at run time; its FLOPs are those of one iteration"
+        yield f"{', '.join(endless)}: the length of a loop is known only at run time, so FLOPs include one iteration"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
@@ -184,11 +187,11 @@ def _resolution(found: dict[str, Any]) -> str:
     if found["noise"] is None:
         return (
             f"detects a true effect of {found['resolves_sd']:.2g} standard deviations between runs {chance}; "
-            "--noise SD converts it to the metric's unit"
+            "use --noise SD to convert this effect to the metric's unit"
         )
     text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
     if found["most"] is not None and found["resolves"] > found["most"]:
-        text += f"detects no effect {chance}: none can be larger than {found['most']:g}"
+        text += f"detects no effect {chance}, because no effect can be larger than {found['most']:g}"
     else:
         text += f"detects a true effect of {found['resolves']:.2g} {chance}"
     if found["effect"] is None:
@@ -260,7 +263,7 @@ def _print_changes(found: dict[str, Any]) -> None:
 
 
 def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs of names and shape; layers with the same shape share an entry."""
+    """Return pairs of parameter names and shapes. Layers with the same shape share a pair."""
     from taetpu.contract.allowed_changes import fold_layers
 
     names_of: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""`taetpu plan --tpu`: compile a study's programs for TPUs, and print tables of memory, speed and cost."""
+"""`taetpu plan --tpu`: compile a study's programs for TPUs, and print their memory, speed and cost."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def largest_capabilities(slices: "list[Slice]") -> "Capabilities | None":
 
 
 def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") -> list[dict[str, Any]]:
-    """Return the compiler's figures for each slice: for the unfinished runs, or for all runs if all are finished.
+    """Return the compiler's figures for each slice. If some runs are unfinished, only these runs are included.
 
     Slices that are too small for the study's mesh are left out.
     """
@@ -89,15 +89,14 @@ def print_slices(found: list[dict[str, Any]]) -> None:
                 print_text(f"{one['tpu']}: {problem}")
     typer.echo("")
     print_text(
-        f"Compiled by libtpu {version('libtpu')} without a TPU; nothing was measured. Times range from a roofline to "
-        f"the compiler's cycle estimate; chip data and prices of {table_date()}."
+        f"Compiled by libtpu {version('libtpu')} without a TPU, so nothing was measured. Times range from a roofline "
+        f"to the compiler's cycle estimate. Chip data and prices are of {table_date()}."
     )
 
 
 def _print_slice(found: dict[str, Any]) -> None:
-    shape = (
-        f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}, {found['hbm'] / 2**30:.4g} GiB a device"
-    )
+    size = f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}"
+    shape = f"{size}, {found['hbm'] / 2**30:.4g} GiB per device"
     typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
     print_table([_program(one) for one in found["programs"]])
     affected: dict[str, list[str]] = {}
@@ -111,7 +110,7 @@ def _print_slice(found: dict[str, Any]) -> None:
         print_text(f"- {problem}", hanging=2)
     used = [one["utilisation"][1] for one in found["programs"] if "utilisation" in one]
     if used and max(used) < SMALL:
-        print_text("- this study is too small for a TPU: it uses less than 1%", hanging=2)
+        print_text("- this study is too small for a TPU, of which it uses less than 1%", hanging=2)
     if bound := _bound(found["programs"]):
         print_text(f"- {bound}", hanging=2)
     typer.echo("")
@@ -126,11 +125,11 @@ def _bound(programs: list[dict[str, Any]]) -> str:
     low, high = (f([one["intensity"] for one in known]) for f in (min, max))
     balance = known[0]["balance"]
     if low > ON_CHIP * balance:
-        return "almost no memory traffic: the compiler keeps a step's data on the chip"
+        return "almost no memory traffic, because the compiler keeps a step's data on the chip"
     bounds = "matmuls bound" if low > balance else "memory traffic or matmuls bound"
     bounds = "memory traffic bounds" if high < balance else bounds
     span = format_range((low, high), "{:.3g}".format)
-    return f"{span} FLOPs per byte; the device balances at {balance:.3g}: {bounds} the roofline"
+    return f"{span} FLOPs per byte, and the device balances at {balance:.3g}, so {bounds} the roofline"
 
 
 def _program(one: dict[str, Any]) -> dict[str, Any]:
@@ -190,13 +189,13 @@ def _problems(found: dict[str, Any]) -> list[str]:
 
 def _bill(found: dict[str, Any]) -> str:
     if found["hours"] is None:
-        return "No estimate for the study, because a program has none."
+        return "The study has no estimate, because one of its programs has none."
     steps = format_range(found["hours"], format_seconds, 3600)
     prices = {way.replace("_", " "): format_range(found[f"usd_{way}"], _usd) for way in ("on_demand", "spot")}
     known = ", ".join(f"{price} {way}" for way, price in prices.items() if price != "-")
     return (
         f"All packs in sequence: {steps} of steps; {known or 'no rate is known'}. Compiling took "
-        f"{format_seconds(found['compile_seconds'])} of CPU time. Not included: machine setup, evaluation, storage."
+        f"{format_seconds(found['compile_seconds'])} of CPU time. Not included: machine setup, evaluation and storage."
     )
 
 
@@ -216,7 +215,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _scaled(number: float, units: dict[str, float]) -> str:
-    """Return a number in the largest unit that does not exceed it, else in the last unit."""
+    """Return a number in the largest unit that does not exceed it, or in the last unit if all units exceed it."""
     unit, size = next(((unit, size) for unit, size in units.items() if number >= size), list(units.items())[-1])
     return f"{_two(number / size)}{unit}"
 

@@ -24,7 +24,7 @@ def report(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Analyse the stored runs; write the report and results.json.
+    """Analyse the stored runs, and write the report and results.json.
 
     Example: taetpu report runs/quickstart
     """
@@ -68,7 +68,7 @@ def _verify(study: "StudyFolder", as_json: bool) -> None:
     else:
         typer.echo(f"{study.name}: results.json agrees with the raw metrics of {len(list(study.runs()))} runs")
     if problems:
-        raise Failed(f"{study.name}: {len(problems)} differences from the raw metrics")
+        raise Failed(f"{study.name}: {len(problems)} differences between results.json and the raw metrics")
 
 
 def check(
@@ -77,7 +77,7 @@ def check(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check claims about a study. Exits with 3 unless all hold.
+    """Check claims about a study. Exits with 3 unless all claims hold.
 
     The file contains `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
 
@@ -97,18 +97,22 @@ def check(
 
 
 def plot(
-    folders: Annotated[list[str], typer.Argument(metavar="DIR...", help="Studies' folders, or roots of many.")],
+    folders: Annotated[
+        list[str], typer.Argument(metavar="DIR...", help="Folders of studies, or roots with many studies.")
+    ],
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
     x: Annotated[
         str,
-        typer.Option(metavar="AXIS", help="steps, samples, tokens, flops, time, or a setting such as model.dim."),
+        typer.Option(
+            metavar="AXIS", help="The x axis: steps, samples, tokens, flops, time, or a setting such as model.dim."
+        ),
     ] = "steps",
     by: Annotated[
-        str, typer.Option(metavar="WHAT", help="One line per arm, study, run, or value of a setting.")
+        str, typer.Option(metavar="WHAT", help="Draw one line per arm, study, run or value of a setting.")
     ] = "arm",
-    arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Only this arm. May be repeated.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Draw only this arm. May be repeated.")] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="A file ending in .svg, .pdf, .png, .html or .json.")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .svg, .pdf, .png, .html or .json.")
     ] = Path("plot.svg"),
 ) -> None:
     """Draw a metric of all runs of one or more studies.

@@ -24,8 +24,8 @@ class RunOptions(TpuRunOptions):
         typer.Option(
             metavar="HOST:PORT|auto",
             envvar="JAX_COORDINATOR_ADDRESS",
-            help="Train in several processes that connect to this address; auto: as Cloud TPU, Slurm or Open MPI "
-            "define it.",
+            help="Train in several processes that connect to this address. auto: use the address that Cloud TPU, Slurm "
+            "or Open MPI define.",
         ),
     ] = None
     processes: Annotated[
@@ -36,8 +36,8 @@ class RunOptions(TpuRunOptions):
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Train the I-th (from 0) of N shares of the packs; other processes with the same --root train the "
-            "others.",
+            help="Train share I (from 0) of N shares of the packs. Other processes with the same --root train the "
+            "other shares.",
         ),
     ] = None
     no_wait: Annotated[
@@ -47,14 +47,15 @@ class RunOptions(TpuRunOptions):
         str | None,
         typer.Option(
             metavar="tpu|ray",
-            help="tpu: create a Cloud TPU, train on it into a bucket, delete it. ray: train on a Ray cluster's nodes.",
+            help="tpu: create a Cloud TPU, train on it, store the results in a bucket, and delete the TPU. ray: train "
+            "on the nodes of a Ray cluster.",
         ),
     ] = None
     address: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The cluster, with --on ray. Default: RAY_ADDRESS, else one on this host, else a new one.",
+            help="The cluster, with --on ray. Default: RAY_ADDRESS, else a cluster on this host, else a new cluster.",
         ),
     ] = None
     as_json: AsJson = False
@@ -78,7 +79,7 @@ def run(options: RunOptions) -> None:
         if options.coordinator is None:
             train_study(options)
             return
-        from taetpu.core.distributed import Cluster, join_cluster  # late: it imports jax, which `started` prepares
+        from taetpu.core.distributed import Cluster, join_cluster  # imports jax, which `started` prepares
 
         with join_cluster(Cluster(options.coordinator, options.processes, options.process)):
             code = _train_together(options)
@@ -86,7 +87,7 @@ def run(options: RunOptions) -> None:
 
 
 def _check(options: RunOptions) -> None:
-    """Raise `UserError` if options exclude each other or if a required option is missing."""
+    """Raise `UserError` if options cannot be used together or if a required option is missing."""
     tpu, ray, shard = options.on == "tpu", options.on == "ray", options.shard is not None
     cluster, member = options.coordinator is not None, (options.processes, options.process) != (None, None)
     if not (tpu or ray or options.on is None):
@@ -99,11 +100,11 @@ def _check(options: RunOptions) -> None:
         ("--profile", "--coordinator", options.profile and cluster),
     ):
         if both:
-            problem = f"{first} and {second} exclude each other"
-            remedy = (
-                "Use only one of them. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID count as given."
-            )
-            raise UserError(problem, path=(first,), remedy=remedy if cluster or member else "Use only one of them.")
+            problem = f"{first} and {second} cannot be used together"
+            remedy = "Use only one of these options."
+            if cluster or member:
+                remedy += " JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID also set options."
+            raise UserError(problem, path=(first,), remedy=remedy)
     machine = next((word for word in to_argv(options, OnTpuOptions) if word != "--yes"), "")
     for option, needed, missing in (
         ("--audit", "--reuse ROOT", options.audit is not None and not options.reuse),
@@ -141,12 +142,12 @@ def train_study(options: RunOptions) -> None:
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(
-            f"reused runs have other results when they are trained again:\n  {wrong}\n"
+            f"reused runs have different results when they are trained again:\n  {wrong}\n"
             "No reused run is kept. Repeat the command without --reuse to train the missing runs."
         )
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
-        raise Failed(f"{runs} runs failed, see above; repeat the command to try them again")
+        raise Failed(f"{runs} runs failed (see above); repeat the command to train these runs again")
 
 
 def _train_together(options: RunOptions) -> int:
@@ -166,7 +167,7 @@ def _train_together(options: RunOptions) -> int:
 
 
 def demo(root: Root = None) -> None:
-    """Run the quick study: which parts of a small Transformer matter. Takes a few minutes on two cores.
+    """Run a quick study of which parts of a small Transformer matter. Takes a few minutes on two cores.
 
     Example: taetpu demo
     """
@@ -199,7 +200,7 @@ def started(options: TrainOptions) -> Iterator[None]:
 
 @contextmanager
 def _dumped(options: TrainOptions) -> Iterator[None]:
-    """Make XLA dump each program into the folder `dumps/<time>/` of the study, and print its address at the end.
+    """Make XLA dump each program into the study's folder `dumps/<time>/`, and print the folder's address at the end.
 
     Raises:
         UserError: if the study's file cannot be read.

@@ -25,9 +25,9 @@ EVERY = 2.0
 BAR = 16
 """Width of a study's progress bar."""
 APART = ("effect", "ci95", "standing", "places")
-"""Keys of an arm's row that the table does not show as they are."""
+"""Keys of an arm's row that are not columns of the table."""
 
-Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root of many.")]
+Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root with many studies.")]
 
 
 def list_studies(root: Root = None, as_json: AsJson = False) -> None:
@@ -60,12 +60,14 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
 
 def status(
     folder: Folder = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Update until all studies are done, or Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Update until all studies are done or Ctrl-C is pressed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show each arm's progress, losses and effect.
 
-    An unfinished study has no verdicts yet, but effects of its finished runs.
+    For an unfinished study, the effects of its finished runs are shown, without verdicts.
 
     Example: taetpu status runs/quickstart --watch
     """
@@ -78,7 +80,9 @@ def status(
     if folder and not studies:
         raise UserError("no study is stored here", file=place, remedy="List studies with `taetpu list --root DIR`.")
     if watch and as_json:
-        raise UserError("--watch and --json exclude each other", path=("--json",), remedy="Use only one of them.")
+        raise UserError(
+            "--watch and --json cannot be used together", path=("--json",), remedy="Use only one of these options."
+        )
     if watch and studies:
         watch_studies(monitor)
         return
@@ -106,7 +110,7 @@ def print_departures(departures: list[str]) -> None:
 
 
 def render(studies: "Iterable[StudyProgress]", console: "Console") -> "Group":
-    """Return what `console` shows of studies, in at most 80 columns unless an arm's numbers are longer."""
+    """Return the screen of the given studies, with at most 80 columns unless an arm's numbers need more."""
     from rich.console import Group
     from rich.text import Text
 
@@ -188,7 +192,7 @@ def watch_studies(monitor: "StudyMonitor", console: "Console | None" = None) -> 
 
 def ui(
     folder: Folder = None,
-    port: Annotated[int, integer(least=0, most=65535, help="The port on 127.0.0.1; 0: any free port.")] = 8765,
+    port: Annotated[int, integer(least=0, most=65535, help="The port on 127.0.0.1. 0 selects any free port.")] = 8765,
 ) -> None:
     """Serve a live page with progress, curves and effects.
 
@@ -222,7 +226,8 @@ def ui(
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
     typer.echo(f"live page: http://127.0.0.1:{port}/?token={token}")
     typer.echo(
-        f"over ssh:  ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}   Ctrl-C stops it"
+        f"over ssh:  ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
+        "   Ctrl-C stops the server"
     )
     config = uvicorn.Config(
         Server(StudyRoot(str(place)), token).app(), log_level="warning", timeout_graceful_shutdown=1

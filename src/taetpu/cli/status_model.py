@@ -19,7 +19,7 @@ from taetpu.ui.feed import Feed, RunState
 
 @dataclass
 class StudyMonitor:
-    """The studies at a place. Each has a feed, which reads only new data."""
+    """The studies at a place, each with a feed that reads only new data."""
 
     place: str
     feeds: dict[str, Feed] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class StudyProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether all runs are done and tuning, which adds arms at its end, is too."""
+        """Whether all runs are done and tuning, which adds arms at its end, is complete."""
         return not self.feed.problem and self.done == self.total and self._is_tuned()
 
     def _is_tuned(self) -> bool:
@@ -65,7 +65,7 @@ class StudyProgress:
         return not tuned or self.folder.read_results() is not None
 
     def arms(self) -> list[dict[str, Any]]:
-        """Return a row for each arm: finished runs, smallest step, mean last losses, and effect in the finished runs.
+        """Return a row for each arm, with finished runs, smallest step, mean last losses, and effect in finished runs.
 
         A study that cannot be read has one row, which describes the problem.
         """
@@ -122,7 +122,7 @@ def _last_step(run: RunState) -> int:
 
 
 def _mean_last(own: Sequence[RunState], name: str) -> float | None:
-    """Return the mean of the last values of the runs, NaN if one of these is not finite, or None without values."""
+    """Return the mean of the last values of the runs, NaN if one of these is not finite, or None if there are none."""
     values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 
@@ -130,7 +130,7 @@ def _mean_last(own: Sequence[RunState], name: str) -> float | None:
 def _pace(run: RunFolder, step: int) -> str:
     """Return the step, the steps per second and the time left of a run, such as `step 10 of 40, 5 steps/s, 0:06 left`.
 
-    The speed is that between the last two timestamps, and includes time for evaluation and storing.
+    The speed is measured between the last two timestamps, including the time for evaluation and storing.
     """
     if not step:
         return "starting"

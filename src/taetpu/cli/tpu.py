@@ -1,4 +1,4 @@
-"""`taetpu tpu`: create, list and delete machines. The module `jobs` has the commands for their hosts."""
+"""`taetpu tpu`: create, list and delete machines. The commands for hosts are in the module `jobs`."""
 
 import shlex
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def zones(
     spot: Spot = False,
     as_json: AsJson = False,
 ) -> None:
-    """List zones that offer a slice, with rates. Only `up` finds out whether one is available.
+    """List the zones that offer a slice, with rates. Only `taetpu tpu up` shows whether a zone has capacity.
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
@@ -56,7 +56,9 @@ def zones(
         print_json({"type": tpu.name, "spot": spot, "dated": table_date(), "zones": rows})
         return
     print_table(cells)
-    print_text(f"Rates of {table_date()}; ~: unknown, the highest known rate instead. Zones may lack capacity.")
+    print_text(
+        f"Rates of {table_date()}; If a rate is unknown, ~ marks the highest known rate. Zones may lack capacity."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     lines = [delete_command(one) for one in mine]
     doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
     if doomed or not (found or dry_run):  # this also ends an `up` that is still creating a machine
-        with warn_of_costs(f"{name} may still exist and cost money: repeat the command"):
+        with warn_of_costs(f"{name} may still exist and cost money, so repeat the command"):
             provision.down(name, label_value(settings.owner), settings, log)
     check_reached(unreachable)
 
@@ -168,7 +170,7 @@ def list_machines(as_json: AsJson = False) -> None:
 
 @app.command()
 def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
-    """Delete your expired machines, and never machines of others.
+    """Delete your expired machines, but no machines of other owners.
 
     Example: taetpu tpu gc --dry-run
     """
@@ -183,14 +185,14 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
         log("none of your machines has expired")
     lines = [delete_command(one) for one in doomed]
     if doomed and confirm(_describe_deletion(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
-        with warn_of_costs("machines may still exist and cost money: repeat the command"):
+        with warn_of_costs("machines may still exist and cost money, so repeat the command"):
             provision.delete_all(doomed, settings, log)
     check_reached(unreachable)
 
 
 @app.command()
 def cost(as_json: AsJson = False) -> None:
-    """Show the cost of your machines, per hour and at most.
+    """Show the hourly and maximum cost of your machines.
 
     Example: taetpu tpu cost
     """
@@ -211,7 +213,8 @@ def cost(as_json: AsJson = False) -> None:
     elif rows:
         print_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
         print_text(
-            f"Rates of {table_date()}, without disks, traffic and storage. hours_left: until the latest deletion time."
+            f"Rates of {table_date()}, without disks, traffic and storage. hours_left: hours until the latest "
+            "deletion time."
         )
     else:
         typer.echo("you have no machines")

@@ -18,10 +18,10 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: devices, numerics, speed, a short training.
+    """Check this machine: devices, numerics, speed and a short training.
 
     Also checks versions, locks, collectives and other users of the device. Takes less than a minute. Exits with 3 if
-    a check fails; a slow result is not a failure.
+    a check fails. A slow result is not a failure.
 
     Example: taetpu verify
     """
