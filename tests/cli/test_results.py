@@ -156,7 +156,7 @@ def test_changed_plan_is_refused(taetpu, study):
     file.write_text(file.read_text().replace("alpha: 0.05", "alpha: 0.5"))
     done = taetpu("report", study, "--verify")
     assert done.code == 2
-    assert "the analysis plan is not the one that was frozen before the first run" in done.err
+    assert "the analysis plan differs from the plan that was frozen before the first run" in done.err
 
 
 def test_truncated_schedule_is_refused(taetpu, study):

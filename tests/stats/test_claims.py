@@ -91,7 +91,7 @@ def test_invalid_sizes_are_refused(size: str) -> None:
 
 @pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
 def test_sizes_of_negated_or_inconclusive_claims_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="gives a size to a verdict"):
+    with pytest.raises(UserError, match="gives a size for a negated or inconclusive verdict"):
         parse_claim(text, ("claims", 0))
 
 

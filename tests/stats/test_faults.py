@@ -62,7 +62,7 @@ def test_run_that_ended_early_is_refused(store_study) -> None:
         analyse(folder)
     assert "this run ended after 7 of its 10 steps and cannot be compared" in str(error.value)
     assert "runs/a/1-00000001" in str(error.value)
-    assert "Delete its folder" in str(error.value)
+    assert "Delete the run's folder" in str(error.value)
 
 
 def test_devices_are_counted(store_study) -> None:

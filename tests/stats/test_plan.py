@@ -43,14 +43,14 @@ def test_changed_plan_is_refused(name: str, value) -> None:
     with pytest.raises(UserError) as error:
         read_plan({"plan": {**PLAN.frozen(), name: value}}, "runs/x")
     text = str(error.value)
-    assert "the analysis plan is not the one that was frozen before the first run" in text
+    assert "the analysis plan differs from the plan that was frozen before the first run" in text
     assert "runs/x at plan" in text
     assert "Restore study.yaml" in text
 
 
 def test_incomplete_plan_is_refused() -> None:
     cut = {name: value for name, value in PLAN.frozen().items() if name != "looks"}
-    with pytest.raises(UserError, match="not the one that was frozen"):
+    with pytest.raises(UserError, match="differs from the plan that was frozen"):
         read_plan({"plan": cut}, "runs/x")
 
 

@@ -122,7 +122,7 @@ def test_unequal_evaluation_sets_are_refused(store_study) -> None:
     text = str(error.value)
     assert "this run was evaluated on 31 positions of val, but " in text
     assert "on 32" in text
-    assert "Delete the folder of the wrong run" in text
+    assert "Delete the folder of the invalid run" in text
 
 
 @pytest.mark.parametrize(

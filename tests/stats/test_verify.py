@@ -110,7 +110,7 @@ def test_contradictions_between_result_log_and_evaluation_are_found(folder) -> N
     change(Path(run.where, "result.json"), lambda d: (d.update(steps=12), d["metrics"].update({"val/f1": 0.5})))
     run.write_evaluation({"val/nll": np.full(7, 3.0), "val/weight": np.full(7, 4.0)})
     found = verify(folder)
-    assert f"{run.where}: the result is of step 12, but the log ends at step 10" in found
+    assert f"{run.where}: the result records 12 steps, but the log ends at step 10" in found
     assert f"{run.where}: val/f1 is in the result but was never logged" in found
     assert any(problem.endswith("0.75 over the evaluation set") for problem in found)
 
@@ -125,7 +125,7 @@ def test_damaged_metrics_segment_is_refused(folder) -> None:
 def test_changed_plan_is_refused(folder) -> None:
     study = Path(folder.where, "study.yaml")
     study.write_text(study.read_text().replace("direction: min", "direction: max"))
-    with pytest.raises(UserError, match="the analysis plan is not the one that was frozen"):
+    with pytest.raises(UserError, match="the analysis plan differs from the plan that was frozen"):
         verify(folder)
 
 
@@ -158,9 +158,9 @@ def test_swapped_run_folders_are_found(folder) -> None:
         old.rename(new)
     with pytest.raises(UserError) as caught:
         analyse(folder)
-    assert "config.json is of arm 'arm1', but its folder is that of 'baseline'" in caught.value.problem
+    assert "config.json records arm 'arm1', but the folder is that of 'baseline'" in caught.value.problem
     found = verify(folder)
-    assert f"{a.parent / b.name}: config.json is of arm 'arm1', but its folder is that of 'baseline'" in found
+    assert f"{a.parent / b.name}: config.json records arm 'arm1', but the folder is that of 'baseline'" in found
     for arm in ("baseline", "arm1"):  # with matching changes of their records
         for file in Path(folder.where, "runs", arm).glob("*/config.json"):
             change(file, lambda d, arm=arm: d.update(arm=arm))
@@ -169,7 +169,7 @@ def test_swapped_run_folders_are_found(folder) -> None:
     assert len(found) == 2
     found.sort(key=lambda problem: "arm 'arm1'" in problem)
     assert found[1].endswith("model.position is 'rope', but arm 'arm1' has 'none' in study.yaml")
-    assert found[0].endswith("its config differs from the other runs of arm 'baseline'")
+    assert found[0].endswith("this run's config differs from that of the other runs of arm 'baseline'")
 
 
 def test_sections_that_the_arm_does_not_change_must_equal_the_baselines(folder) -> None:
@@ -181,19 +181,22 @@ def test_sections_that_the_arm_does_not_change_must_equal_the_baselines(folder) 
         folder.store.delete(run.key)
     analyse(folder)
     told = {problem.partition(": ")[2] for problem in verify(folder)}
-    assert told == {"its train differs from the baseline's, but arm 'arm1' does not change it"}
+    assert told == {"section train differs from the baseline's, but arm 'arm1' does not change this section"}
 
 
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        (lambda d: d["config"]["train"].update(loss_bound=9.0), "its config, seed or data do not match its identity"),
-        (lambda d: d.update(plugins=["more"]), "its config, seed or data do not match its identity"),
-        (lambda d: d.update(data="other"), "its config, seed or data do not match its identity"),
-        (lambda d: d.pop("data"), "config.json does not record its data"),
+        (
+            lambda d: d["config"]["train"].update(loss_bound=9.0),
+            "the config, seed or data was changed after the run started",
+        ),
+        (lambda d: d.update(plugins=["more"]), "the config, seed or data was changed after the run started"),
+        (lambda d: d.update(data="other"), "the config, seed or data was changed after the run started"),
+        (lambda d: d.pop("data"), "config.json does not record the data of the run"),
         (lambda d: d.pop("config"), "config.json has no config"),
-        (lambda d: d.update(seed=7), "config.json is of seed 7, but its folder is that of 0"),
-        (lambda d: d.update(id="0" * 16), "this run is recorded as '00000000', but its folder is named "),
+        (lambda d: d.update(seed=7), "config.json records seed 7, but the folder is that of 0"),
+        (lambda d: d.update(id="0" * 16), "config.json records the ID '00000000', but the folder is named "),
     ],
 )
 def test_changed_record_of_a_run_is_found(folder, edit, problem: str) -> None:
@@ -288,9 +291,9 @@ def test_runs_outside_the_study_are_found(folder) -> None:
             "the outcome is 'diverged' at step 7, but train/loss is 1.0 in the log",
         ),
         ({"diverged_at": 7}, "the outcome is 'finished', but `diverged_at` is 7"),
-        ({"params": 999}, "params is 999 in the result, but 1000 in that of "),
-        ({"tokens": 301}, "tokens is 301 in the result, but 300 in that of "),
-        ({"flops": 1}, "flops is 1 in the result, but 2000000 in that of "),
+        ({"params": 999}, "params is 999 in the result, but 1000 in the result of "),
+        ({"tokens": 301}, "tokens is 301 in the result, but 300 in the result of "),
+        ({"flops": 1}, "flops is 1 in the result, but 2000000 in the result of "),
     ],
 )
 def test_results_that_contradict_the_log_or_other_runs_are_found(folder, edit, problem: str) -> None:

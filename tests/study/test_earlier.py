@@ -53,7 +53,7 @@ def test_changed_run_of_an_earlier_study_is_found(folder, tmp_path) -> None:
     record["config"]["train"]["accumulate"] = 2
     file.write_text(json.dumps(record))
     (problem,) = verify(folder)
-    assert "its config, seed or data do not match its identity" in problem
+    assert "the config, seed or data was changed after the run started" in problem
 
 
 @pytest.mark.parametrize(

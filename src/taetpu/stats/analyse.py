@@ -65,9 +65,9 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
         label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms`; see docs/statistics.md.
 
     Raises:
-        UserError: If no study is stored here, the study's plan was changed, a run is damaged or mislabelled, a finished
-            run lacks the primary metric, two runs have the same arm and seed, a run ended early, or evaluation sets
-            differ.
+        UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged or mislabelled, a
+            finished run lacks the primary metric, two runs have the same arm and seed, a run ended early, or evaluation
+            sets differ.
     """
     if not checked:
         raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
@@ -131,7 +131,7 @@ def baselines(study: Mapping[str, Any]) -> dict[str, str]:
 def has_verdicts(plan: Plan, seeds: int) -> bool:
     """Return whether a complete study with this number of seeds has verdicts.
 
-    A study has verdicts at planned analyses, and if it has more seeds than the last planned analysis.
+    A study has verdicts if its number of seeds is that of a planned analysis or exceeds that of the last one.
     """
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 

@@ -15,7 +15,7 @@ Values = Mapping[str, Mapping[int, float]]
 """Values of finished runs: arm -> seed -> value."""
 
 GUARD_ALPHA = 0.15
-"""Level of the test for a noisy arm. It is lenient because a missed noisy arm costs more than a wider interval.
+"""Level of the test for a noisy arm, which is lenient because a missed noisy arm costs more than a wider interval.
 
 The level was chosen with `benchmarks/calibration.py`. At 0.1, the coverage of intervals is too low if a study has few
 arms and one of them is two or three times as noisy as the others. At 0.2, a study with few equally noisy arms loses too
@@ -23,7 +23,8 @@ much power.
 """
 
 COPIES_ALPHA = 0.03
-"""Level of the test for correlated noise between arms. It is strict, since rejection adds a paired test to all effects.
+"""Level of the test for correlated noise between arms, which is strict because a rejection adds a paired test to all
+effects.
 
 The level was chosen with `benchmarks/calibration.py`. At 0.05, a study with few independent arms loses too much power.
 """
@@ -36,7 +37,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """Difference with a standard error and the degrees of freedom of its t distribution."""
+    """Estimated difference with its standard error and the degrees of freedom of its t distribution."""
 
     value: float
     standard_error: float
@@ -123,7 +124,7 @@ class Blocked:
 
     @cached_property
     def blocks(self) -> Array:
-        """Contribution of each arm to the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
+        """Each arm's contribution to the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
         diagonal = self.filled[:, :, None] * np.eye(self.filled.shape[1])
         return diagonal - np.einsum("as,at->ast", self.filled, self.filled / self.filled.sum(1, keepdims=True))
 

@@ -58,14 +58,15 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
         where: the claim's location in the claims file, for messages.
 
     Raises:
-        UserError: If the claim does not have the expected form, its size is not a number of at least 0, or it gives a
-            size for a negated or inconclusive verdict.
+        UserError: If the claim does not have the expected form, if the size in the claim is not a number of at least 0,
+            or if the claim gives a size for a negated or inconclusive verdict.
     """
     found = CLAIM.fullmatch(" ".join(str(text).split()))
     if not isinstance(text, str) or found is None:
         raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
     if found["bound"] and (found["negated"] or found["verdict"] == "inconclusive"):
-        raise UserError(f"{text!r} gives a size to a verdict without one", path=where, remedy=EXAMPLES)
+        problem = f"{text!r} gives a size for a negated or inconclusive verdict"
+        raise UserError(problem, path=where, remedy=EXAMPLES)
     size = _parse_size(found["size"], where) if found["bound"] else 0.0
     return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), found["bound"], size)
 

@@ -43,7 +43,7 @@ def boschloo_p(arm: Count, baseline: Count) -> float | None:
 
 
 def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:
-    """Return the values, with the worst value of any finished run for each diverged run."""
+    """Return the values, in which each diverged run counts with the worst value of any finished run."""
     known = [value for row in values.values() for value in row.values()]
     if not known:
         return {arm: dict(row) for arm, row in values.items()}

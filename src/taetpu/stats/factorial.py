@@ -1,8 +1,8 @@
 """Factorial designs: main effects and two-factor interactions.
 
 Effects are coded as deviations from the mean, so the terms of a balanced design are orthogonal. In a fractional
-two-level design, some terms are aliases of each other. Aliased terms are estimated as one term, which has the name of
-the first of them.
+two-level design, some terms are aliases of each other. Aliased terms are estimated as one term with the name of the
+first alias.
 """
 
 from collections.abc import Mapping, Sequence

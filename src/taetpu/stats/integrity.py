@@ -38,7 +38,7 @@ def raise_if_damaged(found: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
         return
     lines = [problem for _, problems in found for problem in problems]
     more = [f"and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
-    count = "1 run that is done is" if len(found) == 1 else f"{len(found)} runs that are done are"
+    count = "1 completed run is" if len(found) == 1 else f"{len(found)} completed runs are"
     raise Damaged(
         "\n  ".join([f"{count} damaged:", *lines[:MAX_LISTED], *more]), file=found[0][0].where, remedy=RETRAIN
     )
@@ -73,7 +73,7 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
         if run.arm in written and run.arm != BASELINE:
             problems[run] += _check_unchanged_sections(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
         if not problems[run] and own[run] != usual[run.arm]:
-            problems[run].append(f"its config differs from the other runs of arm {run.arm!r}")
+            problems[run].append(f"this run's config differs from that of the other runs of arm {run.arm!r}")
     yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
 
 
@@ -113,9 +113,9 @@ def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mappin
     if data is None and same_task:  # recorded by an earlier version
         data = study.get("data")
     elif task == base and data != study.get("data", data):
-        yield "its data differs from the study's"
+        yield "this run's data differs from the study's"
     if data is None:
-        yield "config.json does not record its data"
+        yield "config.json does not record the data of the run"
     else:
         yield from _check_identity(run, {**recorded, "data": data})
 
@@ -124,11 +124,11 @@ def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Yield the first contradiction between a run's record and the arm, seed and ID in its folder's path."""
     for part, own in (("arm", run.arm), ("seed", run.seed)):
         if recorded.get(part) != own:
-            yield f"config.json is of {part} {recorded.get(part)!r}, but its folder is that of {own!r}"
+            yield f"config.json records {part} {recorded.get(part)!r}, but the folder is that of {own!r}"
             return
     given = str(recorded.get("id"))
     if not given.startswith(run.id):
-        yield f"this run is recorded as {given[:8]!r}, but its folder is named {run.id!r}"
+        yield f"config.json records the ID {given[:8]!r}, but the folder is named {run.id!r}"
 
 
 def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
@@ -141,7 +141,7 @@ def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str
     if not recorded.get("config") or data is None or len(given) != ID_LENGTH:
         return
     if recorded_identity({"seed": run.seed, **recorded}, data) != given:
-        yield f"its config, seed or data do not match its identity {run.id}: they were changed after it started"
+        yield f"the config, seed or data was changed after the run started, and no longer matches the identity {run.id}"
 
 
 def _tuning_overrides(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -179,7 +179,7 @@ def _check_unchanged_sections(
     changed = {path.partition(".")[0] for path in overrides}
     for section, fields in baseline.items():
         if section not in changed and config.get(section) != fields:
-            yield f"its {section} differs from the baseline's, but arm {arm!r} does not change it"
+            yield f"section {section} differs from the baseline's, but arm {arm!r} does not change this section"
 
 
 def _baseline_overrides(base: Mapping[str, Any]) -> dict[str, Any]:

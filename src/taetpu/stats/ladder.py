@@ -88,8 +88,8 @@ def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool
     An effect is clear if its verdict is better or worse. The first matching class applies:
 
     - reverses: the effect is better at one end of the ladder and worse at the other end.
-    - vanishes: the effect is clear at the smallest rung. At the largest rung, it is equivalent, or inconclusive with a
-      significant trend towards zero.
+    - vanishes: the effect is clear at the smallest rung. At the largest rung, the effect is equivalent, or inconclusive
+      with a significant trend towards zero.
     - shrinks, grows: the effect is clear at the largest rung, with a significant trend towards or away from zero.
     - holds: the effect has the same clear verdict at both ends, without a significant trend.
     - unclear: no other class matches.

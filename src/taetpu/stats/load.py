@@ -30,7 +30,7 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
     if wrong or not isinstance(study.get("study"), str):
         part = (wrong or ["study"])[0]
         problem = f"{part!r} of the study is invalid: {study[part]!r}" if part in study else f"the study has no {part}"
-        raise UserError(problem, path=(part,), file=file, remedy="Restore study.yaml as it was frozen.")
+        raise UserError(problem, path=(part,), file=file, remedy="Restore study.yaml to its frozen content.")
     return study
 
 
@@ -42,7 +42,7 @@ def read_config(run: RunFolder) -> dict[str, Any]:
     """
     about = run.config()
     if not isinstance(about, dict) or not isinstance(about.get("config", {}), dict):
-        raise UserError("this is not a run's config", file=f"{run.where}/config.json", remedy=DAMAGED)
+        raise UserError("the file does not contain a run's config", file=f"{run.where}/config.json", remedy=DAMAGED)
     return about
 
 

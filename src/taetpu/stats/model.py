@@ -131,7 +131,7 @@ def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tupl
 
 
 def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
-    """Return the effect for one contrast. It has no estimates if the runs show no noise."""
+    """Return the effect for one contrast, which has no estimates if the runs show no noise."""
     weights = cells.weights(contrast)
     if weights is None:
         return Effect()

@@ -120,8 +120,9 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         UserError: If the study has no plan, or the plan was changed.
     """
     if not isinstance(study.get("plan"), Mapping):
-        remedy = "An earlier version froze it. Run the study again under another name."
-        raise UserError("the study has no analysis plan", path=("plan",), file=where, remedy=remedy)
+        problem = "the study has no analysis plan, because an earlier version of taetpu froze it"
+        remedy = "Run the study again under another name."
+        raise UserError(problem, path=("plan",), file=where, remedy=remedy)
     data: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
     }
@@ -129,7 +130,7 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
     plan = Plan(**data) if set(data) == set(Plan.__dataclass_fields__) else None
     if plan is None or plan.sha256 != sha256:
         raise UserError(
-            "the analysis plan is not the one that was frozen before the first run",
+            "the analysis plan differs from the plan that was frozen before the first run",
             path=("plan",),
             file=where,
             remedy="Restore study.yaml, or run the study again under another name.",

@@ -104,7 +104,7 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
             other = done[run.arm, run.seed][0]
             problem = f"two finished runs are of arm {run.arm!r} and seed {run.seed}: {other.id} and {run.id}"
             raise UserError(
-                problem, file=run.where, remedy="Move the run that does not belong out of the study's folder."
+                problem, file=run.where, remedy="Move the run that is not part of the study out of the study's folder."
             )
         done[run.arm, run.seed] = run, read_result(run) or {}
     return Table({arm: [_cell(done.get((arm, s)), s, metric) for s in study["seeds"]] for arm in study["arms"]})
@@ -129,7 +129,7 @@ def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
     asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
         problem = f"this run ended after {result['steps']} of its {asked} steps and cannot be compared"
-        raise UserError(problem, file=run.where, remedy="Delete its folder and run the study again.")
+        raise UserError(problem, file=run.where, remedy="Delete the run's folder and run the study again.")
 
 
 def check_same_evaluation_set(table: Table, metric: str) -> None:
@@ -153,7 +153,7 @@ def check_same_evaluation_set(table: Table, metric: str) -> None:
         first = first or (cell.run.where, float(weight.sum()))
         if weight.sum() != first[1]:
             problem = f"this run was evaluated on {weight.sum():g} positions of {split}, but {first[0]} on {first[1]:g}"
-            remedy = "Delete the folder of the wrong run and run the study again."
+            remedy = "Delete the folder of the invalid run and run the study again."
             raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 

@@ -4,8 +4,8 @@ The plan fixes a single analysis for verdicts. The alternative tests (paired t-t
 leave-one-seed-out effects) show how sensitive the result is to the choice of the analysis.
 
 Evaluation noise is the variation of an effect between evaluation texts of the same size. Verdicts do not include it
-because all arms share one evaluation set, and verdicts apply to this set. It shows to what extent a verdict
-generalises to other texts.
+because all arms share one evaluation set, and verdicts apply to this set. Evaluation noise shows to what extent a
+verdict generalises to other texts.
 
 Efficiency is the cost at which an arm reaches the baseline's final value. During training, curves are evaluated on a
 sample of the validation split. The arm's curve is compared with the last point of the baseline's curve on the same
@@ -46,7 +46,7 @@ SUMS = {"loss": "nll", "accuracy": "correct"}
 
 @lru_cache(maxsize=512)
 def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
-    """Return the critical value for simultaneous intervals of `arms` arms. For one arm, it is that of Student's t.
+    """Return the critical value for simultaneous intervals of `arms` arms, which is that of Student's t for one arm.
 
     All effects share the baseline's error, so the correlation between the errors of two effects is one half. Given the
     baseline's error and the noise estimate, the effects are independent. The probability that none of the t statistics
@@ -112,7 +112,7 @@ def _paired(differences: np.ndarray, possible: tuple[float, float]) -> dict[str,
 def _sign_flip_p(difference: np.ndarray) -> float:
     """Return the exact p-value of the sign-flip test.
 
-    scipy enumerates all flips because `n_resamples` is their number.
+    scipy enumerates all flips because `n_resamples` equals the number of flips.
     """
     flips = 2 ** len(difference)
     test = stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=flips)
@@ -228,7 +228,7 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
 
 def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
-    """Return the first step, linearly interpolated, at which a curve is at or below the target; inf if it never is."""
+    """Return the first step, linearly interpolated, at which a curve is at or below the target; inf if none is."""
     below = np.flatnonzero(values <= target)
     if not len(below):
         return math.inf

@@ -111,8 +111,9 @@ def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
     """Decide the verdict on an arm.
 
     The verdict is equivalent if the equivalence test rejects, better or worse if the corrected p-value is below alpha,
-    and inconclusive otherwise. It is also inconclusive if diverged runs may explain the direction of the effect, since
-    the finished runs are then a biased sample. If all ended runs diverged, the verdict is worse or inconclusive.
+    and inconclusive otherwise. The verdict is also inconclusive if diverged runs may explain the direction of the
+    effect, since the finished runs are then a biased sample. If all ended runs diverged, the verdict is worse or
+    inconclusive.
 
     Args:
         evidence: the arm's evidence.

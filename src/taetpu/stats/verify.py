@@ -82,7 +82,7 @@ def find_contradictions(run: RunFolder) -> Iterator[str]:
             yield f"{name} is {result.get(name)} in the result, but {float(series[name].value[-1])} in the log"
     reached = max((int(s.step[-1]) for s in series.values()), default=0)
     if series and reached != result["steps"]:
-        yield f"the result is of step {result['steps']}, but the log ends at step {reached}"
+        yield f"the result records {result['steps']} steps, but the log ends at step {reached}"
     yield from _check_outcome(run, result, series)
 
 
@@ -124,7 +124,7 @@ def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
             key = run.arm, name, counted if name == "memory" else ""
             other, value = first.setdefault(key, (run, result[name]))
             if value != result[name]:
-                yield f"{run.where}: {name} is {result[name]} in the result, but {value} in that of {other.where}"
+                yield f"{run.where}: {name} is {result[name]} in the result, but {value} in the result of {other.where}"
 
 
 def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
             name = a.get("name", i) if isinstance(a, Mapping) else i
             yield from _differences(a, b, f"{path}[{name}]")
     elif stored != computed and not _close(stored, computed):
-        yield f"{path} is {stored!r}, but {computed!r} from the runs"
+        yield f"{path} is {stored!r}, but the runs give {computed!r}"
 
 
 def _close(stored: Any, computed: Any) -> bool:
