@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 def start(request):
-    """Start a job unless it exists. Refuse if another job runs or a process holds the TPU."""
+    """Start a job unless it exists, and return its name. Refuse if another job runs or a process holds the TPU."""
     path = os.path.join(JOBS, request["name"])
     refuse_if_busy(request["name"])
     try:
@@ -48,7 +48,7 @@ def start(request):
 
 
 def supervise(path):
-    """Run the commands of a job one after another until one fails; store the exit code."""
+    """Run the commands of a job one after another until one fails, and store the exit code."""
     write_text(path, "pid", str(os.getpid()))
     job, code = read_json(path, "job.json"), 0
     folder = os.path.expanduser(os.path.join("~", job["folder"]))
@@ -95,7 +95,7 @@ def state(request):
 
 
 def stop(request):
-    """End a job with SIGTERM, and with SIGKILL after `grace` seconds; return its description."""
+    """End a job with SIGTERM, and with SIGKILL after `grace` seconds. Return the job's description."""
     path = os.path.join(JOBS, request["name"])
     pid = leader(path)
     if pid:
@@ -114,7 +114,7 @@ def stop(request):
 
 
 def clean(request):
-    """Delete the folders of the named jobs, or of all jobs, that have ended; return the names of these jobs."""
+    """Delete the folders of ended jobs (of all such jobs if no names are given), and return the names of these jobs."""
     ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
     doomed = [name for name in ended if not request["names"] or name in request["names"]]
     for name in doomed:
@@ -172,7 +172,7 @@ def holders():
 
 
 def leader(path):
-    """Return the process ID of a job's supervisor; None if the supervisor has ended."""
+    """Return the process ID of a job's supervisor, or None if the supervisor has ended."""
     pid = read_text(path, "pid")
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -183,7 +183,7 @@ def leader(path):
 
 
 def read_text(path, name):
-    """Return the text of a job's file; "" if it cannot be read."""
+    """Return the text of a job's file, or "" if the file cannot be read."""
     try:
         with open(os.path.join(path, name)) as file:
             return file.read()
@@ -192,7 +192,7 @@ def read_text(path, name):
 
 
 def read_json(path, name):
-    """Return the content of a job's JSON file; {} if it cannot be read."""
+    """Return the content of a job's JSON file, or {} if the file cannot be read."""
     return json.loads(read_text(path, name) or "{}")
 
 
@@ -204,7 +204,7 @@ def write_text(path, name, content):
 
 
 def main(arguments):
-    """Run an action and print its answer; return the exit code."""
+    """Run an action, print its answer, and return the exit code."""
     os.makedirs(JOBS, exist_ok=True)
     if arguments[0] == "supervise":
         supervise(arguments[1])

@@ -35,7 +35,7 @@ def delete_command(name: str) -> Command:
 
 
 def describe(name: str) -> dict[str, Any] | None:
-    """Return Google's description of a bucket in this project; None if the project has no such bucket."""
+    """Return Google's description of a bucket, or None if the project has no bucket with this name."""
     found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
     return found[0] if found else None
 

@@ -1,4 +1,4 @@
-"""Check the account, project, network and settings before a machine is made."""
+"""Check the account, project, network and settings before a machine is created."""
 
 import os
 import re
@@ -30,7 +30,7 @@ class Check:
     """The result of a check.
 
     Attributes:
-        found: what the check found.
+        found: result of the check, as text.
         remedy: command or step that fixes the problem; "" if there is none.
         regions: regions in which the check fails, if it checks regions.
     """
@@ -43,7 +43,7 @@ class Check:
 
 
 def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
-    """Run all checks in order. If no project is set, the checks that need Google are skipped."""
+    """Run all checks in order, and yield their results. If no project is set, checks that need Google are skipped."""
     yield from _local(settings, folder)
     if not settings.project:
         return
@@ -56,7 +56,7 @@ def run_checks(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def run_check(name: str, check: Callable[[Settings], Check], settings: Settings) -> Check:
-    """Run a check; the check fails if gcloud reports an error."""
+    """Run a check and return its result. The check fails if gcloud reports an error."""
     try:
         return check(settings)
     except CloudError as error:
@@ -74,7 +74,7 @@ def _local(settings: Settings, folder: Path) -> Iterator[Check]:
     else:
         yield Check("project", "fails", "not set", 'Set `project = "ID"` below [cloud] in taetpu.toml.')
     shared = settings.owner in SHARED
-    remedy = 'Set `owner = "YOUR-NAME"`: others with this login can delete your machines.' if shared else ""
+    remedy = 'Set `owner = "YOUR-NAME"`, because others with this login can delete your machines.' if shared else ""
     yield Check("owner", "warning" if shared else "ok", settings.owner, remedy)
     yield key_files(folder)
 
@@ -87,7 +87,9 @@ def key_files(folder: Path) -> Check:
     if not found:
         return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
     keys = "gcloud iam service-accounts keys list --iam-account=ACCOUNT"
-    remedy = f"Delete it and its key (`{keys}`), and sign in: {SIGN_IN}. `gitleaks git` searches the history."
+    remedy = (
+        f"Delete the file and its key (`{keys}`), and sign in with `{SIGN_IN}`. Search the history with `gitleaks git`."
+    )
     return Check("keys", "fails", f"{', '.join(found)}: key of a service account", remedy)
 
 
@@ -115,7 +117,9 @@ def check_account(settings: Settings) -> Check:
     try:
         google.auth.default()
     except DefaultCredentialsError:
-        return Check("account", "fails", "no application-default credentials, which reading the bucket needs", SIGN_IN)
+        return Check(
+            "account", "fails", "no application-default credentials, which are needed to read the bucket", SIGN_IN
+        )
     return Check("account", "ok", accounts[0]["account"])
 
 
@@ -125,7 +129,7 @@ def check_apis(settings: Settings) -> Check:
     enabled = {one.get("config", {}).get("name") for one in listed}
     if missing := [api for api in APIS if api not in enabled]:
         line = command("services", "enable", *missing, project=settings.project)
-        return Check("apis", "fails", f"off: {', '.join(missing)}", line.shown)
+        return Check("apis", "fails", f"disabled: {', '.join(missing)}", line.shown)
     return Check("apis", "ok", "enabled")
 
 
@@ -149,17 +153,19 @@ def check_firewall(settings: Settings) -> Check:
         return Check("network", "warning", problem, close if through_iap else f"{line.shown} && {close}")
     if through_iap:
         return Check("network", "ok", f"ssh from Identity-Aware Proxy to {settings.network}")
-    return Check("network", "fails", f"no rule lets ssh from Identity-Aware Proxy into {settings.network}", line.shown)
+    return Check(
+        "network", "fails", f"no firewall rule allows ssh from Identity-Aware Proxy to {settings.network}", line.shown
+    )
 
 
 def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
     """Check that machines without an external address can reach Google, apt and PyPI.
 
-    Cloud NAT gives access to all of them. Private Google Access gives access only to Google.
+    Cloud NAT gives access to all three. Private Google Access gives access only to Google.
 
     Args:
         settings: the cloud settings.
-        zones: zones of the machines; default: the zones in the settings.
+        zones: zones of the machines. Default: the zones in the settings.
     """
     if settings.external_ip:
         return Check("egress", "ok", "external addresses")
@@ -181,9 +187,9 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
     remedy = f"{router.shown} && {line.shown}"
     if isolated := [region for region in closed if region not in private]:
         where = ", ".join(isolated)
-        problem = f"no Cloud NAT and no Private Google Access in {where}: a machine could not delete itself"
+        problem = f"no Cloud NAT and no Private Google Access in {where}, so a machine could not delete itself"
         return Check("egress", "fails", problem, remedy, tuple(isolated))
-    return Check("egress", "warning", f"no Cloud NAT in {', '.join(closed)}: no apt, no PyPI", remedy)
+    return Check("egress", "warning", f"no Cloud NAT in {', '.join(closed)}, so apt and PyPI cannot be reached", remedy)
 
 
 def _in_network(settings: Settings, *words: str) -> list[dict]:
@@ -237,7 +243,7 @@ def check_bucket(settings: Settings) -> Check:
     from taetpu.cloud import bucket
 
     if (found := bucket.describe(settings.bucket)) is None:
-        problem = f"the project has no bucket {settings.bucket}: studies on TPUs need one"
+        problem = f"the project has no bucket {settings.bucket}, which studies on TPUs need"
         return Check("bucket", "warning", problem, f"taetpu bucket create {settings.bucket}")
     region = found.get("location", "").lower()
     account = settings.service_account or default_account(settings.project)
@@ -247,6 +253,8 @@ def check_bucket(settings: Settings) -> Check:
         problem = f"{account} cannot write to {settings.bucket}"
         return Check("bucket", "warning", problem, bucket.grant_command(settings.bucket, account).shown)
     if apart := bucket.far_zones(region, settings.zones):
-        problem = f"{settings.bucket} is in {region}, machines may be in {', '.join(apart)}: transfers cost money"
+        problem = (
+            f"{settings.bucket} is in {region}, but machines may be in {', '.join(apart)}, so transfers cost money"
+        )
         return Check("bucket", "warning", problem)
     return Check("bucket", "ok", f"{settings.bucket} in {region}")

@@ -1,5 +1,5 @@
-# Make the virtual environment of a host, again only when the requirements change. Argument: the Python version.
-# Standard input: requirements to install, an empty line, then exact versions that they are held to.
+# Create the virtual environment of a host, unless the requirements are unchanged. Argument: the Python version.
+# Standard input: the requirements to install, an empty line, and the exact versions of packages (constraints).
 set -eu
 base="$HOME/.taetpu"
 mkdir -p "$base"

@@ -28,7 +28,7 @@ PROPERTIES = {
     "CLOUDSDK_CORE_DISABLE_PROMPTS": "1", "CLOUDSDK_CORE_SHOW_STRUCTURED_LOGS": "never",
     "CLOUDSDK_CORE_USER_OUTPUT_ENABLED": "true", "CLOUDSDK_CORE_VERBOSITY": "warning",
 }  # fmt: skip
-"""Properties that determine gcloud's output; they override the user's configuration."""
+"""Properties that determine gcloud's output and override the user's configuration."""
 
 CAPACITY = (
     r"no more capacity|ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|no available capacity|stockout"
@@ -44,7 +44,7 @@ UNKNOWN = (
     r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
 )
 PARTIAL = "WARNING: Some requests did not succeed"
-"""gcloud prints this and exits with 0 if it lacks a permission to list resources, or if a zone does not answer."""
+"""Message that gcloud prints, with exit code 0, if it may not list resources or if a zone does not answer."""
 
 
 class CloudError(UserError):
@@ -56,7 +56,7 @@ class CloudError(UserError):
 
 
 class NoCapacity(CloudError):
-    """The zone has no capacity for this type now. Another zone may have capacity, or this zone may have it later."""
+    """The zone currently has no capacity for this type. Another zone may have capacity."""
 
     exit_code = 3
 
@@ -66,7 +66,7 @@ class Preempted(NoCapacity):
 
 
 class NoQuota(CloudError):
-    """The project's quota in the region is exceeded; each region has its own quota."""
+    """The project's quota in the region is exceeded. Each region has a separate quota."""
 
 
 class NotAllowed(CloudError):
@@ -92,9 +92,9 @@ class Command:
 
 
 def command(*words: str, **flags: Any) -> Command:
-    """Return a gcloud command with options.
+    """Return the gcloud command with the given words and options.
 
-    `zone="a"` becomes `--zone=a`, `spot=True` becomes `--spot`. Options with the value None, False or "" are omitted.
+    `zone="a"` becomes `--zone=a`, and `spot=True` becomes `--spot`. Options that are None, False or "" are omitted.
     """
     options = []
     for name, value in flags.items():
@@ -124,8 +124,8 @@ def list_resources(command: Command) -> tuple[list[Any], list[str]]:
     """Run a command that lists resources in several zones.
 
     Returns:
-        The resources, and the zones that did not answer. gcloud omits these zones from its output, so they are read
-        from its log of the API's answers.
+        The resources, and the zones that did not answer. gcloud omits these zones from its output, so the zones are
+        read from its log of the API's answers.
 
     Raises:
         CloudError: if the command failed; see `run`.
@@ -217,10 +217,10 @@ def failure(command: Command, code: int, err: str) -> CloudError:
         return NoCapacity(problem, remedy="Try another zone (--zone), --spot or a smaller slice, or try again later.")
     if re.search(QUOTA, message):
         return NoQuota(
-            problem, remedy="Use a region with quota, or ask for more: https://cloud.google.com/tpu/docs/quota"
+            problem, remedy="Use a region with quota, or request quota (https://cloud.google.com/tpu/docs/quota)."
         )
     if re.search(ALLOWED, message):
-        remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission; `taetpu doctor` checks them."
+        remedy = f"Sign in (`{SIGN_IN}`), or ask for the permission. `taetpu doctor` checks both."
         return NotAllowed(problem, remedy=remedy)
     if code < 0 or code > 128 or re.search(UNKNOWN, message):  # a signal ended gcloud, or no answer arrived
         return OutcomeUnknown(problem)
@@ -235,5 +235,8 @@ def program(name: str) -> str:
     """
     if path := shutil.which(name):
         return path
-    remedies = {"gcloud": "https://cloud.google.com/sdk/docs/install", "rsync": "apt-get install rsync"}
+    remedies = {
+        "gcloud": "Install it as described in https://cloud.google.com/sdk/docs/install.",
+        "rsync": "Install it with `apt-get install rsync`.",
+    }
     raise UserError(f"{name} is not installed", remedy=remedies.get(name, "Install OpenSSH's client."))

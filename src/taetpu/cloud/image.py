@@ -32,7 +32,7 @@ def content_tag(folder: Path) -> str:
         UserError: if the folder has no Dockerfile.
     """
     if not (folder / "Dockerfile").is_file():
-        raise UserError("no Dockerfile", file=folder, remedy="Write one; docs/cloud.md has an example.")
+        raise UserError("no Dockerfile", file=folder, remedy="Write a Dockerfile; docs/cloud.md has an example.")
     whole = hashlib.sha256()
     for name in list_files(folder):
         path = folder / name
@@ -42,7 +42,7 @@ def content_tag(folder: Path) -> str:
 
 
 def repository_commands(settings: Settings) -> list[Command]:
-    """Return the commands that create the repository; an empty list if the repository exists."""
+    """Return the commands that create the repository, or an empty list if the repository exists."""
     place = {"location": settings.default_region}
     listed = read(command("artifacts", "repositories", "list", **place)) or []
     if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):

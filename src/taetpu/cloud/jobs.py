@@ -20,7 +20,7 @@ from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable
 ANSWER = 60.0
 """Seconds within which a host must answer a request."""
 REFUSED = 4
-BUSY = "`taetpu tpu stop` ends a job; `taetpu tpu ssh COMMAND` runs a program that uses no TPU beside it."
+BUSY = "Stop the job with `taetpu tpu stop`, or run a program that uses no TPU with `taetpu tpu ssh COMMAND`."
 RECONNECT = 2.0
 """Seconds between attempts to reconnect to a log."""
 
@@ -54,7 +54,7 @@ def new_name() -> str:
 
 
 def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, name: str = "") -> str:
-    """Start a job on all hosts or on none; return its name.
+    """Start a job on all hosts or on none, and return the job's name.
 
     Raises:
         Unreachable: if a host does not answer. Hosts on which the job started are told to stop it.
@@ -86,7 +86,7 @@ def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[
     """Return the state of each host, by worker.
 
     Returns:
-        For each worker: its `jobs` (oldest first), the number of `chips`, the processes that hold the TPU (`holders`),
+        For each worker, its `jobs` (oldest first), the number of `chips`, the processes that hold the TPU (`holders`),
         and the free space on its disk (`free_bytes`).
 
     Raises:
@@ -108,7 +108,9 @@ def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[
     found = {worker: job for worker, host in states.items() for job in host["jobs"] if job["name"] == name}
     if not found:
         problem = f"{hosts.name} has no job {name!r}" if name else f"{hosts.name} has no jobs"
-        remedy = f"It has {', '.join(names[-5:])}." if names else "`taetpu tpu run COMMAND` starts one."
+        remedy = (
+            f"Use one of its jobs: {', '.join(names[-5:])}." if names else "Start one with `taetpu tpu run COMMAND`."
+        )
         raise CloudError(problem, remedy=remedy)
     return found
 
@@ -119,7 +121,7 @@ def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str
 
 
 def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace: float = 30.0) -> dict[int, Any]:
-    """End a job with SIGTERM, and with SIGKILL after `grace` seconds; return its descriptions by worker.
+    """End a job with SIGTERM, and with SIGKILL after `grace` seconds. Return the job's descriptions by worker.
 
     Raises:
         CloudError: if no host has the job.
@@ -131,7 +133,7 @@ def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace
 
 
 def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
-    """Delete the folders of the named jobs, or of all jobs, that have ended; return the names of these jobs."""
+    """Delete the folders of ended jobs (of all such jobs if no names are given), and return the names of these jobs."""
     deleted = _ask(hosts, "clean", {"names": list(names)}, workers)
     return sorted({name for own in deleted.values() for name in own})
 
@@ -154,7 +156,7 @@ def follow(
         hosts: the machine's hosts.
         name: the job's name.
         write: called with each line.
-        workers: numbers of the hosts to follow; default: all hosts.
+        workers: numbers of the hosts to follow. Default: all hosts.
         to_end: whether to continue until the job ends.
         patience: seconds for which a host may be unreachable.
         offsets: number of bytes that were read earlier from each log, by worker; updated in place.
@@ -214,7 +216,7 @@ def _follow_one(
 def _read_lines(
     hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]
 ) -> tuple[int, CommandResult]:
-    """Run a command that prints a log; return the number of bytes that were passed to `write`, and the result."""
+    """Run a command that prints a log. Return the number of bytes that were passed to `write`, and the result."""
     process = subprocess.Popen(
         [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -14,14 +14,14 @@ LONGEST = 48
 
 
 def check_name(name: str) -> str:
-    """Return a machine name if it is valid.
+    """Return the given machine name if it is valid.
 
     Raises:
         UserError: if the name is not valid for the TPU APIs.
     """
     if re.fullmatch(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", name):
         return name
-    remedy = "Use lower-case letters, digits and hyphens, a letter first, at most 48 characters, as in `my-tpu`."
+    remedy = "Use at most 48 lower-case letters, digits and hyphens, with a letter first, as in `my-tpu`."
     raise UserError(f"invalid machine name {name!r}", remedy=remedy)
 
 
@@ -56,6 +56,6 @@ def format_labels(labels: Mapping[str, str]) -> str:
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Return the hours until a machine's latest end; None if the labels do not give an end."""
+    """Return the hours until a machine's latest end, or None if the labels do not give an end."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

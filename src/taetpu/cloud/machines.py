@@ -23,7 +23,7 @@ Api = Literal["gce", "tpu-api"]
 State = Literal["queued", "starting", "ready", "stopped", "lost", "deleting", "unknown"]
 
 TAG = "taetpu"
-"""Network tag of every machine; the firewall rule for ssh targets it."""
+"""Network tag of every machine, which the firewall rule for ssh targets."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 
 STATES: Mapping[str, State] = {
@@ -60,7 +60,7 @@ class Machine:
     Attributes:
         detail: state as the API names it, with the reason if the machine failed.
         created: ISO time of the request.
-        has_request: whether a queued resource for the machine exists. It uses quota until it is deleted.
+        has_request: whether the machine has a queued resource, which uses quota until it is deleted.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Machine:
 
     @property
     def owner(self) -> str:
-        """Owner in the machine's labels; "" if taetpu did not make the machine."""
+        """Owner in the machine's labels; "" if taetpu did not create the machine."""
         return self.labels.get(labels.OWNER, "")
 
     @property
     def study(self) -> str:
-        """Study in the machine's labels, for which the machine was made; "" for none."""
+        """Study for which the machine was created, as in the machine's labels; "" for none."""
         return self.labels.get(labels.STUDY, "")
 
 
@@ -94,7 +94,7 @@ class Spec:
         hours: hours from the machine's start until it is deleted.
         runtime: software version (tpu-api) or image family (gce).
         reservation: name of the reservation; "" for none.
-        study: study for which the machine is made; "" for none.
+        study: study for which the machine is created; "" for none.
     """
 
     name: str
@@ -180,7 +180,7 @@ def delete_command(machine: Machine) -> Command:
 def list_commands(zone: str = "-", api: str = "") -> list[Command]:
     """Return the commands that list queued resources, nodes and TPU instances in one zone or in all zones (`-`).
 
-    Requests are listed before nodes. Therefore, the node of a request that becomes active in between is listed.
+    Requests are listed before nodes, so that the node of a request that becomes active in between is not missed.
     """
     types = "machineType~/machineTypes/ct OR machineType~/machineTypes/tpu"  # gcloud reads (ct|tpu) as a list
     lines = []
@@ -196,7 +196,7 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
     Args:
         zone: the zone; `-` for all zones.
-        unreachable: list to which zones that did not answer are appended. If it is None, they raise an error.
+        unreachable: list to which zones that did not answer are appended. If None, such zones raise an error.
         api: the API; "" for both.
 
     Raises:
@@ -215,7 +215,7 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
 
 def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
-    """Return the machines with a name, of which there may be several. The arguments are those of `list_machines`."""
+    """Return all machines with the given name. The other arguments are those of `list_machines`."""
     return [machine for machine in list_machines(zone, unreachable, api) if machine.name == name]
 
 
@@ -226,7 +226,7 @@ def check_reached(unreachable: Sequence[str]) -> None:
         OutcomeUnknown: if `unreachable` is not empty.
     """
     if unreachable:
-        problem = f"{', '.join(unreachable)} did not answer: machines there are not listed, and may cost money"
+        problem = f"{', '.join(unreachable)} did not answer, so machines there are not listed and may cost money"
         raise OutcomeUnknown(problem, remedy="Run the same command again later.")
 
 
@@ -236,7 +236,7 @@ def attributes_command(machine: Machine) -> Command:
 
 
 def add_instance_names(machine: Machine) -> Machine:
-    """Return a machine with the instance names of its hosts, which tunnels through IAP need.
+    """Return the given machine with the instance names of its hosts, which tunnels through IAP need.
 
     The names are in the guest attribute `hostname`, which a host of the TPU API writes after booting.
     `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` reads the same attribute.
@@ -283,7 +283,7 @@ def _tpu_machine(request: Mapping[str, Any] | None, node: Mapping[str, Any] | No
 
 
 def _tpu_state(request: Mapping[str, Any] | None, node: Mapping[str, Any] | None) -> tuple[State, str]:
-    """Return the state, and the API's name for it. A machine is lost if its request or its node is lost."""
+    """Return the state and the API's name for the state. A machine is lost if its request or its node is lost."""
     queued = (request or {}).get("state", {})
     name, of_node = queued.get("state", ""), (node or {}).get("state", "")
     if request is None or name == "ACTIVE":
@@ -303,7 +303,7 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
     interfaces = instance.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
     kind, status = _last_segment(instance["machineType"]), instance.get("status", "")
-    # taetpu never stops instances. A suspended or terminated one was stopped by somebody else: its disk is kept.
+    # taetpu never stops instances. A suspended or terminated one was stopped by somebody else, so its disk is kept.
     state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
         name=instance["name"], zone=_last_segment(instance["zone"]), api="gce", type=_slice_name(kind), state=state,
@@ -314,7 +314,7 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
 
 
 def _slice_name(machine_type: str) -> str:
-    """Return the name of the slice with a machine type, such as `v6e-8`; the type itself if it is unknown."""
+    """Return the name of the slice with the given machine type, such as `v6e-8`, or the type if it is unknown."""
     slices = (one for chip in generations() for one in chip.slices())
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 

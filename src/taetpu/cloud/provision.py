@@ -1,4 +1,4 @@
-"""Make or find machines, and delete them so that nothing is left that costs money.
+"""Create or find machines, and delete them completely, so that nothing continues to cost money.
 
 Calls can be repeated at any time and from any computer, independently of the outcome of earlier calls. Names are
 deterministic, and the state is read from Google before every change and after every command whose outcome is unknown.
@@ -43,7 +43,7 @@ DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
 
 
 def find_existing(spec: Spec) -> Machine | None:
-    """Return the machine with the name in a spec; None if there is none, or if it is lost or being deleted.
+    """Return the machine with the name in a spec, or None if there is none or it is lost or being deleted.
 
     Raises:
         CloudError: if the machine belongs to another owner, differs from the spec or is stopped, or if several machines
@@ -59,23 +59,25 @@ def find_existing(spec: Spec) -> Machine | None:
         raise CloudError(problem, remedy="Choose another name.")
     if machine.labels.get(labels.SPEC) != spec.identity:
         problem = f"{spec.name} exists in {machine.zone} with other settings: it is a {machine.type}"
-        raise CloudError(problem, remedy=f"`taetpu tpu down {spec.name}` deletes it; or choose another name.")
+        raise CloudError(problem, remedy=f"Delete it with `taetpu tpu down {spec.name}`, or choose another name.")
     check_started(machine)
     return machine
 
 
 def check_started(machine: Machine) -> None:
-    """Raise `CloudError` if a machine is stopped: it does not become ready, and its disk may contain data."""
+    """Raise `CloudError` if a machine is stopped, because it does not become ready and its disk may contain data."""
     if machine.state == "stopped":
         problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
-        raise CloudError(problem, remedy=f"Start it in the console, or `taetpu tpu down {machine.name}`.")
+        raise CloudError(
+            problem, remedy=f"Start it in the console, or delete it with `taetpu tpu down {machine.name}`."
+        )
 
 
 def check_one(machines: Sequence[Machine]) -> None:
-    """Raise `CloudError` if several machines have the same name, which two computers may cause."""
+    """Raise `CloudError` if several machines have the same name, which can happen if two computers create machines."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
-        raise CloudError(problem, remedy=f"`taetpu tpu down {machines[0].name}` deletes yours.")
+        raise CloudError(problem, remedy=f"Delete yours with `taetpu tpu down {machines[0].name}`.")
 
 
 def make(
@@ -133,9 +135,10 @@ def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: 
 
 
 def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
-    """Return the ready machine with this name and owner that was requested first; delete the others.
+    """Keep the machine with this name and owner that was requested first, and delete the others.
 
-    There may be others if a request that seemed to be refused was granted later, or if another computer made a machine.
+    Several machines exist if a request that seemed to be refused was granted later, or if another computer created one.
+    The machine is returned once it is ready.
     """
     same = [one for one in find(machine.name) if one.owner == machine.owner and one.state not in ("lost", "deleting")]
     first, *others = sorted(same or [machine], key=lambda one: (one.created, one.zone))
@@ -145,7 +148,7 @@ def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
 
 
 def creation_command(spec: Spec, zone: str, settings: Settings) -> Command:
-    """Return the command that creates a machine in a zone; write its startup script to the state folder."""
+    """Write a machine's startup script to the state folder, and return the command that creates the machine."""
     file = _state_file("startup", f"{spec.name}.{zone}.sh")
     disk.write_file(file, startup_script(spec, zone, settings).encode(), replace=True)
     return create_command(spec, zone, file, public_key())
@@ -183,7 +186,7 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
         running = operation != previous and operation.get("status") != "DONE"
         if operation != previous and (errors := operation.get("error", {}).get("errors")):
             raise failure(line, 1, json.dumps(errors))
-    problem = f"{spec.name} was requested in {zone} and is not listed: it may still appear and cost money"
+    problem = f"{spec.name} was requested in {zone} and is not listed, so it may still appear and cost money"
     raise OutcomeUnknown(problem, remedy=f"Run `taetpu tpu down {spec.name}` to delete what may exist.") from unknown
 
 
@@ -196,7 +199,7 @@ def operation_command(kind: str, name: str, zone: str) -> Command:
 
 
 def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
-    """Return the newest Compute Engine operation that makes a machine; {} if there is none.
+    """Return the newest Compute Engine operation that creates a machine, or {} if there is none.
 
     The result is also {} for the TPU API, which reports failures in the machine's state.
     """
@@ -254,7 +257,7 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
         OutcomeUnknown: if the machine is still listed after `unknown_minutes`.
     """
     if not machine.owner:
-        problem = f"{machine.name} in {machine.zone} has no label {labels.OWNER}: taetpu did not make it"
+        problem = f"{machine.name} in {machine.zone} has no label {labels.OWNER}, so taetpu did not create it"
         raise CloudError(problem, remedy="Delete it in the console if it is yours.")
     tell(f"deleting {machine.name} in {machine.zone}")
     last: CloudError | None = None
@@ -277,7 +280,7 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
 
 
 def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
-    """Delete an unusable machine; return the outcome as text for an error message."""
+    """Delete an unusable machine, and return the outcome as text for an error message."""
     try:
         delete(machine, settings, tell)
     except CloudError as error:
@@ -286,7 +289,7 @@ def discard(machine: Machine, settings: Settings, tell: Tell) -> str:
 
 
 def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]:
-    """Delete an owner's machines with a name in all zones; return the machines that existed.
+    """Delete an owner's machines with the given name in all zones, and return the machines that existed.
 
     Raises:
         CloudError: if machines have this name but all of them belong to other owners.
@@ -310,7 +313,7 @@ def was_deleted_since(name: str, start: float) -> bool:
 
 
 def find_deleter(machine: Machine) -> str:
-    """Return text that names who deleted a machine that is no longer listed; "" if it was preempted.
+    """Return who deleted a machine that is no longer listed, or "" if the machine was preempted.
 
     A preempted TPU API machine keeps its queued resource. A preempted Compute Engine instance is deleted by "system":
     https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
@@ -327,12 +330,12 @@ def find_deleter(machine: Machine) -> str:
 
 
 def _state_file(kind: str, name: str) -> Path:
-    """Return the path of a machine's file of a kind in this computer's state folder."""
+    """Return the path of a machine's file of the given kind in this computer's state folder."""
     return state_folder() / kind / os.environ.get("CLOUDSDK_CORE_PROJECT", "no-project") / name
 
 
 def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
-    """Return the owner's machines among `machines`; raise `CloudError` if all of them belong to other owners."""
+    """Return the owner's machines among `machines`. Raise `CloudError` if all of them belong to other owners."""
     mine = [machine for machine in machines if machine.owner == owner]
     if machines and not mine:
         first = machines[0]
@@ -342,9 +345,9 @@ def select_owned(machines: Sequence[Machine], owner: str) -> list[Machine]:
 
 
 def describe_remaining(name: str) -> str:
-    """Return a line for error messages about machines with a name that exist or may exist.
+    """Return a line for error messages about machines with the given name that exist or may exist.
 
-    The line is "" if there are no such machines.
+    The line is "" if no machine exists.
     """
     unreachable: list[str] = []
     try:
@@ -352,15 +355,15 @@ def describe_remaining(name: str) -> str:
     except CloudError:
         return f"\n{describe_possible(name)}"
     if places:
-        return f"\n{name} in {', '.join(places)} still exists and costs money: `taetpu tpu down {name}` deletes it"
+        return f"\n{name} in {', '.join(places)} still exists and costs money; delete it with `taetpu tpu down {name}`"
     return f"\n{describe_possible(name)} (no answer from {', '.join(unreachable)})" if unreachable else ""
 
 
 def describe_possible(name: str) -> str:
     """Return the message about a machine that may exist."""
     return (
-        f"{name} may exist or appear later, and cost money: "
-        f"repeat the command to continue, or delete it with `taetpu tpu down {name}`"
+        f"{name} may exist or appear later, and cost money; "
+        f"repeat the command to continue, or delete the machine with `taetpu tpu down {name}`"
     )
 
 
@@ -395,7 +398,7 @@ def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
 def check_can_delete_itself(spec: Spec, project: str) -> None:
     """Raise an error if the service account of a TPU API machine cannot delete the machine.
 
-    Nothing else ends such a machine reliably.
+    Such a machine is reliably deleted only if it deletes itself.
 
     Raises:
         NotAllowed: if the account lacks the role, or the project's policy cannot be read.
@@ -410,7 +413,7 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         return
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
     unseen = "Roles with a condition, or of a folder or the organisation, do not count."
-    raise NotAllowed(problem, remedy=f"{unseen} Grant one: `{grant_command(project, account).shown}`")
+    raise NotAllowed(problem, remedy=f"Grant a role with `{grant_command(project, account).shown}`. {unseen}")
 
 
 def policy_command(project: str, account: str) -> Command:
@@ -425,7 +428,7 @@ def grant_command(project: str, account: str) -> Command:
 
 
 def role_permissions(role: str) -> Iterable[str]:
-    """Return the permissions of a custom role; none for a predefined role (see `DELETERS`)."""
+    """Return the permissions of a custom role. For a predefined role, the result is empty (see `DELETERS`)."""
     parts = role.split("/")
     if len(parts) != 4:
         return ()
@@ -441,7 +444,7 @@ def default_account(project: str) -> str:
 
 @contextmanager
 def name_lock(name: str, operation: int) -> Iterator[int]:
-    """Hold this computer's lock on a machine's name, shared or exclusive; yield the file descriptor of the lock."""
+    """Hold this computer's lock on a machine's name, shared or exclusive, and yield the lock's file descriptor."""
     path = _state_file("changes", name)
     with disk.explain_os_error("write", path):
         disk.make_folder(path.parent)
@@ -465,7 +468,7 @@ def await_changes(name: str, tell: Tell) -> None:
 
 @contextmanager
 def _exclusive_lock(name: str, tell: Tell, waiting: str) -> Iterator[None]:
-    """Hold the lock on a name exclusively; print a message if another process holds it."""
+    """Hold the lock on a name exclusively, and print a message if another process holds the lock."""
     with ExitStack() as lock:
         try:
             lock.enter_context(name_lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB))
@@ -485,7 +488,7 @@ def poll(settings: Settings, minutes: float) -> Iterator[None]:
 
 
 def find_with_retries(machine: Machine, settings: Settings) -> list[Machine]:
-    """Return the result of `find` for a machine; retry for `unknown_minutes` if no answer arrives."""
+    """Return the result of `find` for a machine, and retry for `unknown_minutes` if no answer arrives."""
     for _ in poll(settings, settings.unknown_minutes):
         with suppress(OutcomeUnknown):
             return find(machine.name, machine.zone, api=machine.api)

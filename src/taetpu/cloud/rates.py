@@ -46,10 +46,10 @@ class Cost:
 
     def __str__(self) -> str:
         if self.hourly is None:
-            return "rate unknown: the cost has no known limit"
+            return "rate unknown, so the cost has no known limit"
         most = f"at most ${self.hourly * self.hours:.2f} in {self.hours:.3g} h"
         if self.rate.elsewhere:
-            return f"rate unknown; ${self.hourly:.2f}/h, {most} at the rate of the dearest known region"
+            return f"rate unknown; ${self.hourly:.2f}/h, {most} at the highest known rate of any region"
         return f"${self.hourly:.2f}/h, {most}"
 
 
@@ -82,8 +82,8 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
         return "tpu-api"
     found = cast(Api, wanted or known[0])
     if found == "gce" and tpu.hosts > 1:
-        problem = f"{tpu.name} has {tpu.hosts} hosts; taetpu makes Compute Engine slices of one host only"
-        raise UserError(problem, remedy="Use GKE: `taetpu export kueue STUDY` writes the job.")
+        problem = f"{tpu.name} has {tpu.hosts} hosts, but taetpu creates only single-host slices with Compute Engine"
+        raise UserError(problem, remedy="Use GKE with the job that `taetpu export kueue STUDY` writes.")
     return found
 
 
@@ -96,7 +96,7 @@ def runtime_for(tpu: Slice, api: Api) -> str:
     found = tpu.generation.image_family if api == "gce" else tpu.generation.runtime
     if found is None:
         what = "image family" if api == "gce" else "runtime version"
-        raise UserError(f"no {what} is known for {tpu.generation.name}", remedy="Name one with --runtime.")
+        raise UserError(f"no {what} is known for {tpu.generation.name}", remedy=f"Set the {what} with --runtime.")
     return found
 
 
@@ -114,7 +114,7 @@ def cost(spec: Spec, zone: str) -> Cost:
 
 
 def hourly_cost(machine: Machine) -> float | None:
-    """Return the cost of an existing machine in USD per hour; None if its type or rate is unknown."""
+    """Return the cost of an existing machine in USD per hour, or None if its type or rate is unknown."""
     for tpu in (one for chip in generations() for one in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
             return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
@@ -122,10 +122,10 @@ def hourly_cost(machine: Machine) -> float | None:
 
 
 def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
-    """Return the zones in which a machine costs at most `max_usd`; all zones if there is no limit.
+    """Return the zones in which a machine costs at most `max_usd`, or all zones if there is no limit.
 
     Raises:
-        UserError: if there is no such zone. The remedy gives a number of hours that costs at most `max_usd`, if any.
+        UserError: if no zone is left. The remedy gives the hours that cost at most `max_usd`, if any.
     """
     if max_usd is None:
         return list(zones)

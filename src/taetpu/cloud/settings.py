@@ -24,7 +24,7 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
     "project": (PROJECT, "a project's ID, not its name or number; `gcloud projects list` shows it"),
     "region": (r"[a-z]+-[a-z]+\d+", "a region, such as us-east5"),
     "bucket": (r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket's name without gs://"),
-    "user": (r"[a-z_][a-z0-9_-]{0,31}", "a login of Linux"),
+    "user": (r"[a-z_][a-z0-9_-]{0,31}", "a Linux login name"),
     "service_account": (r"[^@\s/,]+@[^@\s/,]+", "an e-mail address, NAME@PROJECT.iam.gserviceaccount.com"),
     "network": (r"[a-z][a-z0-9/-]*", "the name of a network"),
     "subnetwork": (r"[a-z][a-z0-9/-]*", "the name of a subnetwork"),
@@ -37,25 +37,25 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
 class Settings(Config):
     """Settings of the cloud commands. The environment variable `TAETPU_FIELD` overrides a field.
 
-    There is no field for a key file: gcloud manages the credentials.
+    There is no field for a key file, because gcloud manages the credentials.
 
     Attributes:
-        project: the Google Cloud project; default: GOOGLE_CLOUD_PROJECT.
-        owner: a label on all machines; `down` and `gc` delete only this owner's; default: the login name.
-        name: the machine that commands use by default.
-        zones: zones for machines, in order of preference; empty: all that offer the slice.
-        api: "gce" or "tpu-api"; empty: the default of the generation.
-        bucket: the bucket that stores studies; default: PROJECT-taetpu.
-        region: region of new buckets and images; empty: that of the first zone.
-        service_account: the account of machines; empty: the project's default one.
-        user: login on machines.
-        network, subnetwork: names.
-        external_ip: give machines an external address instead of ssh through IAP.
+        project: ID of the Google Cloud project. Default: GOOGLE_CLOUD_PROJECT.
+        owner: owner in the labels of machines; `down` and `gc` delete only this owner's machines. Default: the login.
+        name: name of the machine that commands use by default.
+        zones: zones for machines, in order of preference; empty for all zones that offer the slice.
+        api: "gce" or "tpu-api"; empty for the default of the TPU generation.
+        bucket: name of the bucket that stores studies. Default: PROJECT-taetpu.
+        region: region of new buckets and images; empty for the region of the first zone.
+        service_account: service account of machines; empty for the project's default account.
+        user: login name on machines.
+        network, subnetwork: names of the machines' network and subnetwork.
+        external_ip: whether machines have an external address instead of ssh through IAP.
         max_hours: hours after which a machine is deleted.
-        max_usd: maximum cost of a machine; empty: no limit.
-        idle_minutes: minutes without a job or login after which a machine deletes itself; 0: never.
-        image: container image of jobs; empty: a virtual environment on the machine.
-        secrets: secrets that jobs get as variables, `NAME` or `NAME=secret-name` in Secret Manager.
+        max_usd: maximum cost of a machine in USD; None for no limit.
+        idle_minutes: minutes without a job or login after which a machine deletes itself; 0 for never.
+        image: container image of jobs; empty for a virtual environment on the machine.
+        secrets: secrets in Secret Manager that jobs get as environment variables, as `NAME` or `NAME=secret-name`.
         poll_seconds: interval at which a state is polled.
         ready_minutes: time limit for a machine to accept ssh and finish its startup script.
         unknown_minutes: time for which the state is polled after a command whose outcome is unknown.
@@ -88,7 +88,7 @@ class Settings(Config):
             value = getattr(self, name)
             for one in value if isinstance(value, tuple) else filter(None, [value]):
                 if not re.fullmatch(pattern, one, re.ASCII):
-                    raise UserError(f"invalid `{name}`: {one!r}", path=(name,), remedy=f"Set it to {what}.")
+                    raise UserError(f"invalid `{name}`: {one!r}", path=(name,), remedy=f"Set `{name}` to {what}.")
         return self
 
     @property
@@ -120,12 +120,12 @@ def check_zone(zone: str) -> str:
 def read_settings(folder: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that apply in a folder.
 
-    They are read from `taetpu.toml` in the folder or in its nearest parent that has one. Environment variables override
-    the file.
+    The settings are read from `taetpu.toml` in the folder or in the nearest parent that contains this file. Environment
+    variables override the file.
 
     Args:
-        folder: the folder; default: the current folder.
-        environment: environment variables; default: those of this process.
+        folder: the folder. Default: the current folder.
+        environment: environment variables. Default: those of this process.
 
     Raises:
         UserError: if the file cannot be read, or a value is invalid.
@@ -154,7 +154,7 @@ def _read_table(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read: {error.strerror}", file=file) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        remedy = 'Put text in quotes and lists in brackets: zones = ["us-east5-b"]'
+        remedy = 'Put text in quotes and lists in brackets, as in zones = ["us-east5-b"].'
         raise UserError(f"invalid TOML: {error}", file=file, remedy=remedy) from None
     if extra := sorted(set(document) - {TABLE}):
         raise UserError(f"unknown table {extra[0]!r}", path=(extra[0],), file=file, remedy=f"Use [{TABLE}].")
@@ -164,7 +164,7 @@ def _read_table(file: Path) -> dict[str, Any]:
     for name in table:
         if name not in Settings.model_fields and name != "secrets" and KEYS.search(name.lower()):
             problem = f"unknown setting {name!r}: taetpu reads no key files"
-            raise UserError(problem, path=(TABLE, name), file=file, remedy=f"Remove it and sign in: {SIGN_IN}")
+            raise UserError(problem, path=(TABLE, name), file=file, remedy=f"Remove it, and sign in with `{SIGN_IN}`.")
     return table
 
 

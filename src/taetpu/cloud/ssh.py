@@ -57,7 +57,7 @@ Host *
 
 
 class Unreachable(CloudError):
-    """A host does not accept connections. It may be starting, deleted, or behind a firewall."""
+    """A host does not accept connections, for example because it is starting, deleted or behind a firewall."""
 
     exit_code = 3
 
@@ -113,7 +113,7 @@ class Hosts:
 
     @classmethod
     def load(cls, name: str, project: str) -> "Hosts | None":
-        """Read the hosts that `configure` wrote for a machine, without a call to Google; None if there are none."""
+        """Return the hosts that `configure` wrote for a machine, or None if there are none. Google is not called."""
         folder = _folder(project, name)
         record = _read_record(folder)
         return cls(name, tuple(Worker(**one) for one in record["workers"]), folder) if record else None
@@ -196,23 +196,23 @@ class Hosts:
         """Return the error for a command that failed on a host."""
         host, message = self.describe(ended.worker), " ".join(ended.err.split())[-300:]
         if ended.code is None:
-            return Unreachable(f"{host} did not {action} in time", remedy="`taetpu tpu status` shows its state.")
+            return Unreachable(f"{host} did not {action} in time", remedy="Check the machine with `taetpu tpu status`.")
         if ended.code == NO_CONNECTION and "HOST IDENTIFICATION HAS CHANGED" in message:
-            remedy = "If the machine was made again, run `taetpu tpu up`; otherwise do not connect."
+            remedy = "If the machine was created again, run `taetpu tpu up`. Otherwise, do not connect."
             return CloudError(f"the host key of {host} has changed", remedy=remedy)
         if ended.code == NO_CONNECTION and "Permission denied" in message:
-            remedy = "Use the computer that made the machine, or run `taetpu tpu down` and `up`."
+            remedy = "Use the computer that created the machine, or run `taetpu tpu down` and `taetpu tpu up`."
             return CloudError(f"{host} rejects the key {_key()}", remedy=remedy)
         if ended.code == NO_CONNECTION:
-            remedy = "`taetpu tpu status` shows its state; `taetpu doctor` checks IAP and the firewall."
+            remedy = "Check the machine with `taetpu tpu status`, and IAP and the firewall with `taetpu doctor`."
             return Unreachable(f"no connection to {host}: {message or 'ssh printed nothing'}", remedy=remedy)
         remedy = None
         if "No space left on device" in message:
-            remedy = "`taetpu tpu clean` deletes old jobs; `taetpu tpu ssh` opens a shell."
+            remedy = "Delete old jobs with `taetpu tpu clean`, or other files with `taetpu tpu ssh`."
         return RemoteFailed(f"{host} could not {action} (exit code {ended.code}): {message}", remedy=remedy)
 
     def enter(self, worker: int, words: Sequence[str] = ()) -> int:
-        """Open a shell on a host, or run a command there, in this terminal; return its exit code."""
+        """Open a shell on a host or run a command there, in this terminal, and return the exit code."""
         tty = ["-t"] if sys.stdin.isatty() and sys.stdout.isatty() else []
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the remote program
         try:
@@ -235,7 +235,7 @@ def forget(name: str, project: str) -> None:
 def public_key() -> str:
     """Return the public key for all machines, as one line.
 
-    The key pair is made when it is first used, without a passphrase.
+    The key pair is created on first use and has no passphrase.
 
     Raises:
         UserError: if ssh-keygen is not installed, or the state folder cannot be written.
@@ -248,7 +248,7 @@ def state_folder() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     if "," in str(base):
         problem = f"{str(base)!r} contains a comma, which separates files in gcloud's lists"
-        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set it to a folder without a comma.")
+        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set XDG_STATE_HOME to a folder without a comma.")
     return Path(base) / "taetpu"
 
 
@@ -293,12 +293,12 @@ def _quoted(path: Path) -> str:
 
 
 def _sockets() -> Path:
-    """Return a private folder with a short path: macOS limits a socket's path to 104 bytes."""
+    """Return a private folder with a short path, because macOS limits a socket's path to 104 bytes."""
     path = Path(f"/tmp/taetpu-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or path.is_symlink():
-        remedy = "Delete it; taetpu makes it again with the right permissions."
+        remedy = "Delete the folder; taetpu creates it again with the right permissions."
         raise UserError("the folder of ssh connections is accessible to other users", file=path, remedy=remedy)
     return path
 

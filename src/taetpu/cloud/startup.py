@@ -1,8 +1,8 @@
 """Prepare a machine for jobs, from its first boot.
 
 A machine runs `startup.sh` as root at each boot. The script starts the timer that deletes the machine, and installs
-rsync. `prepare` waits for the script and installs taetpu, with the same versions of packages as on this computer. This
-has not been run with apt, systemd and uv on a real machine.
+rsync. `prepare` waits for the script and installs taetpu, with the same versions of packages as on this computer. The
+script and the installation have not been tested with apt, systemd and uv on a real machine.
 """
 
 import shlex
@@ -41,7 +41,7 @@ class NotSetUp(CloudError):
 
 
 def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
-    """Return the startup script of a machine. It is written in bash and runs as root at every boot."""
+    """Return the startup script of a machine, which bash runs as root at every boot."""
     values = {
         "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
         "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[labels.EXPIRES],
@@ -98,7 +98,7 @@ def requirements() -> str:
     try:
         own, pinned = needed("taetpu"), dict[str, str]()
     except PackageNotFoundError:
-        raise UserError("taetpu is not installed", remedy="pip install 'taetpu[gcp]'") from None
+        raise UserError("taetpu is not installed", remedy="Run `pip install 'taetpu[gcp]'`.") from None
     waiting = [*own, Requirement("google-cloud-storage")]
     while waiting:
         one = waiting.pop()

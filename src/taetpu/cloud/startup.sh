@@ -7,10 +7,10 @@ fail() { echo "$1" >"$state/failed"; exit 1; }
 rm -f "$state/ready" "$state/failed"
 if ! [[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]]; then
   end=$(($(date +%s) + minutes * 60))
-  echo $((end < latest ? end : latest)) >"$state/expires" # latest: of the machine's label
+  echo $((end < latest ? end : latest)) >"$state/expires" # latest: from the machine's label
 fi
 
-# The timer comes first: whatever fails below, the machine ends. It is restarted at every boot and keeps its end.
+# The timer starts first, so that the machine is deleted even if a later step fails. A reboot does not change its end.
 case $api in
   tpu-api)
     describe="gcloud compute tpus queued-resources describe $name --zone=$zone --project=$project --format=none"
@@ -29,7 +29,7 @@ while :; do
   now=\$(date +%s)
   active && last=\$now
   end=\$(cat "$state/expires")
-  [[ \$end =~ ^[0-9]+\$ ]] || end=$(cat "$state/expires") # the file is damaged: the end as it was
+  [[ \$end =~ ^[0-9]+\$ ]] || end=$(cat "$state/expires") # the file is damaged, so the previous end applies
   if [ \$now -ge \$end ] || { [ $idle -gt 0 ] && [ \$((now - last)) -ge $((idle * 60)) ]; }; then
     timeout 300 $delete || timeout 300 $orphan
   fi
@@ -40,10 +40,10 @@ systemctl is-active --quiet taetpu-timer ||
   systemd-run --quiet --unit=taetpu-timer --setenv=HOME="$HOME" --setenv=PATH="$PATH" --property=Restart=always \
     --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
-if [ "$api" = tpu-api ]; then # nothing else ends it: it must be able to reach Google as its account
-  command -v gcloud >/dev/null || fail "no gcloud: the machine could not delete itself"
+if [ "$api" = tpu-api ]; then # only the machine deletes itself, so it must be able to reach Google as its account
+  command -v gcloud >/dev/null || fail "gcloud is missing, so the machine could not delete itself"
   for pause in 0 5 20 60 end; do
-    [ $pause != end ] || fail "Google does not answer, so the machine could not delete itself: no Cloud NAT?"
+    [ $pause != end ] || fail "Google does not answer, so the machine could not delete itself; check Cloud NAT"
     sleep $pause
     timeout 60 $describe && break
   done
@@ -56,6 +56,6 @@ if [ ${#packages[@]} -gt 0 ]; then # dpkg's lock may be held by the image's own 
   export DEBIAN_FRONTEND=noninteractive
   apt-get -o DPkg::Lock::Timeout=600 -q update &&
     apt-get -o DPkg::Lock::Timeout=600 -q -y install --no-install-recommends "${packages[@]}" ||
-    fail "cannot install ${packages[*]}: without an external address the network needs Cloud NAT"
+    fail "cannot install ${packages[*]}; without an external address, the network needs Cloud NAT"
 fi
 touch "$state/ready"

@@ -1,4 +1,4 @@
-"""Keep a job training on preemptible machines: make a machine, start and follow the job, and replace lost machines.
+"""Keep a job training on preemptible machines: create a machine, start and follow the job, and replace lost machines.
 
 The job stores its results in a bucket and resumes from them, so every function in this module can be called again.
 Limits apply to one command. If a command is repeated, its limits start again from zero.
@@ -29,7 +29,7 @@ class Job(Protocol):
         ...
 
     def follow(self, machine: Machine) -> int:
-        """Print the job's log until the job ends; return the largest exit code of all hosts. Raises `Lost`."""
+        """Print the job's log until the job ends, and return the largest exit code of all hosts. Raises `Lost`."""
         ...
 
     def progress(self) -> object:
@@ -95,7 +95,7 @@ def supervise(
 
 
 def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
-    """Return why a machine is lost according to the API; "" if the API still reports it as ready.
+    """Return why a machine is lost according to the API, or "" if the API still reports the machine as ready.
 
     Raises:
         CloudError: if the machine was deleted by `tpu down` after `since`, by its timer, or by a user.
@@ -124,7 +124,7 @@ def _make_again(
         except (NoCapacity, NoQuota, OutcomeUnknown) as error:
             if time.monotonic() > end:
                 raise
-            idle = "" if isinstance(error, OutcomeUnknown) else ", nothing is running"
+            idle = "" if isinstance(error, OutcomeUnknown) else " (no machine is running)"
             tell(f"{error.problem.splitlines()[-1]}; trying again in {pause:.0f} s{idle}")
         time.sleep(pause)
         pause = min(2 * pause, 60 * settings.poll_seconds)
@@ -133,11 +133,12 @@ def _make_again(
 def _check_limits(limits: Limits, used: float, losses: int, idle: int, reason: str) -> None:
     again = "Repeat the command to resume from the stored results."
     if losses > limits.losses:
-        raise Lost(f"gave up after {losses} machines were lost; the last: {reason}", remedy=again)
+        raise Lost(f"gave up after {losses} machines were lost; the last loss: {reason}", remedy=again)
     if idle >= limits.idle:
-        problem = f"gave up: {idle} machines in a row were lost before new results were stored; the last: {reason}"
+        problem = f"gave up because {idle} machines in a row were lost without new results; the last loss: {reason}"
         raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or omit --spot.")
     if limits.hours - used < limits.shortest:
         raise Lost(
-            f"gave up: the machines have used the limit of {limits.hours:g} h; the last loss: {reason}", remedy=again
+            f"gave up because the machines have used the limit of {limits.hours:g} h; the last loss: {reason}",
+            remedy=again,
         )

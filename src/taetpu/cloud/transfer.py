@@ -35,10 +35,10 @@ mv "$list.new" "$list"
 def project_folder(folder: Path) -> Path:
     """Return the folder to sync.
 
-    It is `folder` or its nearest parent that contains a taetpu.toml or .git; otherwise, it is `folder`.
+    This is the nearest of `folder` and its parents that contains a taetpu.toml or .git, or `folder` if there is none.
 
     Raises:
-        UserError: if this is the home folder or the root of the file system.
+        UserError: if the result is the home folder or the root of the file system.
     """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
@@ -52,8 +52,8 @@ def project_folder(folder: Path) -> Path:
 def remote_folder(root: Path) -> str:
     """Return the folder on hosts to which a local folder is synced, such as `work/NAME-3f9a1c`.
 
-    It is relative to the home folder. The digits are a hash of the local path and this computer's key, so that projects
-    with the same name do not collide.
+    The path is relative to the home folder. It ends with a hash of the local path and this computer's key, so that
+    projects with the same name do not collide.
     """
     here = root.resolve()
     own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
@@ -75,7 +75,7 @@ def list_files(source: Path) -> list[str]:
 
 
 def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, keep: bool = False) -> list[str]:
-    """Copy a folder's files to hosts; delete files from the hosts that were sent earlier and no longer exist locally.
+    """Copy a folder's files to hosts, and delete earlier copies of files that no longer exist locally.
 
     Args:
         hosts: the machine's hosts.
@@ -101,7 +101,7 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
 
 
 def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: Sequence[int]) -> list[str]:
-    """Copy files from a root folder to the same relative paths in a folder on hosts; return the changed paths.
+    """Copy files from a root folder to the same relative paths in a folder on hosts, and return the changed paths.
 
     Raises:
         Unreachable: if the connection was lost. A repeated call continues the transfer.
@@ -114,7 +114,7 @@ def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: S
 
 
 def mirror(hosts: Hosts, source: Path, target: str) -> None:
-    """Make a folder on all hosts identical to a local folder; delete all other files in it."""
+    """Make a folder on all hosts identical to a local folder, and delete all other files in the folder on the hosts."""
     _to_all(hosts, ["--delete-after", *NEVER, f"{source}/"], target, hosts.all)
 
 
@@ -125,7 +125,7 @@ def fetch(hosts: Hosts, worker: int, source: str, target: Path) -> None:
 
 
 def delete(hosts: Hosts, target: str, paths: Sequence[str], workers: Sequence[int]) -> None:
-    """Delete paths in a folder on hosts; delete the whole folder if `paths` is empty.
+    """Delete paths in a folder on hosts, or the whole folder if `paths` is empty.
 
     Raises:
         UserError: if a path is outside the folder.
@@ -163,7 +163,7 @@ def _checked(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[
         message = " ".join(one.err.split())[-300:]
         if one.code in BROKEN and "Permission denied" not in message and "IDENTIFICATION" not in message:
             problem = f"the connection to {hosts.describe(one.worker)} was lost: {message}"
-            raise Unreachable(problem, remedy="Run the same command again: received files are not sent twice.")
+            raise Unreachable(problem, remedy="Run the same command again; received files are not sent twice.")
         if one.code == NO_CONNECTION:
             raise hosts.failure(one, action)
         raise CloudError(f"{hosts.describe(one.worker)} could not {action} (rsync {one.code}): {message}")

@@ -1,6 +1,6 @@
 """Slot `tracker`: the interface of experiment trackers, which a study lists under `trackers`.
 
-A tracker receives stored values. No run's identity or result depends on it.
+A tracker receives stored values, and no run's identity or result depends on a tracker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,13 +57,13 @@ class Sink:
         """Log the result (`RunFolder.result`) of a run that is done. No other method is called afterwards."""
 
     def close(self) -> None:
-        """Close a run that is not done. Another process may resume it and call `open` again."""
+        """Close a run that is not done. Another process may resume the run and call `open` again."""
 
 
 class Tracker(Component):
     """The base class of all trackers. The fields of a subclass are the tracker's settings.
 
-    A tracker imports its library in `open` and not earlier.
+    A subclass imports the tracker's library only in `open`.
 
     Attributes:
         max_open: the maximum number of runs that are open at the same time. A run above this number is logged as a
@@ -73,7 +73,7 @@ class Tracker(Component):
     max_open: ClassVar[int] = NO_LIMIT
 
     def open(self, run: TrackedRun) -> Sink:
-        """Open a run.
+        """Open a run and return the sink that receives the run's rows.
 
         All rows of the run are then logged, starting with the first row. An implementation must replace or skip the
         rows that an earlier process has logged.

@@ -1,4 +1,4 @@
-"""Forwards stored metrics and samples to trackers, and isolates training from their failures."""
+"""Forward stored metrics and samples to trackers, and isolate training from the trackers' failures."""
 
 import hashlib
 import secrets
@@ -43,12 +43,12 @@ class Trackers:
         self._each(lambda feed: feed.finish(self.folder.runs()))
 
     def forward(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the rows of the given runs that were stored since the last call."""
+        """Forward the new rows of the given runs, which were stored since the last call."""
         runs = list(runs)
         self._each(lambda feed: feed.forward(runs))
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the remaining rows and the results of those given runs that are done."""
+        """Forward the remaining rows and the results of the finished runs among the given runs."""
         runs = list(runs)
         self._each(lambda feed: feed.finish(runs))
 
@@ -102,7 +102,7 @@ class TrackerFeed:
                 self._forward_rows(run)
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the remaining rows and the results of those given runs that are done, and mark these runs."""
+        """Forward the remaining rows and the results of the finished runs among the given runs, and mark these runs."""
         for run in runs:
             if self._mark(run) in self.forwarded or (result := run.result()) is None:
                 continue
@@ -119,7 +119,7 @@ class TrackerFeed:
             self._save()
 
     def _save(self) -> None:
-        """Store the tracker's files."""
+        """Store the tracker's files in the study's store, which may be a bucket."""
         self.folder.store.save_folder(f"{self.folder.name}/{FOLDER}/{self.name}")
 
     @cached_property

@@ -19,10 +19,10 @@ FILE = "events.out.tfevents.taetpu"  # TensorBoard recognizes event files by `tf
 
 @register("tracker", "tensorboard")
 class TensorBoard(Tracker):
-    """Event files in the study's folder: `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
+    """Event files in the study's folder. Show them with `tensorboard --logdir STUDYFOLDER/trackers/tensorboard`."""
 
     def open(self, run: TrackedRun) -> Sink:
-        """Open the run's event file. It replaces the event file of an earlier process."""
+        """Open the run's event file, which replaces the event file of an earlier process."""
         return Events(run.folder / run.arm / f"{run.seed}-{run.id}", run.settings)
 
 

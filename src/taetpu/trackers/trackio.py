@@ -17,10 +17,10 @@ from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker, final_metrics
 
 @register("tracker", "trackio")
 class Trackio(Tracker):
-    """trackio on this machine: `trackio show --project NAME`. Its files are in its own folder (`TRACKIO_DIR`)."""
+    """trackio on this machine. Show runs with `trackio show --project NAME`. `TRACKIO_DIR` sets the folder."""
 
     project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")] = "taetpu"
-    """Project to log to."""
+    """Project to which runs are logged."""
 
     def open(self, run: TrackedRun) -> Sink:
         """Open the run. Rows that have already been logged are skipped."""

@@ -21,24 +21,24 @@ PATIENCE = 60.0
 
 @register("tracker", "wandb")
 class WandB(Tracker):
-    """Weights & Biases. Upload runs of mode offline with `wandb sync STUDYFOLDER/trackers/wandb/wandb/offline-run-*`.
+    """Weights & Biases. Upload offline runs with `wandb sync STUDYFOLDER/trackers/wandb/wandb/offline-run-*`.
 
-    The default mode is that of W&B's settings (`WANDB_MODE`, `wandb offline`).
+    By default, the mode is taken from W&B's settings (`WANDB_MODE`, `wandb offline`).
     """
 
     project: Annotated[str, Field(pattern=r"^[^/\\#?%:]{1,128}$")] = "taetpu"
-    """Project to log to."""
+    """Project to which runs are logged."""
     entity: str | None = None
-    """User or team; `none`: the default of the account."""
+    """User or team that owns the project; `none` for the account's default."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """Whether runs are uploaded; `none`: the mode of W&B's settings."""
+    """Mode of W&B, which decides whether runs are uploaded; `none` for the mode in W&B's settings."""
     tags: tuple[str, ...] = ()
     """Tags of every run."""
 
     max_open: ClassVar[int] = 32  # opening a run takes 0.1 s, or 1 s online
 
     def open(self, run: TrackedRun) -> Sink:
-        """Open the run. An offline run is rewritten; an online run continues after its last step."""
+        """Open the run. An offline run is rewritten, and an online run continues after its last step."""
         # W&B uploads crash reports in every mode, including offline, unless this is set before the import.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb

@@ -213,7 +213,7 @@ def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[
 
 
 def _usage_at(run: RunFolder, segment: str) -> str:
-    """Return text on the device usage recorded with a segment of a run's metrics, or an empty string if none is."""
+    """Return a description of the device usage recorded with a segment of a run's metrics, or "" if none is."""
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""

@@ -1,4 +1,4 @@
-"""Server for the live page, which serves the pages and their data. An open page polls for new messages.
+"""Server for the live page and its data. An open page polls for new messages.
 
 The server only reads the store, so it can be restarted while a study trains. It rejects requests without the token in
 the printed link, since other users of the machine can reach 127.0.0.1. It also rejects requests that name another host
@@ -89,10 +89,10 @@ class Server:
         cookie = request.cookies.get(f"{COOKIE}-{request.url.port}", "")
         if secrets.compare_digest(cookie.encode(), self.token.encode()):
             return await go_on(request)
-        return PlainTextResponse("Open the link that `taetpu ui` printed: it holds a token.\n", 403)
+        return PlainTextResponse("Open the link that `taetpu ui` printed, because the link contains a token.\n", 403)
 
     async def shell(self, request: Request) -> Response:
-        """Return the HTML shared by all pages. The script selects the content according to the address."""
+        """Return the HTML shared by all pages. The page's script selects the content according to the address."""
         return HTMLResponse(files("taetpu.ui").joinpath("static/shell.html").read_bytes())
 
     async def vega(self, request: Request) -> Response:

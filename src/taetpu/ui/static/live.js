@@ -1,4 +1,4 @@
-// The live page: a fold over the server's messages; the address selects the page.
+// The live page: its content is a fold over the server's messages, and the address selects the page.
 
 const main = document.getElementById("main");
 const link = document.getElementById("link");
@@ -36,7 +36,7 @@ function show(title, ...children) {
   main.replaceChildren(h("h1", {}, title), ...children);
 }
 
-// A table that can be searched and sorted. `columns` are {name, cell(row), value(row)}; the first heads its row.
+// A table that can be searched and sorted. `columns` are {name, cell(row), value(row)}; the first column is the header of the row.
 function table(caption, columns) {
   const body = h("tbody");
   const state = { rows: [], sort: null, down: false, wanted: "", shown: PAGE };
@@ -80,7 +80,7 @@ function look() {
   return { background: null, font: "system-ui, sans-serif", view: { stroke: null }, axis, legend: { labelColor: text, titleColor: text, labelLimit: 220 } };
 }
 
-// Lines that can be zoomed by wheel and dragged; `update(rows, metric)` with rows of {step, value, line}.
+// A chart of lines that can be zoomed and dragged. `update(rows, metric)` takes rows of {step, value, line}.
 function chart(label) {
   const place = h("div", { class: "chart", role: "img", "aria-label": label });
   let view = null, latest = [], metric = "", timer = null, drawn = "";
@@ -117,7 +117,7 @@ function chart(label) {
   return { node: place, update(rows, name) { latest = rows; if (name !== metric) { metric = name; clearTimeout(timer); timer = null; draw(); } else soon(); } };
 }
 
-// Means over runs at every step that any of them has, thinned to the chart's resolution.
+// Returns the mean over runs at every step that any run has, thinned to the chart's resolution.
 function line(name, runs) {
   const at = new Map();
   for (const [steps, values] of runs) steps.forEach((step, i) => {
@@ -226,7 +226,7 @@ function study(name) {
     { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
   show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
-    h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, double-click to reset; click the legend to highlight lines.")),
+    h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, and double-click to reset. Click the legend to highlight lines.")),
     curves.node, h("h2", {}, "Runs"), runs.node);
 
   function draw() {
