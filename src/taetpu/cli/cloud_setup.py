@@ -15,7 +15,7 @@ from taetpu.core.errors import Failed
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check the account, project and network, and search files for keys.
+    """Check the account, project and network, and look for key files.
 
     Example: taetpu doctor
     """

@@ -18,7 +18,7 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: devices, numerics, speed and a short training.
+    """Check this machine: devices, numerics, speed and training.
 
     Also checks versions, locks, collectives and other users of the device. Takes less than a minute. Exits with 3 if
     a check fails. A slow result is not a failure.
