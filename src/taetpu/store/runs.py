@@ -258,6 +258,10 @@ class RunFolder:
         last = max((len(steps) for steps, _ in series.values()), default=1) - 1
         self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
 
+    def has_evaluation(self) -> bool:
+        """Return whether the evaluation of the trained model is stored. It is written before the result."""
+        return self.store.exists(f"{self.key}/evaluation.json")
+
     def evaluation(self) -> dict[str, NDArray[np.float64]]:
         """Return the sums that `write_evaluation` stored; empty if no evaluation is stored.
 

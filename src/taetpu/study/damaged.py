@@ -8,7 +8,10 @@ from taetpu.store.backend import move_to_damaged
 from taetpu.store.names import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
+from taetpu.study.pack_store import stored_plans
 from taetpu.train.callbacks import Callback
+
+LOST = "this run is finished and its result.json is missing"
 
 
 def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
@@ -27,14 +30,28 @@ def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
     runs = folder.runs()
     done = [run for run in runs if run.status() == "done"]
     found = find_damage(done)
+    found += [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost_result(run, folder)]
     if not retrain:
         raise_if_damaged(found)
     for run, problems in found:
         callback.on_damage(run.where, _first(problems), move_to_damaged(folder.store, folder.name, run.key))
-    for run in (run for run in runs if run not in done):
+    for run in (run for run in runs if run not in done and run not in [bad for bad, _ in found]):
         if problem := _record_problem(run):
             key = f"{run.key}/config.json"
             callback.on_damage(folder.store.where(key), problem, move_to_damaged(folder.store, folder.name, key))
+
+
+def _lost_result(run: RunFolder, folder: StudyFolder) -> bool:
+    """Return whether the result of a finished run is missing.
+
+    The run has finished if it was evaluated and the checkpoints of its pack were deleted.
+    """
+    if not run.has_evaluation():
+        return False
+    packs = [plan.id for plan in stored_plans(folder) if (run.arm, run.seed, run.id) in plan.runs]
+    if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):
+        return False
+    return run.status() != "done"  # another process may have finished it since
 
 
 def _first(problems: Sequence[str]) -> str:
