@@ -39,14 +39,17 @@ def doctor(as_json: AsJson = False) -> None:
 bucket_app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes", no_args_is_help=True)
 
 Bucket = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="Default: `bucket` from the settings, else PROJECT-taetpu.")
+    str | None,
+    typer.Argument(metavar="NAME", help="The bucket. Default: `bucket` from the settings, else PROJECT-taetpu."),
 ]
 
 
 @bucket_app.command("create")
 def create_bucket(
     name: Bucket = None,
-    region: Annotated[str, typer.Option(help="Default: the region of the first zone in the settings.")] = "",
+    region: Annotated[
+        str, typer.Option(help="The bucket's region. Default: the region of the first zone in the settings.")
+    ] = "",
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:

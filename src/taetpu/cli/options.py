@@ -70,9 +70,7 @@ Pack = Annotated[
 ]
 XlaFlags = Annotated[
     str,
-    typer.Option(
-        metavar='"--xla_..."', help="Flags for XLA in addition to XLA_FLAGS. They are checked before training."
-    ),
+    typer.Option(metavar='"--xla_..."', help="Flags for XLA in addition to XLA_FLAGS, checked before training."),
 ]
 LibtpuArgs = Annotated[
     str, typer.Option(metavar='"--xla_tpu_..."', help="Flags for libtpu in addition to LIBTPU_INIT_ARGS.")
@@ -116,7 +114,7 @@ class MachineOptions:
         typer.Option(
             "--zone",
             metavar="ZONE",
-            help="A zone to try. May be repeated. Default: all with the slice, cheapest first.",
+            help="A zone to try. May be repeated. Default: all zones with the slice, cheapest first.",
         ),
     ] = None
     api: Annotated[
@@ -139,7 +137,7 @@ class MachineOptions:
         ),
     ] = None
     runtime: Annotated[
-        str, typer.Option(help="Software version (tpu-api) or image family (gce). Default: that of the slice.")
+        str, typer.Option(help="Software version (tpu-api) or image family (gce). Default: depends on the slice.")
     ] = ""
     dry_run: DryRun = False
     yes: Yes = False

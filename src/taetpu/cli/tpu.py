@@ -57,7 +57,7 @@ def zones(
         return
     print_table(cells)
     print_text(
-        f"Rates of {table_date()}; If a rate is unknown, ~ marks the highest known rate. Zones may lack capacity."
+        f"Rates of {table_date()}. If a rate is unknown, ~ marks the highest known rate. Zones may lack capacity."
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def verify(
     checks: Annotated[
-        list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all.")
+        list[str] | None, typer.Argument(metavar="CHECK", help="Run only these checks. Default: all checks.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

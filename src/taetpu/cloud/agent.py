@@ -114,7 +114,7 @@ def stop(request):
 
 
 def clean(request):
-    """Delete the folders of ended jobs (of all such jobs if no names are given), and return the names of these jobs."""
+    """Delete the folders of the given ended jobs (default: all ended jobs), and return the names of these jobs."""
     ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
     doomed = [name for name in ended if not request["names"] or name in request["names"]]
     for name in doomed:

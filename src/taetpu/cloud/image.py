@@ -1,7 +1,7 @@
 """Build container images for jobs with Cloud Build and store them in Artifact Registry.
 
-An image is built from the project's Dockerfile. Its tag is a hash of the project's files, so that the same content is
-built only once.
+An image is built from the project's Dockerfile and tagged with a hash of the project's files, so that the same content
+is built only once.
 """
 
 import hashlib

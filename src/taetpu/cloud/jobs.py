@@ -1,7 +1,7 @@
 """Start, follow and end jobs on a machine's hosts, through `agent` on each host.
 
-A job starts either on all chosen hosts or on none. It continues after a lost connection, and no line of its log is
-lost.
+A job starts either on all chosen hosts or on none. After a lost connection, the job continues, and no line of the log
+is lost.
 """
 
 import json
@@ -133,7 +133,7 @@ def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace
 
 
 def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
-    """Delete the folders of ended jobs (of all such jobs if no names are given), and return the names of these jobs."""
+    """Delete the folders of the given ended jobs (default: all ended jobs), and return the names of these jobs."""
     deleted = _ask(hosts, "clean", {"names": list(names)}, workers)
     return sorted({name for own in deleted.values() for name in own})
 

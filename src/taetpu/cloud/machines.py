@@ -196,7 +196,7 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
     Args:
         zone: the zone; `-` for all zones.
-        unreachable: list to which zones that did not answer are appended. If None, such zones raise an error.
+        unreachable: list to which zones that did not answer are appended. If None, these zones raise an error.
         api: the API; "" for both.
 
     Raises:

@@ -58,7 +58,7 @@ def find_existing(spec: Spec) -> Machine | None:
         problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'an unknown owner'}"
         raise CloudError(problem, remedy="Choose another name.")
     if machine.labels.get(labels.SPEC) != spec.identity:
-        problem = f"{spec.name} exists in {machine.zone} with other settings: it is a {machine.type}"
+        problem = f"{spec.name} exists in {machine.zone} as a {machine.type} with other settings"
         raise CloudError(problem, remedy=f"Delete it with `taetpu tpu down {spec.name}`, or choose another name.")
     check_started(machine)
     return machine
@@ -170,7 +170,7 @@ def _create(spec: Spec, zone: str, settings: Settings, tell: Tell) -> Machine:
             if not running:
                 _change(spec.name, line)
         except OutcomeUnknown as error:
-            tell(f"no answer from Google: checking whether {spec.name} exists")
+            tell(f"no answer from Google; checking whether {spec.name} exists")
             unknown = error
         except CloudError:
             if not (there := select_owned(find(spec.name, zone, api=spec.api), spec.owner)):

@@ -99,10 +99,7 @@ class Settings(Config):
 
     @property
     def default_region(self) -> str:
-        """Region for new buckets and images.
-
-        It is `region` if set, otherwise the region of the first zone, or us-central1 if there are no zones.
-        """
+        """Region for new buckets and images: `region`, else the region of the first zone, else us-central1."""
         return self.region or (self.zones[0].rpartition("-")[0] if self.zones else "us-central1")
 
 
@@ -163,7 +160,7 @@ def _read_table(file: Path) -> dict[str, Any]:
         raise UserError(f"`{TABLE}` must be a table", path=(TABLE,), file=file, remedy=f"Write a line [{TABLE}].")
     for name in table:
         if name not in Settings.model_fields and name != "secrets" and KEYS.search(name.lower()):
-            problem = f"unknown setting {name!r}: taetpu reads no key files"
+            problem = f"unknown setting {name!r}; taetpu reads no key files"
             raise UserError(problem, path=(TABLE, name), file=file, remedy=f"Remove it, and sign in with `{SIGN_IN}`.")
     return table
 

@@ -142,7 +142,7 @@ class Hosts:
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
     def run(self, worker: int, words: Sequence[str], *, stdin: str = "", limit: float | None = None) -> CommandResult:
-        """Run a program on a host. Its arguments are quoted, so that the remote shell does not expand them.
+        """Run a program on a host, with quoted arguments, which the remote shell does not expand.
 
         Args:
             worker: the host's number.

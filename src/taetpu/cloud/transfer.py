@@ -52,7 +52,7 @@ def project_folder(folder: Path) -> Path:
 def remote_folder(root: Path) -> str:
     """Return the folder on hosts to which a local folder is synced, such as `work/NAME-3f9a1c`.
 
-    The path is relative to the home folder. It ends with a hash of the local path and this computer's key, so that
+    The path is relative to the home folder, and ends with a hash of the local path and this computer's key, so that
     projects with the same name do not collide.
     """
     here = root.resolve()

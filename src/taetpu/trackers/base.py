@@ -29,9 +29,9 @@ class TrackedRun:
         study: the study's name.
         arm: the arm's name.
         seed: the run's seed.
-        id: an identifier of the run in this study's folder. It does not change if the run is resumed.
+        id: an identifier of the run in this study's folder, which does not change if the run is resumed.
         settings: the run's config as a flat table (see `store.settings`).
-        folder: the tracker's folder in the study's folder. It need not exist yet.
+        folder: the tracker's folder in the study's folder, which need not exist yet.
     """
 
     study: str

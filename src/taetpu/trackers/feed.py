@@ -151,7 +151,7 @@ class TrackerFeed:
         )
 
     def _folder_id(self) -> str:
-        """Return the random identifier of the study's folder. It does not change if the folder is moved."""
+        """Return the random identifier of the study's folder, which does not change if the folder is moved."""
         store, key = self.folder.store, f"{self.folder.name}/{FORWARDED}/id.json"
         if not store.exists(key):
             store.write(key, to_json({"id": secrets.token_hex(8)}))

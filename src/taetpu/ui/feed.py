@@ -33,7 +33,7 @@ MAX_POINTS = 1000
 
 @dataclass(frozen=True)
 class Message:
-    """Message to a page. Its kind is one of `state, study, run, points, cut, usage, effects, problem`."""
+    """Message to a page. `kind` is one of `state, study, run, points, cut, usage, effects, problem`."""
 
     number: int
     kind: str

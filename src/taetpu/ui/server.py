@@ -1,8 +1,8 @@
 """Server for the live page and its data. An open page polls for new messages.
 
-The server only reads the store, so it can be restarted while a study trains. It rejects requests without the token in
-the printed link, since other users of the machine can reach 127.0.0.1. It also rejects requests that name another host
-(DNS rebinding) and requests from other origins.
+The server only reads the store, so it can be restarted while a study trains. Requests without the token in the printed
+link are rejected, since other users of the machine can reach 127.0.0.1. Requests that name another host (DNS rebinding)
+and requests from other origins are also rejected.
 """
 
 import asyncio
