@@ -137,7 +137,7 @@ def test_nothing_is_used_before_the_first_machine(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_machine_preempted_before_it_is_ready_is_replaced(monkeypatch: pytest.MonkeyPatch):
-    scene = Scene([], first=Preempted("box was not made: PREEMPTED"))
+    scene = Scene([], first=Preempted("box was not created: PREEMPTED"))
     assert scene.run(Limits(10), monkeypatch) == 7
     assert scene.asked == [10]
 

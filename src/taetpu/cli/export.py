@@ -121,7 +121,7 @@ def kueue(options: KueueOptions) -> None:
 def _export_to_cloud(
     options: CloudOptions, text: "Callable[[Share, Path, list[str], Slice], str]", ending: str, command: str
 ) -> None:
-    """Write a job whose tasks store their results in a bucket. Print its cost and the next commands.
+    """Write a job whose tasks store their results in a bucket, and print the job's cost and the next commands.
 
     Args:
         options: options of the command.

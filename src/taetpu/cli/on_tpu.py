@@ -56,8 +56,8 @@ class TpuRunOptions(OnTpuOptions, TrainOptions):
 def run_on_tpu(options: TpuRunOptions) -> int:
     """Train a study on a machine, store its folder in the bucket, and return the exit code.
 
-    A preempted machine is created again as long as its maximum hours permit. The machine is deleted at the end unless
-    `--keep` is set or it was created for another purpose.
+    A preempted machine is created again as long as its maximum hours permit. At the end, the machine is deleted, unless
+    `--keep` is set or the machine was created for another purpose.
 
     Raises:
         UserError: if the options, the study, the settings or the bucket cannot be used. No machine is created.
@@ -200,7 +200,7 @@ class StudyJob:
             self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
 
     def follow(self, machine: "Machine") -> int:
-        """Print the job's log until the job ends. Return its exit code, which is 143 after `taetpu tpu stop`."""
+        """Print the job's log until the job ends, and return its exit code, which is 143 after `taetpu tpu stop`."""
         from taetpu.cloud import jobs
         from taetpu.cloud.supervise import Lost
 

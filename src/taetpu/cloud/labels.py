@@ -1,4 +1,4 @@
-"""Make names and labels for machines. Labels are the only record of a machine's owner and latest end."""
+"""Create names and labels for machines. A machine's owner and latest deletion time are recorded only in labels."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
-"""Labels with the owner, the latest end in seconds since 1970, the machine's study, and the hash of its `Spec`."""
+"""Labels with the owner, the latest deletion time (seconds since 1970), the study, and the hash of the machine's `Spec`."""
 LONGEST = 48
 """Maximum number of characters in a machine's name. Compute Engine allows 63, and workers get a suffix."""
 
@@ -56,6 +56,6 @@ def format_labels(labels: Mapping[str, str]) -> str:
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Return the hours until a machine's latest end, or None if the labels do not give an end."""
+    """Return the hours until a machine's latest deletion time, or None if the labels do not give this time."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

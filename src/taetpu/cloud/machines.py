@@ -58,7 +58,7 @@ class Machine:
     """A machine as the API describes it.
 
     Attributes:
-        detail: state as the API names it, with the reason if the machine failed.
+        detail: the API's name for the state, with the reason if the machine failed.
         created: ISO time of the request.
         has_request: whether the machine has a queued resource, which uses quota until it is deleted.
     """
@@ -115,7 +115,7 @@ class Spec:
 
     @property
     def max_hours(self) -> float:
-        """Maximum hours from the request to the end. A queued resource may wait for as long as it may run."""
+        """Maximum hours from the request to the deletion. A queued resource may wait as long as the machine may run."""
         return self.hours * (2 if self.api == "tpu-api" else 1)
 
     @property

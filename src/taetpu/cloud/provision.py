@@ -234,7 +234,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
             kind = type(reason) if isinstance(reason, NoCapacity | NoQuota | NotAllowed) else CloudError
             if machine.detail.startswith(("SUSPEND", "PREEMPTED")):
                 kind = Preempted
-            raise kind(f"{machine.name} in {machine.zone} was not made: {machine.detail}", remedy=reason.remedy)
+            raise kind(f"{machine.name} in {machine.zone} was not created: {machine.detail}", remedy=reason.remedy)
         if machine.detail != last:
             tell(f"{machine.name} in {machine.zone}: {machine.detail}")
             last = machine.detail
@@ -385,7 +385,7 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
 
 
 def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
-    """Return an owner's machines that still exist after their latest end, because their timers failed.
+    """Return an owner's machines that still exist after their latest deletion time, because their timers failed.
 
     Args:
         owner: owner in the machines' labels.

@@ -66,8 +66,8 @@ class Tracker(Component):
     A subclass imports the tracker's library only in `open`.
 
     Attributes:
-        max_open: the maximum number of runs that are open at the same time. A run above this number is logged as a
-            whole when it is done.
+        max_open: the maximum number of runs that are open at the same time. Each further run is logged as a whole when
+            the run is done.
     """
 
     max_open: ClassVar[int] = NO_LIMIT

@@ -43,7 +43,7 @@ class Trackers:
         self._each(lambda feed: feed.finish(self.folder.runs()))
 
     def forward(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the new rows of the given runs, which were stored since the last call."""
+        """Forward the rows of the given runs that were stored since the last call."""
         runs = list(runs)
         self._each(lambda feed: feed.forward(runs))
 

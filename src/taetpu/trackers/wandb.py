@@ -31,7 +31,7 @@ class WandB(Tracker):
     entity: str | None = None
     """User or team that owns the project; `none` for the account's default."""
     mode: Literal["online", "offline", "disabled"] | None = None
-    """Mode of W&B, which decides whether runs are uploaded; `none` for the mode in W&B's settings."""
+    """W&B's mode; `none` for the mode in W&B's settings."""
     tags: tuple[str, ...] = ()
     """Tags of every run."""
 

@@ -64,7 +64,7 @@ class Feed:
     Attributes:
         results: the results of the finished runs, as in `results.json`; None until they can be computed.
         errors: the errors raised during the last call of `poll`.
-        problem: the messages of these errors.
+        problem: the messages of `errors`.
     """
 
     def __init__(self, folder: StudyFolder):
