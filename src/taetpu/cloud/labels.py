@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
-"""Labels with the owner, the latest deletion time (seconds since 1970), the study, and the hash of the machine's `Spec`."""
+"""Labels with the owner, the latest deletion time (seconds since 1970), the study, and the hash of the `Spec`."""
 LONGEST = 48
 """Maximum number of characters in a machine's name. Compute Engine allows 63, and workers get a suffix."""
 
