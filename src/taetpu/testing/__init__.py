@@ -15,8 +15,8 @@ def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | 
     """Check a component in tiny models against the requirements of its slot.
 
     The checks depend on the slot. They cover shapes and dtypes (in float32 and bfloat16), random numbers that depend
-    only on the key, agreement of compiled and eager execution, causality, gradients, agreement of scanned and unrolled
-    layers, agreement of packed and single runs, and traced fields as inputs of the program. See docs/plugins.md.
+    only on the key, agreement of compiled and eager execution, causality, gradients, and agreement of packed and single
+    runs. See docs/plugins.md.
 
     Args:
         slot: The name of the slot, e.g. "ffn".

@@ -1,1 +1,1 @@
-"""Live page: a server that streams the progress of studies to browsers."""
+"""Live page: a server from which browsers poll the progress of studies."""
