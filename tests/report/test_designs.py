@@ -92,7 +92,7 @@ def test_effects_are_named_with_their_aliases(study) -> None:
     assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
-    assert "the product of ffn x norm x position is constant over cells" in part.notes[0]
+    assert "is constant over all cells, which causes the aliases in the table: ffn x norm x position." in part.notes[0]
     assert summary.headline(results) == (
         "3 of 3 factors had a significant effect on val/loss (norm or position x ffn, position or norm x ffn, ffn or "
         "norm x position)."
@@ -144,7 +144,7 @@ def test_best_value_at_the_edge_gives_a_warning(study) -> None:
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}
     changed = {**results, "tuning": {**results["tuning"], "arms": edge}}
     warning = (
-        "The best train.optimizer.lr of no-ffn is at the edge of the grid: a wider grid may contain a better value."
+        "The best train.optimizer.lr of no-ffn is at the edge of the grid, so a wider grid may contain a better value."
     )
     assert warning in section(changed, "Tuning").notes
     assert warning in summary.notices(changed)

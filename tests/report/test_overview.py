@@ -75,5 +75,5 @@ def test_times_at_unequal_pack_widths_are_not_compared(results) -> None:
     assert costs_section(results, alike).tables[0].rows[1][5] == "3 s (+50%)"
     section = costs_section(results, {**alike, "small": {"train_seconds": 3.0, "width": 8.0}})
     assert section.tables[0].rows[1][5] == "3 s"
-    assert "Times are not comparable" in section.lead
+    assert "times are not comparable" in section.lead
     assert not any("seconds" in caption for caption, _ in section.charts)

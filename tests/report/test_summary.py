@@ -54,7 +54,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         (["inconclusive"] * 3, "None of 3 arms differs significantly from the baseline in val/loss."),
         (["equivalent", "equivalent", "inconclusive"],
          "2 of 3 arms are equivalent to the baseline in val/loss and 1 is inconclusive."),
-        ([None, None], "Interim: effects of 2 arms on val/loss so far; no verdicts yet."),
+        ([None, None], "Interim: effects of 2 arms on val/loss so far, without verdicts."),
         ([], "Baseline only: val/loss is 1.0000."),
     ],
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_headline_counts_verdicts(verdicts: list[str], text: str) -> None:
 
 
 def test_headline_of_one_seed_says_that_there_are_no_verdicts() -> None:
-    assert summary.headline(results(["inconclusive"], seeds=1)).startswith("1 arm on a single seed:")
+    assert summary.headline(results(["inconclusive"], seeds=1)).startswith("1 arm on a single seed.")
 
 
 def test_headline_says_that_every_run_diverged() -> None:
@@ -128,9 +128,9 @@ def test_headline_without_a_finished_baseline() -> None:
     found = results(["inconclusive"])
     lost = [{**run, "outcome": "diverged", "value": None} for run in found["arms"][0]["runs"]]
     found["arms"][0] |= {"runs": lost, "diverged": 5, "mean": None}
-    assert summary.headline(found).startswith("The baseline diverged on every seed:")
+    assert summary.headline(found).startswith("The baseline diverged on every seed, so")
     found["arms"][0] |= {"runs": [{**run, "outcome": "unfinished"} for run in lost], "diverged": 0, "mean": None}
-    assert summary.headline(found).startswith("The baseline has no finished run yet:")
+    assert summary.headline(found).startswith("The baseline has no finished run yet, so")
 
 
 def test_notices_name_missing_runs_divergence_and_noise() -> None:
@@ -208,8 +208,8 @@ def test_reused_runs_are_counted() -> None:
 
 def test_noise_is_described() -> None:
     text = summary.describe_noise(results([]))
-    assert text.startswith("Across 5 seeds, the baseline's val/loss has a standard deviation of 0.012;")
-    assert "0.0045; 5 seeds detect a true effect of 0.017 with 80 % power" in text
+    assert text.startswith("Across 5 seeds, the baseline's val/loss has a standard deviation of 0.012.")
+    assert "0.0045. With 80 % power, 5 seeds detect a true effect of 0.017" in text
 
 
 @pytest.mark.parametrize(
@@ -232,9 +232,9 @@ def test_repeated_verdicts_on_the_test_split_are_noticed(seeds: int, final: bool
 def test_tuning_by_the_test_split_is_noticed() -> None:
     found = results(["worse"]) | {"primary": "test/loss", "tuning": {"arms": {}}}
     found["plan"]["seeds"] = found["seeds"]
-    assert any("Tuning selected by the test split" in notice for notice in summary.notices(found))
+    assert any("Tuning used the test split" in notice for notice in summary.notices(found))
     found["tuning"]["metric"] = "val/loss"
-    assert not any("Tuning selected by the test split" in notice for notice in summary.notices(found))
+    assert not any("Tuning used the test split" in notice for notice in summary.notices(found))
 
 
 def test_evidence_estimates_the_seeds_needed() -> None:

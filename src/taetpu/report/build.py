@@ -19,11 +19,12 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
     Args:
         folder: the study's folder.
-        figures: format of figures, `pdf`, `svg` or `png`. If it is not empty, each chart is also written as a file.
+        figures: format of figures, `pdf`, `svg` or `png`, in which each chart is also written to a file. If the format
+            is empty, no figures are written.
 
     Returns:
         The location of each file by format (`html`, `markdown`, `latex`, `arms`, `runs`). With `figures`, the entry
-        `figures` is the location of their folder.
+        `figures` is the location of the folder of figures.
 
     Raises:
         UserError: If the study has no results, a stored file is damaged, or the figure format is unknown.
@@ -32,7 +33,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
         raise UserError(f"unknown figure format {figures!r}", path=("figures",), remedy=f"Use {', '.join(FIGURES)}.")
     results = folder.read_results()
     if results is None:
-        remedy = "Run the study first: `taetpu run STUDY`."
+        remedy = "Run the study first with `taetpu run STUDY`."
         raise UserError(f"study {folder.name!r} has no results", file=folder.where, remedy=remedy)
     inputs = read_inputs(folder, results)
     written = {
@@ -51,7 +52,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
 
 def _charts(results: Results, inputs: Inputs) -> Iterator[tuple[str, Spec]]:
-    """Yield a title and the spec for every chart in the report, filled with the same data as on the page."""
+    """Yield the title and the spec of every chart in the report. The specs contain the same data as on the page."""
     drawn = chart_data(results, inputs)
     yield from ((name, spec) for name, spec in drawn["charts"].items() if spec is not None)
     for found in drawn["curves"]:

@@ -41,7 +41,7 @@ def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="Choose another place with -o.") from None
+        raise UserError(f"cannot write: {error.strerror}", file=file, remedy="Choose another file with -o.") from None
 
 
 def render_figure(spec: Spec, suffix: str) -> bytes:

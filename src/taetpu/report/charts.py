@@ -54,7 +54,7 @@ THEMES = {
     "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
 }
 INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
-"""Theme for an SVG inside a light or dark page. It uses the colour of the surrounding text."""
+"""Theme for an SVG inside a light or dark page, with the colour of the surrounding text."""
 
 
 def forest_plot(results: Results) -> Spec | None:

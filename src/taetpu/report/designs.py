@@ -43,8 +43,8 @@ def _parts_section(results: Results, scales: Mapping[str, Any], done: str) -> Se
         interval, p = summary.format_interval(entry["ci95"], results), formatting.p_value(entry["p"])
         rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
     lead = (
-        f"Each part was {done} alone, and all parts together. The excess, the effect of all parts minus the sum of the "
-        "single effects, differs from 0 if parts substitute or depend on each other."
+        f"Each part was {done} alone, and all parts were {done} together. The excess is the effect of all parts minus "
+        "the sum of the single effects. An excess other than 0 means that parts substitute for or depend on each other."
     )
     columns = ("all parts", "parts", "effect of all", "sum of single effects", "excess", "95 % interval", "p")
     return Section(f"Parts {done} one by one", lead, [Table(columns, rows)])
@@ -59,16 +59,17 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
     lead = (
         f"{summary.join_and(levels)} were crossed. The effect of a factor is the mean at its other level minus the "
-        "mean at the baseline's level, averaged over the levels of the other factors. The effect of a pair is how much "
-        "one factor changes the other's effect; below 0, the two together have less than the sum of their effects. The "
-        "share is the share of the variance that is not explained by seeds."
+        "mean at the baseline's level, averaged over the levels of the other factors. The effect of a pair is the "
+        "amount by which one factor changes the effect of the other. If the effect of a pair is negative, the two "
+        "factors together have less than the sum of their effects. The share is the term's share of the variance that "
+        "seeds do not explain."
     )
     notes = [f"Arms without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
     if found["words"]:
         constant = "; ".join(" x ".join(word) for word in found["words"])
         notes.append(
-            f"This is a {found['fraction']} fraction of the full design, of resolution {found['resolution']}: the "
-            f"product of {constant} is constant over cells, which causes the aliases in the table."
+            f"This is a {found['fraction']} fraction of the full design, with resolution {found['resolution']}. Each "
+            f"of these products is constant over all cells, which causes the aliases in the table: {constant}."
         )
     drawn = [rung for rung, entry in scales.items() if factors.single_effects(entry["terms"])]
     charts = [(rung or "Pairs of factors, with single factors on the diagonal", heatmap_name(rung)) for rung in drawn]
@@ -125,20 +126,20 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         Table(columns, trends),
     ]
     lead = (
-        "Each arm is compared with the baseline of its scale. The fate compares the smallest with the largest scale; "
-        "the trend is linear in the logarithm of the baseline's parameter count."
+        "Each arm is compared with the baseline of its scale. The fate compares the smallest with the largest scale, "
+        "and the trend is linear in the logarithm of the baseline's parameter count."
     )
     notes = [
         "Holds: significant at both ends in the same direction. Grows, shrinks: significant at the largest scale, with "
         "a significant trend. Vanishes: significant at the smallest scale only, and equivalent or with a significant "
-        "trend to zero at the largest. Reverses: better at one end and worse at the other. Unclear: these runs do not "
-        "decide.",
+        "trend to zero at the largest. Reverses: better at one end and worse at the other. Unclear: none of the other "
+        "cases.",
         "The p-values of the trend and of the difference between scales are not corrected for the number of arms. All "
         "scales use the same seeds, so their noise may be correlated.",
-        "Extrapolated effects were not measured: the trend is extended to a model four times the largest, and the "
-        "interval assumes that it continues.",
+        "Extrapolated effects were not measured. The trend is extended to a model four times as large as the largest, "
+        "and the interval assumes that the trend continues.",
         "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far "
-        "fewer may not transfer.",
+        "fewer tokens may not transfer.",
     ]
     charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
     return Section("Effects by scale", lead, tables, charts, notes)
@@ -183,8 +184,9 @@ def _tuning_section(results: Results, found: Mapping[str, Any]) -> Section:
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
     by, seeds = tuning_metric(found, results["primary"]), ", ".join(map(str, found["seeds"]))
     lead = (
-        f"Every arm was tuned over {tried}, on seeds {seeds} that no verdict uses, and its best values were selected "
-        f"by {by}. The shared effect uses the values of the study file, the tuned effect the best values of each arm."
+        f"Every arm was tuned on seeds {seeds}, which no verdict uses, over these values: {tried}. The best values of "
+        f"each arm were selected by {by}. The shared effect uses the values of the study file, and the tuned effect "
+        "uses the best values of each arm."
     )
     tables = [Table(columns, rows, left=2).without_empty_columns(), *_trials_table(results, found)]
     return Section("Tuning", lead, tables, notes=summary.edge_warnings(results))

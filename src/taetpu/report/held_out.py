@@ -28,8 +28,8 @@ def _overlap_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     for split, share in _by_split(facts, "overlap").items():
         if share is not None and share > NOTABLE:
             yield (
-                f"{_percent(share)} of the 64-token windows of {split} occur verbatim in the training split: "
-                "memorizing them lowers the loss."
+                f"{_percent(share)} of the 64-token windows of {split} occur verbatim in the training split, "
+                "so memorization lowers the loss."
             )
 
 
@@ -38,11 +38,11 @@ def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
     for split, bits in _by_split(facts, "escape_bits").items():
         rate = bits / sizes[split] if bits and sizes.get(split) else 0.0
         if bits is None:
-            yield f"{split}/bits_per_byte is not measured: the tokenizer drops part of the text."
+            yield f"{split}/bits_per_byte is not measured, because the tokenizer drops part of the text."
         elif rate > NOTABLE * 8:
             yield (
-                f"{split}/bits_per_byte includes {rate:.2g} for characters that do not occur in the training split; "
-                f"{split}/loss does not distinguish them."
+                f"{split}/bits_per_byte includes {rate:.2g} for characters that do not occur in the training split. "
+                f"{split}/loss does not distinguish these characters."
             )
 
 

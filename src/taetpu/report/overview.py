@@ -105,14 +105,14 @@ def study_limits(results: Results) -> list[str]:
     found = list(results["designs"]["limits"])
     if len(arms) > 1:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
-        found.append(f"Arms were compared with {what}, not with each other: the order of arms is not tested.")
+        found.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
     if arms and not results["tuning"]:
-        found.append("No arm was tuned: other training settings may suit an arm better (see `tune`).")
+        found.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
     sizes = {arm["name"]: _size_difference(results, arm) for arm in arms}
     others = [f"{name} ({share:+.0%})" for name, share in sizes.items() if abs(share) > OTHER_SIZE]
     if others and not any(map(summary.matched_to, arms)):
-        text = "Their effects mix the change with the change in size; use `match: params` to separate the two"
-        found.append(f"Parameter counts differ from the baseline: {', '.join(others)}. {text}.")
+        text = "The effects of these arms include the change in size. Use `match: params` to separate the two"
+        found.append(f"Arms whose parameter count differs from the baseline's: {', '.join(others)}. {text}.")
     if arms:
         found.append("Effects may grow, shrink or reverse with longer training, other data or other model sizes.")
     return found
@@ -137,8 +137,8 @@ def reading_guide(results: Results) -> list[str]:
         "pooled over arms, so most intervals have the same width. An arm that seems noisier than the others (F-test at "
         "15 %) is tested with its own noise.",
         f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "
-        f"effect, the chance of one or more such verdicts would be at most about {100 * alpha:g} %.",
-        "Inconclusive does not mean equal: these seeds do not suffice for a verdict.",
+        f"effect, the chance of one or more of these verdicts would be at most about {100 * alpha:g} %.",
+        "Inconclusive means that these seeds do not suffice for a verdict, not that the arms are equal.",
         "An interval in the table is not corrected for the number of arms, so it may exclude zero although the verdict "
         'is inconclusive. Simultaneous intervals are under "Sensitivity to the analysis".',
         "In noise sd: the effect divided by the standard deviation of one run.",

@@ -58,17 +58,17 @@ def plot(
 
     Args:
         studies: the studies whose runs are drawn.
-        metric: name of the metric. Curves of `val/...` over training use the sample of the validation split if runs
-            evaluated one.
+        metric: name of the metric. Curves of `val/...` metrics show the values on the sample of the validation split if
+            the runs recorded them.
         x: horizontal axis. An entry of `AXES` draws curves over training, and a setting such as `model.dim` draws last
             values over this setting.
-        by: grouping of runs into lines, `arm`, `study`, `run` or a setting. Each line is the mean of its runs, with a
-            band from their minimum to their maximum.
-        arms: names of the arms to draw. If it is empty, all arms are drawn.
+        by: how runs are grouped into lines: by "arm", "study", "run" or a setting. Each line is the mean of its runs,
+            with a band from their minimum to their maximum.
+        arms: names of the arms to draw. If there are none, all arms are drawn.
 
     Raises:
-        UserError: If no run has the metric, an arm or the setting, two studies have the same name, `by` is given for a
-            chart over a setting, or there are too many lines.
+        UserError: If no run has the metric, the setting or one of the arms; if two studies have the same name; if `by`
+            is given for a chart over a setting; or if there are too many lines.
     """
     runs = [
         Run(study.name, run, run.arm in named)
@@ -86,10 +86,11 @@ def plot(
         raise UserError(f"no run has a metric {metric!r}", path=("metric",), remedy=suggest(metric, names))
     names = [study.name for study in studies]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"two of these studies are called {twice!r}", remedy="Plot one at a time, or rename a copy.")
+        remedy = "Plot one study at a time, or rename one of them."
+        raise UserError(f"two of the studies to plot are called {twice!r}", remedy=remedy)
     if x not in AXES and by != "arm":
-        problem = f"`by` {by!r} needs curves over training; over {x!r} each run is a dot"
-        raise UserError(problem, path=("by",), remedy="Leave it out.")
+        problem = f"`by` {by!r} requires curves over training, but over {x!r}, each run is a dot"
+        raise UserError(problem, path=("by",), remedy="Remove --by.")
     if x in AXES:
         named = [run for run in measured if run.named] or measured
         return _themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))

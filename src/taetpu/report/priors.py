@@ -99,9 +99,9 @@ def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
     known = [(arm, priors[arm["name"]]) for arm in results["arms"] if arm["name"] in priors]
     rows = [[arm["name"], prior.change, prior.found, prior.by, _own_result(arm, results)] for arm, prior in known]
     lead = (
-        "Published findings on the same or the closest changes, by direction only. Models, data and budgets differ, so "
-        "they neither confirm nor refute the results of this study, and verdicts do not use them. Collected in "
-        f"{read_priors()['collected']}; not complete."
+        "The table shows the direction of published findings on the same or the closest changes. Models, data and "
+        "budgets differ, so the findings neither confirm nor refute the results of this study, and verdicts do not use "
+        f"them. The collection is from {read_priors()['collected']} and is not complete."
     )
     notes = dict.fromkeys(f"{prior.what} {prior.sources}." for _, prior in known)
     columns = ("arm", "change", "published", "source", "this study")

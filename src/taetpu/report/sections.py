@@ -34,16 +34,17 @@ def costs_section(results: Results, measured: Costs) -> Section:
     """Return the section on effects and costs. Columns without values, such as unmeasured times, are omitted."""
     rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
-        "Parameters, training FLOPs and memory are computed from the program. Runs are trained in packs, several at "
-        "once; a time is a run's share of its pack, the median over seeds, on the machine that trained the study."
+        "Parameters, training FLOPs and memory are computed from the program. Runs are trained in packs of several "
+        "runs at once. A time is a run's share of the time of its pack on the machine that trained the study, as the "
+        "median over seeds."
     )
     if len({measured.get(arm["name"], {}).get("width") for arm in results["arms"]}) > 1:
         lead += (
-            " Times are not comparable, and no percentage is shown, where an arm's packs have another width than the "
-            "baseline's."
+            " If the packs of an arm and its baseline differ in width, their times are not comparable, and no "
+            "percentage is shown."
         )
     if any(path.rpartition(".")[2].startswith("drop") for arm in results["arms"] for path in arm["diff"]):
-        lead += " Dropped parts are masked, not removed from the program, so they save no cost here."
+        lead += " Dropped parts are masked, not removed from the program, so dropping them saves no cost."
     columns = (
         "arm", "effect", "params", "FLOPs", "tokens", "train time", "inference/token", "train memory", "KV cache",
     )  # fmt: skip
@@ -117,10 +118,10 @@ def sensitivity_section(results: Results) -> Section:
     """Return the section on alternative analyses."""
     rows = [_sensitivity_row(arm, results) for arm in results["arms"] if arm["ci95"]]
     lead = (
-        "Verdicts use only the planned analysis; these are for comparison. The simultaneous interval holds for all "
-        "arms jointly. The paired t-test uses one arm and the baseline; the sign-flip test is exact and needs six "
-        "seeds; the next column is the range of the effect when one seed is left out. The correlation of arm and "
-        "baseline over seeds shows how much shared seeds reduce the noise."
+        "Verdicts use only the planned analysis. The analyses in this table are for comparison. The simultaneous "
+        "interval holds for all arms jointly. The paired t-test uses one arm and the baseline. The sign-flip test is "
+        "exact and needs six seeds. The column after the sign-flip test shows the range of the effect if one seed is "
+        "left out. The correlation of arm and baseline over seeds shows how much shared seeds reduce the noise."
     )
     columns = (
         "arm", "effect", "in noise sd", "95 % simultaneous", "paired 95 %", "paired p", "sign-flip p",
@@ -156,8 +157,8 @@ def evaluation_noise_section(results: Results) -> Section:
             rows.append([arm["name"], format_effect(arm, results), *intervals, sd, blocks])
     lead = (
         "Verdicts hold for the evaluation set, which all arms share. The interval over texts shows how much an effect "
-        "would vary with another text of the same size: a bootstrap over blocks of the set, the same blocks for arm "
-        "and baseline. Verdicts do not include this noise."
+        "would vary with another text of the same size. This interval is from a bootstrap over blocks of the "
+        "evaluation set, with the same blocks for arm and baseline. Verdicts do not include this noise."
     )
     columns = ("arm", "effect", "95 % over seeds", "95 % over texts", "sd over texts", "blocks")
     return Section("Evaluation noise", lead, [Table(columns, rows)], folded=True)
@@ -171,9 +172,10 @@ def efficiency_section(results: Results) -> Section:
         if (found := arm["efficiency"])
     ]
     lead = (
-        "The cost at which an arm reaches the baseline's final value, divided by the baseline's total cost; below 1 is "
-        "faster. Interpret with care if the learning rate decays: the loss in the middle of a schedule is worse than "
-        "that of a schedule that ends there."
+        "The table shows the cost at which an arm reaches the baseline's final value, divided by the baseline's total "
+        "cost. An arm with a ratio below 1 is faster. Interpret the ratios with care if the learning rate decays, "
+        "because the loss in the middle of a schedule is worse than the final loss of a schedule that ends at the same "
+        "step."
     )
     columns = ("arm", "seeds that reach it", "steps", "95 % interval", "FLOPs", "95 % interval")
     return Section("Training efficiency", lead, [Table(columns, rows)], folded=True)
@@ -191,14 +193,14 @@ def plan_section(results: Results) -> Section:
     planned = summary.join_and([str(number) for number in frozen["looks"]])
     better = "lower" if results["direction"] == "min" else "higher"
     notes = [
-        f"The primary metric is {summary.metric_with_unit(results['primary'])}; {better} is better. Verdicts are given "
-        f"at {planned} seeds per arm.",
+        f"The primary metric is {summary.metric_with_unit(results['primary'])}, and {better} values are better. "
+        f"Verdicts are given at {planned} seeds per arm.",
         f"The chance of any false verdict, over all arms and analyses, is at most {frozen['error_rate']:.0%}.",
         "The plan sets no equivalence margin, so no arm can be called equivalent."
         if margin is None
-        else f"Differences below {margin:g} count as equivalent; equivalence is tested at {alpha:.0%}.",
+        else f"Differences below {margin:g} count as equivalent, and equivalence is tested at {alpha:.0%}.",
         *(f"Departure from the plan: {departure}." for departure in results.get("departures", ())),
-        f"The plan's SHA-256 is {frozen['sha256']}; `taetpu report DIR --verify` recomputes this report.",
+        f"The plan's SHA-256 is {frozen['sha256']}. `taetpu report DIR --verify` recomputes this report.",
     ]
     when = "after runs had ended" if "written_after" in frozen else "before the first run"
     return Section(f"Analysis plan, frozen {when}", notes=notes)

@@ -82,12 +82,14 @@ def _seeds_needed(arm: Arm) -> str:
     """Return a sentence on the number of additional seeds that would detect the observed effect, or an empty string."""
     more = arm["more_seeds"]
     return (
-        f" If the true effect is the observed one, about {_count(more, 'more seed')} would detect it." if more else ""
+        f" If the true effect equals the observed effect, about {_count(more, 'more seed')} would detect it."
+        if more
+        else ""
     )
 
 
 def comparison_terms(arm: Arm, results: Results, costs: Costs = NOT_TIMED) -> str:
-    """Return those terms of an arm's comparison that differ from the default: matches, tuning or another baseline.
+    """Return the terms of an arm's comparison that differ from the default: matches, tuning or another baseline.
 
     If the study has matched arms, an unmatched arm is described as compared at equal steps, unless it changes the
     training length.
@@ -166,7 +168,7 @@ def metric_with_unit(name: str) -> str:
 def describe_metric(results: Results) -> str:
     """Return a sentence on the primary metric and the meaning of effects."""
     better, seeds = "lower" if results["direction"] == "min" else "higher", _count(len(results["seeds"]), "seed")
-    return f"{metric_with_unit(results['primary'])}, {better} is better; effects are arm minus baseline over {seeds}."
+    return f"{metric_with_unit(results['primary'])}, {better} is better. Effects are arm minus baseline over {seeds}."
 
 
 def sample_note(name: str) -> str:
@@ -182,15 +184,15 @@ def headline(results: Results) -> str:
     baseline, name, arms = results["arms"][0], results["primary"], counted_arms(results)
     if baseline["mean"] is None:
         why = "diverged on every seed" if _all_diverged(baseline) else "has no finished run yet"
-        return f"The baseline {why}: there is nothing to compare the arms with."
+        return f"The baseline {why}, so there is nothing to compare the arms with."
     if not arms:
         return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
     if all(map(_all_diverged, arms)):
         return f"Every run of {_count(len(arms), 'arm')} diverged."
     if len(results["seeds"]) == 1:
-        return f"{_count(len(arms), 'arm')} on a single seed: effects have no error bars, so there are no verdicts."
+        return f"{_count(len(arms), 'arm')} on a single seed. Effects have no error bars, so there are no verdicts."
     if not results["final"]:
-        return f"Interim: effects of {_count(len(arms), 'arm')} on {name} so far; no verdicts yet."
+        return f"Interim: effects of {_count(len(arms), 'arm')} on {name} so far, without verdicts."
     top, tuned = largest_scale(results), "Each arm tuned: " if any("tuned" in arm["role"] for arm in arms) else ""
     at = f"At {top}, the largest of {len(results['designs']['ladder']['scales'])} scales: " if top else ""
     crossed = factors.describe_factorial(results, top or "")
@@ -248,16 +250,16 @@ def notices(results: Results) -> list[str]:
         found.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
     elif not results["final"]:
         planned = ", ".join(map(str, results["plan"]["looks"]))
-        found.append(f"Not final: analyses are planned at {planned} seeds per arm; this study has {seeds}.")
+        found.append(f"Not final: analyses are planned at {planned} seeds per arm, but this study has {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
         found.append(
-            f"Seeds were added beyond the plan: the chance of a false verdict is up to "
+            f"Seeds were added beyond the plan, so the chance of a false verdict is up to "
             f"{results['plan']['error_rate']:.0%} instead of {results['alpha']:.0%}."
         )
     if late := [arm["name"] for arm in arms if not arm["planned"]]:
         found.append(f"Arms added after the first run: {', '.join(late)}.")
     if results["label"] == "screening":
-        found.append(f"Screening: {seeds} seeds per arm detect only large effects; confirm findings with more seeds.")
+        found.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         found.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
@@ -269,10 +271,10 @@ def notices(results: Results) -> list[str]:
     found += [*edge_warnings(results), *_test_split_notices(results)]
     if any(group["copies"] for group in results["groups"]):
         found.append(
-            "Noise is correlated between arms, as in nearly identical arms: all effects are tested more cautiously."
+            "Noise is correlated between arms, as in nearly identical arms, so all effects are tested more cautiously."
         )
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
-        found.append(f"Possibly noisier than the other arms, and tested more cautiously: {', '.join(noisy)}.")
+        found.append(f"Arms that may be noisier than the others, and are tested more cautiously: {', '.join(noisy)}.")
     return found
 
 
@@ -286,7 +288,7 @@ def _test_split_notices(results: Results) -> list[str]:
             found.append(f"Verdicts were given on the test split at {join_and(analyses)} seeds per arm.")
     if results["tuning"] and tuning_metric(results["tuning"], results["primary"]).startswith("test/"):
         found.append(
-            "Tuning selected by the test split, on which arms are compared: tuned arms look better than they are."
+            "Tuning used the test split, on which arms are also compared, so tuned arms look better than they are."
         )
     return found
 
@@ -295,7 +297,7 @@ def edge_warnings(results: Results) -> list[str]:
     """Return a warning for each tuned setting of an arm whose best value is the smallest or largest tried value."""
     tuned = results["tuning"]["arms"] if results["tuning"] else {}
     return [
-        f"The best {path} of {name} is at the edge of the grid: a wider grid may contain a better value."
+        f"The best {path} of {name} is at the edge of the grid, so a wider grid may contain a better value."
         for name, entry in tuned.items()
         for path in entry["edge"]
     ]
@@ -319,9 +321,9 @@ def describe_noise(results: Results) -> str:
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:
         pooled = formatting.spread(model["residual_sd"])
-        text += f"; pooled over arms and without the effect of the seed it is {pooled}"
+        text += f". Pooled over arms and without the effect of the seed, the standard deviation is {pooled}"
     if floor["resolves"] and floor["resolves"] <= high - low:
-        text += f"; {seeds} detect a true effect of {formatting.spread(floor['resolves'])} with 80 % power"
+        text += f". With 80 % power, {seeds} detect a true effect of {formatting.spread(floor['resolves'])}"
     return f"{text}."
 
 
