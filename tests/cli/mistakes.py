@@ -124,7 +124,7 @@ MISTAKES = {
     "norm's place": Mistake(
         module("norm", "return x", "x", "placement: str = 'mid'"),
         "{model.norm: own}",
-        ("norm 'own' has placement 'mid'",),
+        ("norm 'own' has the unknown placement 'mid'",),
         "arms.own.model.norm",
         "of: post, pre",
     ),
@@ -198,7 +198,9 @@ MISTAKES = {
         "@register",
         "class Own(PositionConfig)",
     ),
-    "not a Hook": Mistake(config("hook", "pass"), LR, ("Own is not a Hook",), "@register", "class Own(Hook)"),
+    "not a Hook": Mistake(
+        config("hook", "pass"), LR, ("a hook must extend Hook, but Own does not",), "@register", "class Own(Hook)"
+    ),
     "a task that prepares nothing": Mistake(
         config("task", TASK, "Task"),
         "{task: {kind: own}}",
@@ -220,7 +222,7 @@ MISTAKES = {
     "no learning rate": Mistake(
         config("optimizer", "def transform(self, lr, decayed):\n        return optax.sgd(lr)"),
         LR,
-        ("Own has no lr",),
+        ("Own has no field lr",),
         "@register",
     ),
     "updates in float16": Mistake(
@@ -244,7 +246,7 @@ MISTAKES = {
     "hook, logits for a loss": Mistake(
         hook("loss", "loss, logits, batch, model", "return logits"),
         "{train.hooks: [own]}",
-        ("hook 'own' gives loss as (4, 16, 9) float32, expected () float32",),
+        ("hook 'own' returns loss as (4, 16, 9) float32, expected () float32",),
         "def loss",
         "a number",
     ),
@@ -259,7 +261,9 @@ MISTAKES = {
     "a NUL byte": Mistake(f"{ffn()}\0", FFN, ("null bytes",), "own.py", "UTF-8"),
     "an encoding that is none": Mistake(f"# coding: klingon\n{ffn()}", FFN, ("klingon",), "own.py", "UTF-8"),
     "syntax": Mistake(f"{ffn()}def f(:\n", FFN, ("not valid Python", "invalid syntax"), "def f(:"),
-    "itself": Mistake(f"import own\n{ffn()}", FFN, ("No module named 'own'",), "import own", "a plug-in is one file"),
+    "itself": Mistake(
+        f"import own\n{ffn()}", FFN, ("No module named 'own'",), "import own", "a plug-in is a single file"
+    ),
     "a missing module": Mistake(f"import nothing_such\n{ffn()}", FFN, ("'nothing_such'",), "import nothing_such"),
     "a slot that is none": Mistake(
         ffn().replace('"ffn"', '"fnn"'), FFN, ("unknown slot 'fnn'",), "@register", "Did you mean 'ffn'?"

@@ -41,7 +41,7 @@ MISTAKES = {
         "3 at base.task.seq_len", "remedy:"),
     "heads that do not divide": Mistake(
         "num_heads: 2", "num_heads: 3", "dim=16 is not divisible by num_heads=3", "4 at base.model.mixer.num_heads",
-        "num_heads of 1, 2, 4"),
+        "num_heads to one of 1, 2, 4"),
     "a wrong type": Mistake(
         "steps: 20", "steps: ten", "'ten' is not allowed: must be a valid integer", "5 at base.train.steps"),
     "negative steps": Mistake(

@@ -194,7 +194,7 @@ def test_replacements_of_a_refused_plug_in_are_undone(own, here):
     ("plugins", "problem", "remedy"),
     [
         ("[own.py, other.py]", "after 'own' is already", "Rename one"),
-        ("[own.py, own.py]", "this plug-in is named twice", "Name it once"),
+        ("[own.py, own.py]", "this plug-in is listed twice", "List the plug-in once"),
         ("[onw.py]", "there is no plug-in 'onw.py'", "Did you mean 'own.py'?"),
     ],
 )

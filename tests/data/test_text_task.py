@@ -280,7 +280,7 @@ def test_a_byte_order_mark_is_ignored(folder: Path):
 
 def test_invalid_shares_are_refused(folder: Path):
     error = refused(folder, source="one.txt", val=0.6, test=0.4)
-    assert (error.path, error.remedy) == (("val",), "Choose val + test below 1.")
+    assert (error.path, error.remedy) == (("val",), "Set `val` and `test` so that their sum is below 1.")
     assert "val 0.6 and test 0.4" in error.problem
     error = refused(folder, source="one.txt", val=1.5)
     assert error.problem == "1.5 is not allowed: must be less than 1"

@@ -12,12 +12,12 @@ CASES = {
     "heads do not divide": (
         {"mixer": {"kind": "attention", "num_heads": 3}},
         "dim=16 is not divisible by num_heads=3\n  where:  layers.0.mixer.num_heads\n"
-        "  remedy: Use num_heads of 1, 2, 4, or set head_dim.",
+        "  remedy: Set num_heads to one of 1, 2, 4, or set head_dim.",
     ),
     "key-value heads do not divide": (
         {"layers": {2: {"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 3}}}},
         "num_heads=4 is not divisible by num_kv_heads=3\n  where:  layers.2.mixer.num_kv_heads\n"
-        "  remedy: Use num_kv_heads of 1, 2, 4",
+        "  remedy: Set num_kv_heads to one of 1, 2, 4",
     ),
     "no such head": (
         {"mixer": {"kind": "attention", "drop_heads": [1, 4]}},
@@ -30,11 +30,12 @@ CASES = {
     ),
     "a branch dropped that is not there": (
         {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},
-        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: Remove it from drop",
+        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: Remove mixer from drop",
     ),
     "a branch dropped without a residual": (
         {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
-        "dropping the ffn of a layer without a residual connection makes its output zero\n  where:  layers.1.drop\n"
+        "dropping the ffn of a layer without a residual connection makes the layer's output zero\n"
+        "  where:  layers.1.drop\n"
         "  remedy: Set ffn: none to remove the branch, or drop: [layer] to skip the whole layer",
     ),
     "an empty mlp": (
@@ -58,7 +59,7 @@ CASES = {
     ),
     "no position in a layer that has none of its own": (
         {"position": "learned", "layers": {-1: {"position": "none"}}},
-        "'none' changes nothing: learned positions act on the input embeddings, not in layer 2\n"
+        "'none' changes nothing in layer 2, because learned positions act on the input embeddings\n"
         "  where:  layers.2.position\n  remedy: Set model.position to none, or remove the layer's position",
     ),
     "placement without a norm": (

@@ -88,7 +88,7 @@ TASK = [
     ("one weight", "batch", r"weights of a batch are \(2, 1\) float32, expected \(2, 6\) float32"),
     ("vocabulary", "batch", "(tokens|targets) range from [0-9] to 9, expected 0 to 8"),
     ("weights", "batch", "weights are negative or all zero"),
-    ("numpy", "batch", "two batches of the same rows and key differ"),
+    ("numpy", "batch", "two batches with the same rows and key differ"),
     ("batch packs", "batch", "two packed runs read different batches"),
     ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
     ("weightless", "evaluation", "weights are negative or all zero"),
@@ -147,7 +147,7 @@ class Faulty:
 
 
 TOKENIZER = [
-    ("train", "train", "training twice on one text gives different tokenizers"),
+    ("train", "train", "training twice on the same text gives different tokenizers"),
     ("int64", "round trip", r"encode returns \((\d+),\) int64, expected \(\1,\) int32"),
     ("vocabulary", "round trip", r"ids range from 10 to 195, expected 0 to 149"),
     ("lower", "round trip", "decoding the encoded text returns 'the quick brown fox ' at character 0, expected 'The"),

@@ -78,7 +78,7 @@ def test_all_faults_are_reported_together_with_message_place_and_remedy(mode):
 def test_a_blocked_gradient_is_reported():
     (found,) = failing(Faulty(faults=("stop",))).values()
     assert found.check == "gradients"
-    assert re.match("the gradient of .* is zero everywhere: the component blocks it", found.message)
+    assert re.match("the gradient of .* is zero everywhere, because the component blocks it", found.message)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_a_wrong_shape_is_reported():
     (found,) = failing(Wide()).values()
     assert found.check == "shapes"
     assert found.message == (
-        "for x (2, 8, 16) float32 it returns (2, 8, 32) float32 in evaluation, expected (2, 8, 16) float32"
+        "for x (2, 8, 16) float32 the result in evaluation is (2, 8, 32) float32, expected (2, 8, 16) float32"
     )
     assert f"{line_of(WideFFN.__call__, 'def __call__')} in __call__" in found.where
 
@@ -54,7 +54,7 @@ class PreciseAfter(eqx.Module):
 
 def test_a_wrong_dtype_is_reported():
     found = failing(Precise())["shapes"]
-    assert "for x (2, 8, 16) bfloat16 it returns (2, 8, 16) float32 in evaluation" in found.message
+    assert "for x (2, 8, 16) bfloat16 the result in evaluation is (2, 8, 16) float32" in found.message
     assert found.remedy == "End with .astype(x.dtype)"
 
 
@@ -153,7 +153,7 @@ class FaultyInit(Component):
     [
         ("fixed key", "a weight of role in is identical for two keys"),
         ("numpy", "two draws of role in from one key differ"),
-        ("half", "for shape (16, 32) and role in it returns (16, 32) bfloat16"),
+        ("half", "draw returns (16, 32) bfloat16 for shape (16, 32) and role in"),
         ("log", "a weight of role in has non-finite numbers"),
     ],
 )
@@ -170,7 +170,7 @@ class Loose(Component):
 
 def test_a_wrong_base_class_is_reported():
     found = failing(Loose())["form"]
-    assert "Loose is not a Hook" in found.message
+    assert "a hook must extend Hook, but Loose does not" in found.message
     assert "class Loose(Hook), from taetpu.optim.hooks" in found.remedy
 
 
@@ -190,7 +190,7 @@ class Mute(Component):
 @pytest.mark.parametrize(
     ("component", "said"),
     [
-        (Placeless(), "Placeless has no placement: 'pre' or 'post'"),
+        (Placeless(), "Placeless has no field placement ('pre' or 'post')"),
         (Mute(), "Mute has no method init"),
     ],
 )
@@ -223,9 +223,9 @@ class StartedAfter(eqx.Module):
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("numpy", "two models of one seed start from different parameters"),
+        ("numpy", "two models with the same seed start from different parameters"),
         ("half", "parameter 'scale' starts as bfloat16, expected float32"),
-        ("log", "parameter 'scale' starts with non-finite numbers"),
+        ("log", "parameter 'scale' has non-finite initial values"),
     ],
 )
 def test_faults_of_initial_parameters_are_reported(fault, said):

@@ -44,7 +44,7 @@ class Rule(kinds("optimizer")["adamw"]):
     [
         ("half", "updates", r"updates at embedding.weight: \(11, 16\) bfloat16, expected \(11, 16\) float32"),
         ("grows", "updates", r"the state after a step at 1: \(1,\) float32, expected \(\) float32"),
-        pytest.param("uphill", "descends", r"20 steps on a quadratic change its loss from [\d.]+ to [\d.]+, "
+        pytest.param("uphill", "descends", r"20 steps change a quadratic loss from [\d.]+ to [\d.]+, "
                      "expected a decrease", marks=pytest.mark.slow),
         pytest.param("packs", "packs", "two packed runs differ from the same runs alone by up to",
                      marks=pytest.mark.slow),
@@ -114,7 +114,7 @@ class Batches(Hook):
     ("fault", "check", "said"),
     [
         ("shorter", "form", r"the result of batch at tokens: \(2, 7\) int32, expected \(2, 8\) int32"),
-        ("numpy", "repeats", "two calls of batch with one key differ"),
+        ("numpy", "repeats", "two calls of batch with the same key differ"),
         ("beyond", "repeats", "tokens range from 3 to 13, expected 0 to 10"),
         ("weights", "repeats", "weights are negative"),
         ("log", "repeats", "batch returns non-finite numbers"),
@@ -174,7 +174,7 @@ class Measuring(Metric):
     [
         ("vector", "values", r"metric 'measuring' gives max of shape \(1,\), not a single number"),
         ("site", "values", "no site 'residul' in this model"),
-        ("nothing", "values", "it returns no values"),
+        ("nothing", "values", "measure returns no values"),
         ("nan", "packs", "measuring/max is NaN"),
         ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
     ],

@@ -133,9 +133,9 @@ def test_layers_that_cannot_use_the_kernel_are_listed(sized):
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
     told = [str(one) for one in list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")]
-    drawn = "uses the plain path in training: dropout on its pattern is drawn in training"
+    drawn = "uses the plain path in training: dropout is applied to the attention pattern"
     assert told[0] == f"attention of layers 0, 3 {drawn}"
-    assert told[1].startswith("attention of layers 1, 2 uses the plain path: its scores are changed")
+    assert told[1].startswith("attention of layers 1, 2 uses the plain path: the scores are changed")
     assert len(told) == 2
     assert list_fallbacks(config, source, DEFAULT_OPTIONS, "bfloat16") == []
     assert "128 tokens, not 520" in str(list_fallbacks(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
@@ -177,13 +177,13 @@ def test_component_with_its_own_path_uses_no_kernel_and_is_listed(sized, own_pat
             False,
             ["scores are changed"],
         ),
-        (512, {"dropout": 0.1}, "tpu", False, ["dropout on its pattern is drawn"]),
+        (512, {"dropout": 0.1}, "tpu", False, ["dropout is applied to the attention pattern"]),
         (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
         (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
         (512, {}, "tpu", True, ["divided over devices, which kernels"]),
         (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel
         (512, {"dropout": 0.1}, "cpu", False, []),
-        (16, {"dropout": 0.1}, "cuda", False, ["dropout on its pattern is drawn"]),
+        (16, {"dropout": 0.1}, "cuda", False, ["dropout is applied to the attention pattern"]),
         (512, {}, "tpu", False, []),
     ],
 )

@@ -143,7 +143,7 @@ def test_hook_numbers_are_traced(trainer, make, text):
 
 
 def test_hook_without_methods_is_refused(make):
-    with pytest.raises(UserError, match="hook 'test-idle' acts nowhere") as error:
+    with pytest.raises(UserError, match="hook 'test-idle' overrides no method") as error:
         make(hooks=["test-idle"])
     assert error.value.path == ("train", "hooks", "test-idle")
 
@@ -154,7 +154,7 @@ def test_hook_without_methods_is_refused(make):
         ({"test-still": {"share": 1}}, "unknown field 'share'", ("train", "hooks", "test-still", "share")),
         (["test-stil"], "unknown hook kind 'test-stil'", ("train", "hooks", "test-stil", "kind")),
         (["test-still", "test-still"], "hook 'test-still' is listed twice", ("train", "hooks", 1)),
-        (3, "3 is neither a list of kinds nor a mapping of them", ("train", "hooks")),
+        (3, "3 is neither a list of kinds nor a mapping from names to kinds", ("train", "hooks")),
         ({"a.b": {"kind": "test-still"}}, "'a.b' is not a valid name", ("train", "hooks", "a.b")),
         ({"test-penalty": {"strength": "x"}}, "'x' is not allowed", ("train", "hooks", "test-penalty", "strength")),
     ],
@@ -170,11 +170,11 @@ def test_invalid_hooks_are_refused(hooks, problem, path):
 @pytest.mark.parametrize(
     ("kind", "problem", "remedy"),
     [
-        ("test-short", "hook 'test-short' gives batch at targets as (4, 15) int32, expected (4, 16) int32", "Return"),
-        ("test-vector", "hook 'test-vector' gives loss as (2,) float32, expected () float32", "Return"),
+        ("test-short", "hook 'test-short' returns batch at targets as (4, 15) int32, expected (4, 16) int32", "Return"),
+        ("test-vector", "hook 'test-vector' returns loss as (2,) float32, expected () float32", "Return"),
         (
             "test-lost",
-            "hook 'test-lost' gives gradients as None",
+            "hook 'test-lost' returns gradients as None",
             "Return",
         ),
     ],

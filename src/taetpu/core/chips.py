@@ -17,12 +17,12 @@ Topology = tuple[int, ...]
 
 LANES = 128
 """The number of elements along the last axis of a vector register, in every generation. The last axis of an array is
-padded to a multiple of it."""
+padded to a multiple of this number."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a figure, and the ISO date on which it was read. `url` and `read` are None if `via` quotes it."""
+    """The source of a figure. `read` is the ISO date of reading, or None if only `via`, which quotes it, was read."""
 
     title: str
     url: str | None
@@ -41,12 +41,13 @@ class Chip:
         counts: The unit of the number in a slice's name.
         cores_per_chip: TensorCores per chip.
         devices_per_chip: jax devices per chip: two if the cores do not share memory.
-        topology_config: The `chip_config_name` with which libtpu reports the same number of devices as the machines.
+        topology_config: The `chip_config_name` to pass to libtpu so that its topology has as many devices per chip as
+            jax reports on a machine. None if no name is needed.
         single_host_chips: Sizes, in chips, of the slices that fit on one machine.
         multi_host_chips: Chips per machine in a larger slice.
         machine_types: Compute Engine machine types by chips per machine. Empty if there are none.
         runtime: The runtime version with which the Cloud TPU API starts the machines.
-        apis: Google's APIs that create machines with the chip, the default first: `gce`, `tpu-api`.
+        apis: The Google APIs that create machines with the chip (`gce` and `tpu-api`), with the default first.
         zones: The zones that offer the chip, as published.
         image_family: The image family of the boot disk on Compute Engine.
         usd: USD per chip-hour by region, on demand and spot; `us` is an unspecified US region.
@@ -147,7 +148,7 @@ class Slice:
 
     @property
     def topology_options(self) -> dict[str, Any]:
-        """Further arguments to `get_topology_desc`, which make its devices and hosts match the machines."""
+        """Further arguments to `get_topology_desc`, so that the topology has the devices and hosts of real machines."""
         options: dict[str, Any] = {}
         if self.generation.topology_config:
             options["chip_config_name"] = self.generation.topology_config
@@ -266,7 +267,7 @@ def parse_slice(name: str) -> Slice:
     """Return the slice with a given name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
 
     Raises:
-        UserError: if there is no such generation, size or shape. The remedy lists the nearest ones.
+        UserError: if the generation, the size or the shape does not exist. The remedy lists the nearest slices.
     """
     found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower(), re.ASCII)
     word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]

@@ -53,21 +53,21 @@ class Config(BaseModel):
 
 
 class Component(Config):
-    """Base class of the configs that fill a slot. `@register(slot, kind)` names a component.
+    """Base class of the configs that fill a slot. `@register(slot, kind)` gives a component its name.
 
     Attributes:
         own_init: Whether this component initializes a parameter differently from the parameter of the same name and
-            shape in the component that it replaces. If it is False, the arm contract checks that both parameters start
-            from the same values.
+            shape in the replaced component. If False, the arm contract checks that both parameters start from the same
+            values.
     """
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     own_init: ClassVar[bool] = False
-    plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines it; empty for built-in components
+    plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 
     def check(self, dims: Any) -> None:
-        """Raise `UserError`, with the field as its path, if this component cannot be built at `dims`."""
+        """Raise `UserError`, with the invalid field as its path, if this component cannot be built with `dims`."""
 
 
 @cache
@@ -82,7 +82,7 @@ def traced_fields(cls: type[Config]) -> dict[str, Traced]:
 
 
 def slot_of(cls: type[Config], field: str) -> SlotMark | None:
-    """Return the slot mark of a field, or None if it has none."""
+    """Return the slot mark of a field, or None if the field has no such mark."""
     return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
@@ -139,7 +139,7 @@ class Hole:
 
 
 def to_data(value: Any) -> Any:
-    """Return a config tree as plain data for YAML, JSON and the identity hash. A component includes its kind."""
+    """Return a config tree as plain data for YAML, JSON and the identity hash. Components include their kind."""
     if isinstance(value, Config):
         fields = {name: to_data(getattr(value, name)) for name in type(value).model_fields}
         return {"kind": value.kind, **fields} if isinstance(value, Component) else fields

@@ -1,4 +1,4 @@
-"""The requirements that each slot sets for a config class: base class, fields, methods and their arguments."""
+"""The requirements of each slot for its config classes: the base class, the fields, and the methods with arguments."""
 
 import inspect
 import json
@@ -16,7 +16,7 @@ from taetpu.core.errors import UserError
 
 @dataclass(frozen=True)
 class Declaration:
-    """The requirements that a slot sets for a config class.
+    """The requirements of a slot for its config classes.
 
     Attributes:
         base: The class to extend, as `module.Class`. Its methods define the arguments of each call.
@@ -61,14 +61,16 @@ def check_declaration(cls: type[Component]) -> None:
     module, _, attribute = asked.base.rpartition(".")
     base = getattr(import_module(module), attribute)
     if not issubclass(cls, base):
-        problem = f"{cls.__name__} is not a {base.__name__}, as a {cls.slot} must be"
-        raise _error(cls, problem, f"Define class {cls.__name__}({base.__name__}), from {base.__module__}.")
+        problem = f"a {cls.slot} must extend {base.__name__}, but {cls.__name__} does not"
+        raise _error(
+            cls, problem, f"Define class {cls.__name__}({base.__name__}), with {base.__name__} from {base.__module__}."
+        )
     for name, meaning in asked.fields.items():
         if name not in cls.model_fields and not hasattr(cls, name):
-            raise _error(cls, f"{cls.__name__} has no {name}: {meaning}", f"Add the field {name}.")
+            raise _error(cls, f"{cls.__name__} has no field {name} ({meaning})", f"Add the field {name}.")
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         problem = f"{cls.__name__} does not define {', '.join(missing)}"
-        raise _error(cls, problem, f"Define each: a {base.__name__} requires it.")
+        raise _error(cls, problem, f"Define everything that {base.__name__} requires.")
     inherited = {} if base is Component else {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
     public = {name: fn for name, fn in inherited.items() if not name.startswith("_")}
     for name, prototype in {"check": Component.check, **public, **asked.methods}.items():
@@ -82,7 +84,7 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
     untyped = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in asked.parameters.values()]
     shown = f"def {name}{inspect.Signature(untyped)}"
     if not callable(method):
-        raise _error(cls, f"{cls.__name__} has no method {name}", f"Define it: {shown}")
+        raise _error(cls, f"{cls.__name__} has no method {name}", f"Define `{shown}`.")
     bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
     given = list(asked.parameters.values())[1 if bound else 0 :]
     named = {one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
@@ -93,7 +95,8 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
     try:
         found.bind(*[None] * (len(given) - len(named)), **named)
     except TypeError as error:
-        raise _error(method, f"{cls.__name__}.{name} does not take its arguments: {error}", f"Write {shown}") from None
+        problem = f"{cls.__name__}.{name} does not accept the arguments of its slot's calls: {error}"
+        raise _error(method, problem, f"Define `{shown}`.") from None
 
 
 def _refuse_defaults(cls: type[Component]) -> None:
@@ -108,17 +111,18 @@ def _refuse_defaults(cls: type[Component]) -> None:
             if one["loc"] and one["loc"][0] in known and one["type"] != "missing":
                 name, what = one["loc"][0], one["msg"].removeprefix("Input ")
                 problem = f"{cls.__name__}.{name}: the default {known[str(name)]!r} is not allowed: {what}"
-                raise _error(cls, problem, "Use a default that the field's type allows, or none.") from None
+                raise _error(cls, problem, "Use a default that the field's type allows, or no default.") from None
     except PydanticUserError as error:
         problem = f"{cls.__name__}: {str(error).splitlines()[0]}"
-        raise _error(cls, problem, "Correct the annotations of its fields.") from None
+        raise _error(cls, problem, "Correct the annotations of the class's fields.") from None
     except Exception:  # a cross-field check, which the defaults need not pass
         pass
     for name, value in known.items():
         try:
             json.dumps(to_data(value), allow_nan=False)
         except (TypeError, ValueError):
-            problem = f"{cls.__name__}.{name}: the default {type(value).__name__} cannot be written in a study file"
+            kind = type(value).__name__
+            problem = f"{cls.__name__}.{name}: a default of type {kind} cannot be written in a study file"
             raise _error(cls, problem, "Use numbers, text, booleans, lists or None.") from None
 
 

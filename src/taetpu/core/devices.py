@@ -1,7 +1,7 @@
-"""Detection of this machine's accelerators by their device files, and the selection of one for a process.
+"""Detection of this machine's accelerators by their device files, and selection of one accelerator for a process.
 
-Environment variables select the accelerator before jax is imported. Child processes inherit them. This module does not
-import jax.
+The accelerator is selected with environment variables, which must be set before jax is imported and which child
+processes inherit. This module does not import jax.
 """
 
 import os
@@ -15,14 +15,14 @@ from taetpu.core.errors import UserError
 
 DEV = Path("/dev")
 
-# By kind: a pattern for device files under /dev, and the variable that restricts which of them a process sees.
+# For each kind, a pattern for device files under /dev, and the variable that restricts which devices a process sees.
 KINDS = {
     "TPU": (r"accel\d+|vfio/\d+", "TPU_VISIBLE_CHIPS"),
     "NVIDIA GPU": (r"nvidia\d+", "CUDA_VISIBLE_DEVICES"),
     "AMD GPU": (r"kfd", None),  # one file for all GPUs
 }
 WSL_DEVICE = "dxg"
-"""The device file that all GPUs share under WSL. It does not reveal their kind."""
+"""The device file that all GPUs share under WSL, whatever their kind."""
 SINGLE_CHIP_ENVIRONMENT = {
     "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
     "TPU_PROCESS_BOUNDS": "1,1,1",
@@ -63,8 +63,8 @@ def _number(name: str) -> tuple[str, int]:
 def default_to_cpu(dev: Path = DEV, environ: MutableMapping[str, str] = os.environ) -> None:
     """Make jax start on the CPU if this machine has no accelerator.
 
-    Otherwise libtpu would search for a TPU and log errors. Nothing changes if the user has chosen a platform or if jax
-    is already imported.
+    Without this setting, libtpu would search for a TPU and log errors. The environment is unchanged if the user has
+    chosen a platform or if jax is already imported.
     """
     chosen = any(name in environ for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if not (chosen or "jax" in sys.modules or find_accelerators(dev) or (dev / WSL_DEVICE).exists()):
@@ -75,12 +75,12 @@ def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str
     """Restrict this process and its children to one accelerator, or to the CPU. Call this before importing jax.
 
     Args:
-        device: `cpu`, or the index, from 0, of one of the accelerators that the environment makes visible.
+        device: `cpu`, or the index (from 0) of an accelerator among those that the environment makes visible.
         dev: The folder with the device files.
         environ: The environment to change.
 
     Raises:
-        UserError: if there is no such device, or if it cannot be selected.
+        UserError: if the device does not exist, or if it cannot be selected.
     """
     if device == "cpu":
         environ["JAX_PLATFORMS"] = "cpu"

@@ -1,4 +1,4 @@
-"""Atomic file operations: after a kill, a crash or a full disk, a file has its complete old or new content."""
+"""Atomic file operations. After a kill, a crash or a full disk, a file has either its old or its new content."""
 
 import errno
 import fcntl
@@ -21,7 +21,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 @contextmanager
 def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
-    """Convert an `OSError` raised in the body to a `UserError` that names the path and says what to do.
+    """Convert an `OSError` raised in the body to a `UserError` with the path and a remedy.
 
     Args:
         doing: The verb for the message, e.g. "write".
@@ -40,7 +40,7 @@ def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
             remedy = "Free some space and run the same command again; nothing was lost."
         elif error.errno in _CLOSED:
             problem = f"cannot {doing}: {reason}"
-            remedy = "Give access to it, or choose another folder with --root or TAETPU_ROOT."
+            remedy = "Grant access to the path, or choose another folder with --root or TAETPU_ROOT."
         else:
             problem, remedy = f"cannot {doing}: {reason}", "Check the disk, then run the same command again."
         raise UserError(problem, file=path, remedy=remedy) from error
@@ -114,7 +114,7 @@ def _remove_if_abandoned(path: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink(missing_ok=True)
     except (BlockingIOError, FileNotFoundError):
-        pass  # its writer is running, or has just finished
+        pass  # the file is still being written, or its writer has just finished
 
 
 def _rename(temporary: Path, path: Path) -> bool:

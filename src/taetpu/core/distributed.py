@@ -1,4 +1,4 @@
-"""Training in several processes, usually on several hosts. The primary process decides, and all take the same steps.
+"""Training in several processes, usually on several hosts. The primary process decides, and all processes follow.
 
 All processes run the same program on the same devices, `jax.devices()`. If there is only one process, this module adds
 no cost.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class PeerFailed(StudyFailed):
-    """Another process failed in a step that all processes take. Its output contains the reason."""
+    """Another process, whose output contains the reason, failed in a step that all processes take."""
 
 
 class LocalFailure(StudyFailed):
@@ -39,7 +39,8 @@ class Cluster:
     """The settings with which processes connect to each other.
 
     Attributes:
-        coordinator: `host:port` of the primary process; `auto` detects it (Cloud TPU, Slurm, Open MPI, Kubernetes).
+        coordinator: `host:port` of the primary process, or `auto` to detect its address (on Cloud TPU, Slurm, Open MPI
+            and Kubernetes).
         processes: The number of processes.
         process: The index of this process, from 0.
     """
@@ -57,7 +58,7 @@ class Cluster:
             problem = f"`--coordinator` must be auto or HOST:PORT, got {self.coordinator!r}"
             raise UserError(problem, path=("--coordinator",), remedy="Use auto, or e.g. 10.0.0.2:1234.")
         if self.processes is None or self.process is None:
-            remedy = "Add --processes N --process I, with I from 0 to N - 1; or use --coordinator auto."
+            remedy = "Add --processes N --process I, with I from 0 to N - 1, or use --coordinator auto."
             raise UserError("`--coordinator HOST:PORT` requires --processes and --process", remedy=remedy)
         if not 0 <= self.process < self.processes:
             problem = f"`--process` must be from 0 to {self.processes - 1}, got {self.process}"
@@ -90,7 +91,7 @@ def join_cluster(cluster: Cluster | None) -> Iterator[None]:
         )
     except (ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        remedy = "Start as many processes as --processes says, each with its own --process; check the address."
+        remedy = "Check the address, and start as many processes as --processes says, each with a different --process."
         raise UserError(f"the processes cannot connect to each other: {reason}", remedy=remedy) from None
     JOINED.append(cluster)
     try:
@@ -119,10 +120,14 @@ def multi_process() -> bool:
 
 
 def require_joined() -> None:
-    """Raise `UserError` if processes were connected without `join_cluster`: they would not follow the primary one."""
+    """Raise `UserError` if several processes were connected without `join_cluster`.
+
+    Without `join_cluster`, they would not follow the primary process.
+    """
     if multi_process() and not JOINED:
-        remedy = "Start `taetpu run` in every process, with --coordinator; or do not call jax.distributed.initialize."
-        raise UserError(f"taetpu.run trains in one process, and jax has {jax.process_count()}", remedy=remedy)
+        remedy = "Start `taetpu run --coordinator` in every process, or do not call jax.distributed.initialize."
+        problem = f"taetpu.run trains in one process, but jax has {jax.process_count()} processes"
+        raise UserError(problem, remedy=remedy)
 
 
 def is_primary() -> bool:
@@ -131,7 +136,7 @@ def is_primary() -> bool:
 
 
 def any_process(*flags: bool, number: int = 0) -> tuple[Any, ...]:
-    """Return, with one collective, whether each flag is set in any process, and the primary process's `number`."""
+    """Return whether each flag is set in any process, then the primary process's `number`. Use one collective."""
     if not multi_process():
         return *flags, number
     gathered = np.asarray(multihost_utils.process_allgather(np.array([*flags, number], np.int32)))
@@ -161,24 +166,28 @@ def on_primary(fn: Callable[[], None]) -> None:
 
 @contextmanager
 def raise_local_failure() -> Iterator[None]:
-    """Convert an exception in this process only to `LocalFailure`, because others may wait for it in a collective.
+    """Convert an exception that only this process raises to a `LocalFailure`.
 
-    `UserError` and `Failed` are not converted. They come from a step that all processes take, so all raise them.
+    The other processes may be waiting for this process in a collective. `UserError` and `Failed` are not converted,
+    because they come from a step that all processes take and in which all processes raise them.
     """
     try:
         yield
     except (UserError, Failed):
         raise
-    except BaseException as error:  # `SystemExit` too: a display raises it if its output is closed
+    except BaseException as error:  # including `SystemExit`, which a display raises if its output is closed
         if not multi_process() or isinstance(error, KeyboardInterrupt):  # all processes raise it together
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         problem = f"process {jax.process_index()} of {jax.process_count()} failed: {reason}"
-        raise LocalFailure(f"{problem}\nRun the same command in every process again: it resumes.") from error
+        raise LocalFailure(f"{problem}\nRun the same command in every process again to resume.") from error
 
 
 def find_local_failure(error: BaseException | None) -> LocalFailure | None:
-    """Return the `LocalFailure` in an exception's chain, or None. Closing a progress display may have replaced it."""
+    """Return the first `LocalFailure` in an exception's chain, or None if there is none.
+
+    An exception that is raised while a progress display closes has the `LocalFailure` as its cause or context.
+    """
     while error is not None and not isinstance(error, LocalFailure):
         error = error.__cause__ or error.__context__
     return error
@@ -204,7 +213,7 @@ def to_host(array: Any) -> np.ndarray:
 
 
 def to_devices(tree: Any, sharding: jax.sharding.Sharding) -> Any:
-    """Copy host arrays to devices. If there are several processes, each copies only its shards."""
+    """Copy host arrays to devices. If there are several processes, each process copies only its shards."""
     if not multi_process():
         return jax.device_put(tree, sharding)
     return jax.tree.map(lambda a: jax.make_array_from_callback(a.shape, sharding, lambda index: a[index]), tree)

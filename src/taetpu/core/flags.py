@@ -1,4 +1,4 @@
-"""Flags for XLA and libtpu: they are checked in a child process, set in the environment and recorded with results.
+"""Flags for XLA and libtpu, which are checked in a child process, set in the environment and recorded with results.
 
 XLA reads `XLA_FLAGS` once, when its backend starts, and aborts the process if a flag is unknown. libtpu does the
 same with `LIBTPU_INIT_ARGS`. This module does not import jax.
@@ -72,8 +72,9 @@ def set_flags(
     """
     has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
     if libtpu and not has_tpu:
-        problem = f"`--libtpu-args` requires a TPU, and this machine has none, got {libtpu!r}"
-        raise UserError(problem, path=("--libtpu-args",), remedy="Omit it, or use --xla-flags for flags of XLA.")
+        problem = f"`--libtpu-args` requires a TPU, but this machine has none, got {libtpu!r}"
+        remedy = "Omit --libtpu-args, or use --xla-flags for flags of XLA."
+        raise UserError(problem, path=("--libtpu-args",), remedy=remedy)
     for name, given in ((XLA, xla), (LIBTPU, libtpu)):
         together = " ".join(part for part in (environ.get(name, ""), given) if part)
         if relevant_flags(together) and (name == XLA or has_tpu):
@@ -83,7 +84,7 @@ def set_flags(
 
 
 def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Check the flags of a variable by starting its library in a child process.
+    """Check the flags of a variable by starting the library that reads it in a child process.
 
     Raises:
         UserError: if a flag is rejected, or if the library is not installed.
@@ -116,7 +117,7 @@ def _explain_output(name: str, given: Sequence[str], output: str) -> tuple[str, 
     if unknown:
         words = {word.lstrip("-").split("=")[0] for word in re.findall(r"[\w-]+", unknown[1])}
         named = [flag for flag in given if flag.lstrip("-").split("=")[0] in words] or [unknown[1]]
-        return f"{what} has no flag {', '.join(named)}", "Check its spelling; flags differ between versions."
+        return f"{what} has no flag {', '.join(named)}", "Check the spelling. Flags differ between versions."
     if wrong:
         return f"{what} rejects a value: {wrong[0].rstrip('.')}", "Use a value of the flag's type."
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")

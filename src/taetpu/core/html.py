@@ -1,4 +1,4 @@
-"""HTML snippets for notebooks: text is escaped, and no colours are set, so that the snippets suit all themes."""
+"""HTML snippets for notebooks. Text is escaped, and no colours are set, so that the snippets suit all themes."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,7 +11,7 @@ def paragraph(text: object, strong: object = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> str:
-    """Return a table of text with the first `left` columns left-aligned, the others right-aligned."""
+    """Return a table of text in which the first `left` columns are left-aligned and the others right-aligned."""
     head = _row("th", columns, left)
     body = "".join(_row("td", row, left) for row in rows)
     return f'<div style="overflow-x:auto"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'

@@ -28,7 +28,7 @@ fields control."""
 
 
 def canonical_json(data: Any) -> str:
-    """Return plain data as JSON with sorted keys and no spaces; equal data gives equal text in every process.
+    """Return plain data as JSON with sorted keys and no spaces, so that equal data gives equal text in every process.
 
     Raises:
         ValueError: if a number is not finite.

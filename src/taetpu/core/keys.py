@@ -1,4 +1,4 @@
-"""Random keys by name: the key of a parameter depends only on its logical path, not on the rest of the model.
+"""Random keys by name. The key of a parameter depends only on its logical path, not on the rest of the model.
 
 Two arms with the same seed therefore share the data order and all initial parameters that their difference does not
 affect.
@@ -18,7 +18,7 @@ def root_key(seed: int | Int[Array, ""]) -> Key:
 
 
 def named(key: Key, *path: str | int | Int[Array, ""]) -> Key:
-    """Return the key at `path` below `key`: names are folded in as their CRC-32, numbers unchanged."""
+    """Return the key at `path` below `key`. Names are folded in as their CRC-32, and numbers unchanged."""
     for part in path:
         key = jax.random.fold_in(key, zlib.crc32(part.encode()) if isinstance(part, str) else part)
     return key

@@ -79,7 +79,7 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     assert made is not None
     for name, value in made:
         if type(value) is int and abs(value) > MAX_INT:
-            problem = f"{value} is not allowed: must fit 64 bits"
+            problem = f"{value} is not allowed: must fit in 64 bits"
             raise UserError(problem, path=(*path, name), remedy=f"Use at most {MAX_INT}.")
     return made
 
@@ -127,8 +127,8 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
 
     Args:
         slot: The name of the slot.
-        value: `{name: settings}` or a list of kinds. By default, the name is the kind; the settings may contain another
-            `kind`. If the settings are None or `none`, the entry is removed.
+        value: `{name: settings}` or a list of kinds. The name is the kind unless the settings contain a `kind`.
+            An entry whose settings are None or `none` is removed.
         path: The path of `value` in its document.
 
     Raises:
@@ -143,11 +143,11 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
         for i, item in enumerate([value] if isinstance(value, str) else value):
             kind = str(item.get("kind")) if isinstance(item, Mapping) else str(item)
             if kind in found:
-                remedy = f"Name them: {{first: {{kind: {kind}, ...}}, second: ...}}."
+                remedy = f"Give the entries names: {{first: {{kind: {kind}, ...}}, second: ...}}."
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
             found[kind] = item if isinstance(item, Mapping) else {}
     else:
-        problem = f"{value!r} is neither a list of kinds nor a mapping of them"
+        problem = f"{value!r} is neither a list of kinds nor a mapping from names to kinds"
         raise UserError(
             problem, path=path, remedy=f"Write [kind] or {{name: {{kind: ...}}}}. {suggest('', kinds(slot))}"
         )
@@ -220,9 +220,9 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
     """Return a remedy for a value that is out of bounds, with the limit and, if there is one, the default."""
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
-    limit = ", ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
+    limit = " and ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:
-        return f"Use a value {limit}, e.g. {field.default}, the default."
+        return f"Use a value {limit}, e.g. the default {field.default}."
     if "gt" in bounds:
         return f"Use a value {limit}, e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}."
     return f"Use a value {limit}."

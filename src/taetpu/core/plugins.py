@@ -43,7 +43,7 @@ class Plugin:
 
 
 def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
-    """Load plug-in files and register their kinds. Plug-ins that were loaded before are unregistered.
+    """Load plug-in files and register their kinds. The kinds of previously loaded plug-ins are unregistered.
 
     Raises:
         UserError: if a file cannot be read or run, if it registers no kind or a malformed kind, or if it changes state
@@ -64,7 +64,8 @@ def _load(file: Path) -> Plugin:
     digest = hashlib.sha256(source).hexdigest()
     name = f"{MODULE_PREFIX}{file.stem.replace('-', '_')}_{digest[:8]}"
     if name in sys.modules:
-        raise UserError("this plug-in is named twice, or two have the same content", file=file, remedy="Name it once.")
+        problem = "this plug-in is listed twice, or another plug-in has the same content"
+        raise UserError(problem, file=file, remedy="List the plug-in once.")
     for module in (*BUILTIN_MODULES.values(), *_imported(tree)):  # a snapshot covers only loaded modules
         with suppress(Exception):  # a failing import is reported when the plug-in runs it
             import_module(module)
@@ -99,7 +100,7 @@ def _parse(file: Path, source: bytes) -> ast.Module:
     try:
         return ast.parse(source, file)
     except SyntaxError as error:
-        remedy = "Save it as UTF-8 text." if re.search("null bytes|encoding|utf-8", error.msg) else None
+        remedy = "Save the file as UTF-8 text." if re.search("null bytes|encoding|utf-8", error.msg) else None
         raise UserError(f"not valid Python: {error.msg}", file=file, line=error.lineno, remedy=remedy) from None
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes; too deeply nested or too long
         raise UserError(f"not valid Python: {error or type(error).__name__}", file=file) from None
@@ -118,7 +119,7 @@ def _run(name: str, file: Path, tree: ast.Module) -> None:
     """Execute a file's content as a new module."""
     spec = spec_from_file_location(name, file)
     if spec is None:
-        raise UserError("a plug-in is a Python file", file=file, remedy="Give it a name that ends in .py.")
+        raise UserError("a plug-in must be a Python file", file=file, remedy="Use a file name that ends in .py.")
     module = sys.modules[name] = module_from_spec(spec)
     try:
         # The loader would use stale bytecode if an edit left the file's time and size unchanged.
@@ -149,7 +150,7 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
     remedy = f"Correct this line: {last.line}" if last.line else None
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if missing and Path(last.filename).with_name(f"{missing}.py").exists():
-        remedy = f"Put the code that it uses from {missing}.py into this file: a plug-in is one file."
+        remedy = f"Move the code that the plug-in uses from {missing}.py into this file: a plug-in is a single file."
     return UserError(
         f"the plug-in raised {type(error).__name__}{where}{': ' if text else ''}{text}",
         file=last.filename,
@@ -162,11 +163,11 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
 def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
     """Convert every exception that a plug-in raises, except Ctrl-C, to a `UserError` with its file and line.
 
-    This includes `SystemExit`: `sys.exit(0)` in a plug-in must not end a study successfully.
+    This includes `SystemExit`, because `sys.exit(0)` in a plug-in must not end a study successfully.
 
     Args:
-        problem: The problem to report if the exception comes from an object that a plug-in returned, not from one of
-            its lines.
+        problem: The problem to report if the exception comes from an object that a plug-in returned, not from a line of
+            the plug-in.
         used: The components in use. The message names the components that plug-ins define.
 
     Raises:

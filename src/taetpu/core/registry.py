@@ -1,4 +1,4 @@
-"""The registry of kinds: the named components of each slot. Importing a component's module registers it."""
+"""The registry of kinds: the named components of each slot. A component is registered when its module is imported."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
             raise UserError(f"{made}, registered as {slot} {kind!r}, is not a Component", remedy=remedy)
         taken = _KINDS[slot].get(kind)
         if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-            problem = f"{slot} {kind!r} is already {taken.__module__}.{taken.__qualname__}"
+            problem = f"{slot} {kind!r} is already registered by {taken.__module__}.{taken.__qualname__}"
             raise UserError(problem, remedy="Rename one of the two kinds.")
         cls.slot, cls.kind = slot, kind
         _KINDS[slot][kind] = cls

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""The handlers that take over after a first, recorded signal."""
+"""The handlers that are restored after the first signal is recorded."""
 
 
 @contextmanager
 def record_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
-    """Record the first signal with this number. A second one has Python's default effect.
+    """Record the first signal with this number. A second signal has Python's default effect.
 
     The yielded function returns whether the signal was received. Outside the main thread, which alone can set
     handlers, no signal is recorded.
@@ -35,9 +35,10 @@ def record_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def delay_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the `with` block. A second Ctrl-C raises immediately.
+    """Delay Ctrl-C until the end of the `with` block. A second Ctrl-C raises `KeyboardInterrupt` immediately.
 
-    This protects libraries that run an event loop: an interruption would leave their threads in an undefined state.
+    This protects libraries that run an event loop, because an interruption would leave their threads in an undefined
+    state.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # an outer block records Ctrl-C
         yield

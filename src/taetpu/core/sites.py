@@ -1,8 +1,8 @@
 """Sites: named points of the forward pass where activations are read or edited.
 
-`site("mixer.z", x)` marks a point; it costs nothing outside a capture. `capture` wraps a function to read and edit
-sites. It must be applied before the function is traced, so it is not a context manager, which would silently have no
-effect on a function that is already compiled.
+`site("mixer.z", x)` marks a point, at no cost outside a capture. `capture` wraps a function to read and edit its sites.
+`capture` is not a context manager, because a context manager would silently have no effect on a function that is
+already compiled.
 """
 
 import traceback
@@ -27,8 +27,9 @@ class Edit:
     Args:
         site: The name of the site.
         fn: A pure function of the activation and the value. It is compiled into the program.
-        layer: The layer to edit, counted from 0. If it is None, the site is edited in all layers.
-        value: The name of an array in `capture`'s `values`, which can change without recompilation.
+        layer: The layer to edit, counted from 0, or None to edit the site in all layers.
+        value: The name of an array in the `values` given to the captured function. Changing the array does not cause
+            recompilation.
     """
 
     site: str
@@ -40,7 +41,7 @@ class Edit:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Ragged:
-    """The activations at a site whose shape differs between layers, e.g. patterns with different numbers of heads.
+    """The activations at a site whose shape differs between layers, e.g. attention with different numbers of heads.
 
     Attributes:
         parts: Arrays `(layers, ...)`, in order, each for neighbouring layers with the same activation shape.
@@ -54,8 +55,8 @@ class Ragged:
 
     def __jax_array__(self) -> Array:
         shapes = " and ".join(dict.fromkeys(str(part.shape[1:]) for part in self.parts))
-        problem = f"layers have a site in different shapes, {shapes}, which cannot form one array"
-        raise UserError(problem, remedy="Reduce it to one value per layer with seen.over_layers(site, fn).")
+        problem = f"a site has different shapes in different layers, {shapes}, which cannot form one array"
+        raise UserError(problem, remedy="Reduce the site to one value per layer with seen.over_layers(site, fn).")
 
     def __getitem__(self, index: Any) -> Array:
         return self.__jax_array__()
@@ -131,7 +132,8 @@ def site(name: str, x: Array) -> Array:
     for tape in requesting:
         if tape.trace != _trace_now():
             raise RuntimeError(
-                f"site {name!r} is inside a transform that owns no tape: wrap its body with sites.with_layer_tapes"
+                f"site {name!r} is inside a transform without tapes; wrap the body of the transform with "
+                "sites.with_layer_tapes"
             )
         _check_single(tape, name)
         for edit in tape.edits:
@@ -167,8 +169,8 @@ def _listed(layers: Iterable[Any]) -> str:
 def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
     """Wrap the body of a scan over `layers` with new tapes: `wrapped(layer, *args) -> (body(*args), reads)`.
 
-    Wrap the body again for every scan: jax caches traces by function identity, and a cached trace does not record reads
-    on the current tapes.
+    Wrap the body again for every scan, because jax caches traces by function identity, and a cached trace does not
+    record reads on the current tapes.
     """
 
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
@@ -198,7 +200,7 @@ def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
     for tape, found in zip(_TAPES.get(), reads, strict=True):
         for name, value in found.items():
             if twice := tape.read_in.setdefault(name, set()) & set(layers):
-                problem = f"site {name!r} of layer {min(twice)} is passed twice in one capture"
+                problem = f"site {name!r} of layer {min(twice)} is read twice in one capture"
                 raise UserError(problem, remedy="Capture one call of the model.")
             tape.read_in[name] |= set(layers)
             old = tape.reads.get(name)
@@ -218,8 +220,8 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
         edits: The edits to apply.
 
     Raises:
-        UserError: if the model has no such site, if the layer of an edit does not contain it, or if a layer marks it
-            twice. The error is raised during tracing.
+        UserError: if the model lacks one of the sites, if the layer of an edit does not contain the site, or if a layer
+            marks one of the sites twice. The error is raised during tracing.
     """
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}

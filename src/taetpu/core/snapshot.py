@@ -1,7 +1,7 @@
 """A snapshot of the state that all runs share and that plug-ins must not change.
 
-It covers jax's settings, the environment variables of devices, taetpu's names, classes and tables, and the functions of
-libraries.
+The state consists of jax's settings; the environment variables of devices; taetpu's names, classes and tables; and the
+functions of libraries.
 """
 
 import os
@@ -19,7 +19,7 @@ ABSENT = object()
 
 
 class Change(NamedTuple):
-    """A change to the value that `owner` holds under `key`. `before` or `after` is `ABSENT` if there is no value."""
+    """A change to the value of `key` in `owner`. `before` or `after` is `ABSENT` if the key was added or removed."""
 
     name: str
     owner: Any
@@ -96,7 +96,7 @@ def _content(owner: Any) -> dict[str, Any]:
 
 
 def _affects_runs(form: str, owner: Any, before: Any, after: Any) -> bool:
-    """Return whether a change can affect other runs. Imports of submodules, and new names in libraries, cannot."""
+    """Return whether a change can affect other runs, unlike imports of submodules and new names in libraries."""
     if form.startswith(("os.environ", "jax.config")):
         return before != after
     if not isinstance(owner, ModuleType):

@@ -1,8 +1,8 @@
 """The split of a config into a program's static structure and its traced numbers.
 
 A field marked `Traced` holds a number that enters the compiled program as an array, so that runs that differ only in
-such fields share one compiled program. `split` extracts these numbers from a config tree. `bind` inserts arrays or
-tracers.
+such fields share one compiled program. `split` extracts these numbers from a config tree, and `bind` inserts arrays or
+tracers in their places.
 """
 
 from collections.abc import Callable, Mapping

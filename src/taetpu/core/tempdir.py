@@ -1,4 +1,4 @@
-"""The temporary folder of this process. It is removed at exit. Later processes remove the folders of killed ones."""
+"""The temporary folder of this process, which is removed at exit or, after a kill, by a later process."""
 
 import atexit
 import fcntl
@@ -26,7 +26,7 @@ def process_folder() -> Path:
     with disk.explain_os_error("create the folder", top):
         disk.make_folder(top)
         folder = Path(tempfile.mkdtemp(dir=top))
-        # Never closed: the kernel releases the lock when the process ends.
+        # The file is never closed, because the kernel releases the lock when the process ends.
         fcntl.flock(os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
         (folder / f"{LOCK}.new").rename(folder / LOCK)  # the file is never visible unlocked
     owner = os.getpid()

@@ -36,7 +36,8 @@ def score_best_policy(joint: Joint) -> tuple[float, float]:
 def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """Return the joint distribution of `<bos> x <sep> y <eos>`, where each answer token predicts the next.
 
-    `<sep>` is at position n + 1 and y_j at n + 1 + j. The last token index is `<sep>`, the last target index `<eos>`.
+    `<sep>` is at position n + 1 and y_j at n + 1 + j. The last index of tokens is `<sep>`, and that of targets
+    is `<eos>`.
 
     Args:
         lengths: Pairs of a length n and the distribution of the answers for this length.
@@ -85,9 +86,9 @@ def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
 def histogram_answers(n: int, symbols: int, most: int) -> Successive:
     """Return the distribution of `histogram`'s answers, the counts of x_j and x_{j+1}. Index 0 is a count of 1.
 
-    With probability 1/V both are the same symbol with the count 2 + Bin(n - 2, 1/V). Otherwise the counts are 1 + a and
-    1 + b, where (a, b, rest) is multinomial over the other n - 2 symbols with probabilities (1/V, 1/V, 1 - 2/V). The
-    distribution does not depend on j, because the symbols are exchangeable.
+    With probability 1/V, x_j and x_{j+1} are the same symbol with the count 2 + Bin(n - 2, 1/V). Otherwise the counts
+    are 1 + a and 1 + b, where (a, b, rest) is multinomial over the other n - 2 symbols with probabilities
+    (1/V, 1/V, 1 - 2/V). The distribution does not depend on j, because the symbols are exchangeable.
     """
     one, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:

@@ -36,10 +36,10 @@ class Split:
         tokens: Input tokens, int32 `(windows, seq)`.
         targets: Target tokens, int32 `(windows, seq)`.
         weights: Weights, float32 `(windows, seq)`; 0 for positions that are not scored, such as padding.
-        num_bytes: The number of UTF-8 bytes in the split's text, including text that no token represents. It is the
-            denominator of bits per byte. None if the tokens are not text or do not determine the text.
-        unpredicted_bits: The number of bits in the text that no target contains: the bits of the first token, and the
-            bits that the tokens do not represent (`Tokenizer.escape_bits`). Bits per byte include them.
+        num_bytes: The denominator of bits per byte: the number of UTF-8 bytes in the split's text, including text that
+            no token represents. None if the tokens are not text or do not determine the text.
+        unpredicted_bits: The number of bits that no target contains but that bits per byte include: the bits of the
+            first token, and the bits that the tokens do not represent (`Tokenizer.escape_bits`).
     """
 
     tokens: np.ndarray
@@ -82,8 +82,8 @@ class Source(Protocol):
         `chance_loss` is the loss of a uniform guess over the vocabulary, `bayes_loss` the lowest possible loss (None if
         unknown), and `decoy_loss` a loss that is reached without attention, computed as `decoy` describes. For
         synthetic tasks, the facts also contain these references as accuracies, such as `chance_accuracy`. For texts,
-        they contain by split the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`) and the `overlap`
-        with the training split (see `data.overlap`).
+        the facts also contain, for each split, the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`)
+        and the `overlap` with the training split (see `data.overlap`).
         """
         ...
 
@@ -94,12 +94,12 @@ class Source(Protocol):
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
-        It is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
+        The method is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
         """
         ...
 
     def evaluation(self, split: str) -> Split | None:
-        """Return the split `val` or `test`, or None if it is empty."""
+        """Return the split `val` or `test`, or None if that split is empty."""
         ...
 
     def prompt(self) -> np.ndarray:
@@ -124,7 +124,7 @@ class Task(Component):
 
     @abstractmethod
     def prepare(self, folder: Path) -> Source:
-        """Read or generate the data.
+        """Read or generate the data, and return the prepared task.
 
         Args:
             folder: The study file's folder, to which paths are relative.
@@ -138,8 +138,8 @@ class Task(Component):
 def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     """Return the order of an epoch's windows: int32 `(num_windows,)`, read-only.
 
-    The order is that of sorted raw Philox words, because numpy guarantees the same words, but not the same shuffles, in
-    every version.
+    Windows are sorted by raw Philox words, because numpy guarantees the same words, but not the same shuffles, in every
+    version.
     """
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
     order = np.argsort(words, kind="stable").astype(np.int32)
@@ -199,7 +199,7 @@ def evaluation_split(
 ) -> Split:
     """Return a split with all targets in a stream, in windows as in training. The last window is padded with weight 0.
 
-    The first token is not a target. It costs `log2(vocab_size)` bits, like a uniform draw from the vocabulary.
+    The first token is not a target and costs `log2(vocab_size)` bits, like a uniform draw from the vocabulary.
 
     Args:
         stream: Token numbers, `(n,)`.

@@ -38,12 +38,12 @@ def read_documents(source: str, folder: Path) -> list[Document]:
     documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
     documents = [document for document in documents if document.text.strip()]
     if not documents:
-        raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="Name a file or folder with text.")
+        raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="Use a file or folder with text.")
     return documents
 
 
 def join_documents(documents: Sequence[Document]) -> str:
-    """Concatenate documents, separated by an empty line."""
+    """Return the documents as one text, separated by empty lines."""
     return SEPARATOR.join(document.text for document in documents)
 
 
@@ -80,14 +80,16 @@ def _from_disk(source: str, folder: Path) -> list[Document]:
         if path.is_file():
             return [Document(path.name, _text(path))]
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL byte
-        remedy = "Name a readable text file or folder."
+        remedy = "Use a readable text file or folder."
         raise UserError(f"cannot read {source!r}: {error}", path=("source",), remedy=remedy) from None
     near = get_close_matches(path.name, [PYTHON_DOCS, *(entry.name for entry in path.parent.glob("[!.]*"))], n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""  # other files are not listed: the folder may be private
+    hint = (
+        f"Did you mean {near[0]!r}? " if near else ""
+    )  # other files are not listed, because the folder may be private
     raise UserError(
         f"no file or folder {source!r} (searched for {path})",
         path=("source",),
-        remedy=f"{hint}Paths are relative to the study's folder. `{PYTHON_DOCS}` needs no file.",
+        remedy=f"{hint}Use a path relative to the study's folder, or `{PYTHON_DOCS}`, which needs no file.",
     )
 
 
@@ -127,7 +129,7 @@ Group = list[Document]  # documents with the same text
 
 
 def group_duplicates(documents: Sequence[Document]) -> list[Group]:
-    """Group documents with the same text. Groups are in the order of their first documents.
+    """Return groups of documents with the same text, in the order of their first documents.
 
     All documents in a group belong to one split, because a repeated document would leak from training into evaluation.
     Documents are compared with whitespace collapsed.
@@ -141,7 +143,8 @@ def group_duplicates(documents: Sequence[Document]) -> list[Group]:
 def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
     """Split the text in order into training, validation and test text, with the given shares of the characters.
 
-    Repeated documents are moved to their first occurrence. A cut within such a group moves to the group's nearer end.
+    Repeated documents are moved to their first occurrence. A cut within a group of repeated documents moves to
+    the nearer end of the group.
     """
     groups = group_duplicates(documents)
     text = join_documents([*chain.from_iterable(groups)])
@@ -162,12 +165,12 @@ def _outside(cut: int, start: int, end: int) -> int:
 
 
 def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Split into whole documents, so that no document continues in another split.
+    """Split the text into whole documents, so that no document continues in another split.
 
     Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
-    group is assigned to validation if it fits into the remaining share of the characters, else to test if it fits into
-    that share, else to training. If no group fits into a nonzero share, that split gets the smallest group. The
-    documents in a split keep their order.
+    group is assigned to validation if it fits into what remains of the validation share of the characters, otherwise to
+    test if it fits into what remains of the test share, and otherwise to training. If no group fits into a nonzero
+    share, that split gets the smallest group. The documents in a split keep their order.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}

@@ -206,7 +206,7 @@ class AnswerTask(SyntheticTask):
     """Base of the tasks with a question x of n symbols and an answer y of n tokens."""
 
     form: Literal["causal", "encoder"] = "causal"
-    """The answer follows the input (`causal`), or is predicted at the positions of the input (`encoder`)."""
+    """Place of the answer: after the input (`causal`), or at the positions of the input (`encoder`)."""
 
     @abstractmethod
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
@@ -269,7 +269,7 @@ class AnswerTask(SyntheticTask):
 
 @register("task", "copy")
 class Copy(AnswerTask):
-    """y = x. As an encoder it needs no attention: its decoy accuracy is 1."""
+    """y = x. With `form: encoder`, the task needs no attention, so its decoy accuracy is 1."""
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """See `AnswerTask.answer`."""
@@ -347,7 +347,7 @@ class Histogram(AnswerTask):
 
 @register("task", "induction")
 class Induction(SyntheticTask):
-    """`<bos> p1 .. pP p1 .. pP <pad> ..`: P different symbols in random order, twice; the second pass is scored.
+    """`<bos> p1 .. pP p1 .. pP <pad> ..`: P different symbols in random order, twice, with the second pass scored.
 
     P (the length) is drawn per sequence, because with a fixed P a single layer succeeds without induction by attending
     to a fixed offset. The first token of the second pass is not scored, because the end of the first pass is unknown.
@@ -370,7 +370,7 @@ class Induction(SyntheticTask):
         """See `Task.prepare`."""
         if self.min_length == self.longest:
             raise UserError(
-                f"every induction sequence would have length {self.longest}, which a fixed offset solves",
+                f"every induction sequence would have length {self.longest}, so a fixed offset would solve the task",
                 path=("min_length",),
                 remedy="Choose min_length below max_length, symbols and seq_len / 2.",
             )

@@ -31,9 +31,10 @@ class TextTask(Task):
     """Predict the next token of a text.
 
     `source` is `python-docs`, a file, or a folder of text files. `split: document` keeps every document in one split,
-    so that evaluation text does not continue training text. It is the default for several documents; a single file can
-    only be split in order (training, validation, test). Documents with the same text belong to one split. The
-    documents of a split are concatenated with an empty line between them, and windows may span several documents.
+    so that evaluation text does not continue training text. `split: document` is the default for several documents. A
+    single file can only be split in order (training, validation, test). Documents with the same text belong to one
+    split. The documents of a split are concatenated with an empty line between them, and windows may span several
+    documents.
     """
 
     source: Annotated[str, Field(description="python-docs, or the path of a text file or a folder of text files")]
@@ -44,7 +45,7 @@ class TextTask(Task):
     test: Share = 0.0
     """Share of the text for testing."""
     split: Literal["order", "document"] | None = None
-    """Split the text in its order, or keep each document whole; `none`: by document if there are several."""
+    """Way to split: in the `order` of the text, or by whole `document`; `none`: by document if there are several."""
 
     @property
     def causal(self) -> bool:
@@ -55,12 +56,14 @@ class TextTask(Task):
         """See `Task.prepare`."""
         if self.val + self.test >= 1:
             problem = f"val {self.val} and test {self.test} leave no training text"
-            raise UserError(problem, path=("val",), remedy="Choose val + test below 1.")
+            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
         documents = corpora.read_documents(self.source, folder)
         split = self.split or ("document" if len(documents) > 1 else "order")
         if split == "document" and len(corpora.group_duplicates(documents)) == 1:
             problem = f"all documents of {self.source!r} have the same text, so they cannot be split by document"
-            raise UserError(problem, path=("split",), remedy="Use `split: order`, or name a folder of other documents.")
+            raise UserError(
+                problem, path=("split",), remedy="Use `split: order`, or a folder with different documents."
+            )
         divide = corpora.split_by_document if split == "document" else corpora.split_in_order
         texts = divide(documents, self.val, self.test)
         if not texts["train"]:
@@ -178,10 +181,10 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Return the loss of the bigrams in `train` on `held_out`, in nats per token, or None if `held_out` has none.
+    """Return the loss of the bigrams in `train` on `held_out`, in nats per token, or None if `held_out` is too short.
 
-    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, it depends only on the
-    current token. Other estimates of P may have a lower loss.
+    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, this estimate depends only on
+    the current token. Other estimates of P may have a lower loss.
 
     Args:
         train: Token numbers, `(n,)`.

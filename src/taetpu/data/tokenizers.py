@@ -20,7 +20,7 @@ REJECT = "<unseen character>"  # not in the vocabulary, so that the library also
 
 
 class Tokenizer(ABC):
-    """Converts between text and token numbers."""
+    """A converter between text and token numbers."""
 
     def __init__(self, inner: hf.Tokenizer):
         self._inner = inner
@@ -80,8 +80,8 @@ class CharTokenizer(Tokenizer):
     def escape_bits(self, text: str) -> float | None:
         """Return 8 bits for each UTF-8 byte of the characters that are encoded as the unknown token.
 
-        Unknown tokens mark the positions of these characters. Dropped characters leave no mark, so there is no code for
-        them.
+        Unknown tokens mark the positions of these characters. Dropped characters leave no mark, so they cannot be
+        restored by a code.
         """
         if self._unk is None:
             return super().escape_bits(text)
@@ -106,7 +106,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class LibraryTokenizer(Tokenizer):
-    """Any other tokenizer from the library, such as a trained byte-level BPE."""
+    """A tokenizer from the library with other tokens than characters or bytes, such as a trained byte-level BPE."""
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
@@ -130,7 +130,7 @@ class TokenizerConfig(Component):
 
     @abstractmethod
     def train(self, text: str) -> Tokenizer:
-        """Train a tokenizer on `text`, the nonempty training split."""
+        """Return a tokenizer trained on `text`, the nonempty training split."""
 
 
 @register("tokenizer", "char")
@@ -143,14 +143,14 @@ class CharConfig(TokenizerConfig):
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
-    """Treatment of characters that are not in the training split: one shared token, none, or an error."""
+    """Treatment of characters that are not in the training split: a shared token (`unk`), no token or an error."""
 
     def train(self, text: str) -> Tokenizer:
         """See `TokenizerConfig.train`."""
         chars = [*sorted(set(text) - {UNK}), UNK] if self.unseen == "unk" else sorted(set(text))
         vocab = {char: number for number, char in enumerate(chars)}
         unk = {"unk": UNK, "drop": None, "error": REJECT}[self.unseen]
-        # BPE without merges is a table of characters, and the only model of the library that can drop unknown ones.
+        # BPE without merges is a table of characters, and the only model of the library that can drop unknown text.
         inner = hf.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unk))
         inner.decoder = decoders.Fuse()
         return CharTokenizer(inner)

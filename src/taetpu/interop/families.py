@@ -42,7 +42,7 @@ class Family:
         read: a function that converts Hugging Face settings to the data of a `ModelConfig`.
         needs: the supported values of taetpu's settings by dotted name; see `huggingface.flatten_model_config`.
         write: a function that converts taetpu's settings to Hugging Face settings.
-        zero_biases: whether the Hugging Face model always has biases. If it does, missing biases are written as zeros.
+        zero_biases: whether the Hugging Face model always has biases, so that missing biases are written as zeros.
     """
 
     model_type: str
@@ -108,7 +108,7 @@ def read_gpt2(config: Settings) -> dict[str, Any]:
     rates = {name: config.get(name, 0.1) for name in GPT2_DROPOUTS}
     if len(set(rates.values())) > 1:
         problem = f"different dropout rates are not supported: {', '.join(f'{k}={v}' for k, v in rates.items())}"
-        raise UserError(problem, path=(GPT2_DROPOUTS[0],), remedy="Make them equal.")
+        raise UserError(problem, path=(GPT2_DROPOUTS[0],), remedy="Use a model with equal dropout rates.")
     return {
         "dim": config["n_embd"],
         "num_layers": config["n_layer"],

@@ -34,7 +34,7 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
 
     Args:
         config: the content of `config.json`.
-        tensors: the state dict. Its names may lack the prefix that a model with a head has (`transformer.`, `model.`).
+        tensors: the state dict. Tensor names may lack the prefix of a model with a head (`transformer.`, `model.`).
 
     Raises:
         UserError: if the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
@@ -87,7 +87,9 @@ def _parameters(family: Family, tensors: Tensors, model: LM, num_layers: int) ->
     head = left.pop("lm_head.weight", None)
     if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
         raise UserError(
-            "'lm_head.weight' differs from the embedding", path=("tie_word_embeddings",), remedy="Set it to false."
+            "'lm_head.weight' differs from the embedding",
+            path=("tie_word_embeddings",),
+            remedy="Set tie_word_embeddings to false.",
         )
     if left:
         problem = f"{len(left)} tensors do not belong to a {family.model_type} model, e.g. {min(left)!r}"
@@ -111,7 +113,7 @@ def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 
     """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
     If the model lacks biases that GPT-2 requires, they are written as zeros. Llama has no setting for the dropout rate,
-    so the rate is not exported. A trained model computes the same without it.
+    so the rate is not exported. The rate does not affect the results of a trained model in evaluation.
 
     Args:
         config: the config of the model.
@@ -233,7 +235,7 @@ def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, 
     folder = Path(path)
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
-            raise UserError("a model already exists here", file=folder / name, remedy="Name another folder.")
+            raise UserError("a model already exists here", file=folder / name, remedy="Use another folder.")
     theirs, tensors = to_huggingface(config, model, seq_len=seq_len)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
@@ -244,7 +246,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError("no such file", file=file, remedy=f"Name a folder with {CONFIG} and {WEIGHTS}.") from None
+        raise UserError("no such file", file=file, remedy=f"Use a folder with {CONFIG} and {WEIGHTS}.") from None
     except json.JSONDecodeError as error:
         raise UserError(f"not JSON: {error.msg}", file=file, line=error.lineno) from None
 

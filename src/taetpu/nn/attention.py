@@ -24,7 +24,7 @@ HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 @register("mixer", "none")
 class NoMixer(Component):
-    """The block mixes nothing between positions: neither the branch nor its norm exists."""
+    """No mixing between positions. Neither the mixer branch nor the norm of the branch exists."""
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> None:
         """Return None, because there is no module."""
@@ -39,29 +39,29 @@ def _keep_heads(config: "AttentionConfig", dropped: tuple[int, ...]) -> np.ndarr
 
 @register("mixer", "attention")
 class AttentionConfig(Component):
-    """Scaled dot-product attention. Vaswani et al. 2017; fewer key-value heads: Ainslie et al. 2023 (GQA).
+    """Scaled dot-product attention. Vaswani et al. 2017; Ainslie et al. 2023 (GQA, fewer key-value heads).
 
     `head_dim` defaults to dim / num_heads and `scale` to head_dim^-0.5. Query head i reads key-value head
-    floor(i * num_kv_heads / num_heads). `drop_heads` zeroes those heads' output before the output projection, in
-    training and evaluation.
+    floor(i * num_kv_heads / num_heads). The output of the heads in `drop_heads` is zeroed before the output projection,
+    in training and evaluation.
     """
 
     num_heads: HeadCount = 4
-    """Query heads."""
+    """Number of query heads."""
     num_kv_heads: HeadCount | None = None
-    """Key-value heads; `none`: as many as query heads. Must divide `num_heads`."""
+    """Number of key-value heads, a divisor of `num_heads`; `none`: `num_heads`."""
     head_dim: Size | None = None
     """Width of a head; `none`: dim / num_heads."""
     scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
-    """Factor of the scores; `none`: head_dim^-0.5."""
+    """Factor by which scores are multiplied; `none`: head_dim^-0.5."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
-    """The change of the scores before the softmax."""
+    """Change of the scores before the softmax."""
     bias: bool | None = None
     """Whether projections have biases; `none`: as `model.bias`."""
     causal: bool = True
-    """Whether a position sees only earlier ones and itself; must fit the task."""
+    """Whether a position attends only to itself and to earlier positions; the task determines the allowed value."""
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
-    """Numbers of heads whose output is zeroed, in training and evaluation."""
+    """Heads, counted from 0, whose output is zeroed in training and evaluation."""
 
     @field_validator("drop_heads")
     @classmethod
@@ -88,14 +88,14 @@ class AttentionConfig(Component):
             raise UserError(
                 f"dim={dims.dim} is not divisible by num_heads={self.num_heads}",
                 path=("num_heads",),
-                remedy=f"Use num_heads of {', '.join(map(str, sorted(near)))}, or set head_dim.",
+                remedy=f"Set num_heads to one of {', '.join(map(str, sorted(near)))}, or set head_dim.",
             )
         if self.num_heads % (self.num_kv_heads or 1):
             fits = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
             raise UserError(
                 f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}",
                 path=("num_kv_heads",),
-                remedy=f"Use num_kv_heads of {', '.join(map(str, fits))}.",
+                remedy=f"Set num_kv_heads to one of {', '.join(map(str, fits))}.",
             )
         beyond = [h for h in self.drop_heads if h >= self.num_heads]
         if beyond:
@@ -166,10 +166,10 @@ class Attention(eqx.Module):
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:
-    """Reshape projections to one row of `head_dim` per head and token."""
+    """Return projections with a separate axis for the heads, before the axis for tokens."""
     return x.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
 
 def join_heads(z: Heads) -> Float[Array, "batch seq inner"]:
-    """Concatenate the heads of each token."""
+    """Return the outputs of the heads, concatenated for each token."""
     return z.transpose(0, 2, 1, 3).reshape(z.shape[0], z.shape[2], -1)

@@ -1,4 +1,4 @@
-"""The block: a mixer branch, then a feed-forward branch, each wired to the residual stream."""
+"""The block: a mixer branch, then a feed-forward branch, each connected to the residual stream."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,22 +31,22 @@ def _keep_parts(config: "LayerConfig", dropped: tuple[str, ...]) -> np.ndarray:
 
 
 class LayerConfig(Config):
-    """One layer. `drop` switches off its mixer branch, its ffn branch or the whole layer, in training too."""
+    """One layer. `drop` switches off the mixer branch, the ffn branch or the whole layer, in training too."""
 
     mixer: Annotated[Any, SlotMark("mixer")] = AttentionConfig()
-    """As `model.mixer`, in this layer."""
+    """The same as `model.mixer`, for this layer."""
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
-    """As `model.position`, in this layer."""
+    """The same as `model.position`, for this layer."""
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
-    """As `model.norm`, in this layer."""
+    """The same as `model.norm`, for this layer."""
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
-    """As `model.ffn`, in this layer."""
+    """The same as `model.ffn`, for this layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
-    """As `model.residual`, in this layer."""
+    """The same as `model.residual`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
-    """As `model.after`, in this layer."""
+    """The same as `model.after`, for this layer."""
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
-    """Branches to switch off, in training and evaluation: `mixer`, `ffn` or `layer`."""
+    """Parts to switch off in training and evaluation: `mixer`, `ffn` or `layer` (the whole layer)."""
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if a component cannot be built at these sizes, or if a dropped part does not exist."""
@@ -56,7 +56,7 @@ class LayerConfig(Config):
             except UserError as error:
                 raise error.within(slot) from None
         if self.norm.placement not in WIRINGS:
-            problem = f"norm {self.norm.kind!r} has placement {self.norm.placement!r}"
+            problem = f"norm {self.norm.kind!r} has the unknown placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
         for part in self.drop:
             if part not in DROPPABLE:
@@ -64,10 +64,10 @@ class LayerConfig(Config):
                     f"a layer has no part {part!r} to drop", path=("drop",), remedy=suggest(part, DROPPABLE)
                 )
             if part != "layer" and getattr(self, part).kind == "none":
-                raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy="Remove it from drop.")
+                raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy=f"Remove {part} from drop.")
             if part != "layer" and isinstance(self.residual, NoResidualConfig):
                 raise UserError(
-                    f"dropping the {part} of a layer without a residual connection makes its output zero",
+                    f"dropping the {part} of a layer without a residual connection makes the layer's output zero",
                     path=("drop",),
                     remedy=f"Set {part}: none to remove the branch, or drop: [layer] to skip the whole layer.",
                 )

@@ -106,7 +106,7 @@ def partition_trainable(model: Any) -> tuple[Any, Any]:
 
 
 def combine_trainable(params: Any, rest: Any) -> Any:
-    """Combine the two parts of `partition_trainable`."""
+    """Return the model that `partition_trainable` split into these two parts."""
     return eqx.combine(params, rest, is_leaf=is_fixed)
 
 
@@ -133,7 +133,7 @@ def project(
 
 
 class Identity(eqx.Module):
-    """The identity function of the first argument, which ignores all others."""
+    """A module that returns its first argument and ignores all others."""
 
     def __call__(self, x: Array, *rest: Any) -> Array:
         """Return the first argument."""

@@ -1,4 +1,4 @@
-"""Options for the computation of a model. They can change the last bits of its results, not what is computed."""
+"""Options for the computation of a model, which can change the last bits of results, but not the computed function."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +19,9 @@ class ComputeOptions:
     Attributes:
         unroll: The number of layers per iteration in the loop of a deep stack.
         remat: The activations that are kept for the backward pass, as a key of `nn.stack.REMAT`.
-        attention: The path for built-in attention, as a key of `nn.kernels.PATHS`. It computes the calls that it
-            supports. Components with another path are not changed.
+        attention: The implementation of built-in attention, as a key of `nn.kernels.PATHS`. Calls that it does not
+            support are computed by the plain implementation. Attention components that define their own path are left
+            unchanged.
         loss_chunk: The number of tokens for which logits are computed at once if only the loss is needed. None means
             all tokens.
     """
@@ -37,7 +38,7 @@ class ComputeOptions:
         return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:
-        """Apply the options to a model, or to trees with its structure, such as gradients and moments.
+        """Return a model, or a tree with the structure of a model such as gradients, with the options applied.
 
         Args:
             tree: The model, or a tree that contains models.
@@ -62,9 +63,9 @@ class ComputeOptions:
 
 
 def uses_plain_attention(node: Any) -> bool:
-    """Return whether a node is attention on the built-in plain path, which kernels can replace.
+    """Return whether a node is an `Attention` module with the plain path, which a kernel can replace.
 
-    The exact type is compared, because a subclass of `Plain` may compute something else.
+    The exact type is compared, because a subclass of `Plain` may compute another function.
     """
     return isinstance(node, Attention) and type(node.path) is Plain
 

@@ -19,7 +19,7 @@ Stream = Float[Array, "batch seq dim"]
 
 @register("ffn", "none")
 class NoFFN(Component):
-    """The block has no feed-forward branch: neither it nor its norm exists."""
+    """No feed-forward branch. Neither the branch nor the norm of the branch exists."""
 
     def init(self, dims: Dims, *, key: Key) -> None:
         """Return None, because there is no module."""
@@ -33,7 +33,7 @@ def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> 
         UserError: if the size is 0 or too large. The path of the error is `mult`.
     """
     if mult * dim > MAX_SIZE:
-        problem = f"mult={mult:g} times dim={dim} is an inner size above {MAX_SIZE}"
+        problem = f"mult={mult:g} times dim={dim} gives an inner size above {MAX_SIZE}"
         raise UserError(problem, path=("mult",), remedy=f"Use mult of {MAX_SIZE // dim} or less.")
     size = hidden or round(mult * dim / multiple) * multiple
     if size == 0:
@@ -100,21 +100,21 @@ class MLP(eqx.Module):
 
 @register("ffn", "relu")
 class ReLU(MLPConfig):
-    """Vaswani et al. 2017."""
+    """max(0, x W_up) W_down. Vaswani et al. 2017."""
 
     activation = "relu"
 
 
 @register("ffn", "gelu-tanh")
 class GELUTanh(MLPConfig):
-    """GELU by its tanh approximation, as in GPT-2 and Gemma. Hendrycks and Gimpel 2016."""
+    """GELU with the tanh approximation, as in GPT-2 and Gemma. Hendrycks and Gimpel 2016."""
 
     activation = "gelu-tanh"
 
 
 @register("ffn", "gelu-erf")
 class GELUErf(MLPConfig):
-    """GELU exactly, x * Phi(x), as in BERT and NeoX. Hendrycks and Gimpel 2016."""
+    """Exact GELU, x * Phi(x), as in BERT and NeoX. Hendrycks and Gimpel 2016."""
 
     activation = "gelu-erf"
 
@@ -123,8 +123,8 @@ class GELUErf(MLPConfig):
 class SwiGLUConfig(Component):
     """(silu(x W_gate) * x W_up) W_down. Shazeer 2020.
 
-    The inner size is `mult` times dim rounded to a multiple of 8; the default 8/3 gives the three matrices the
-    parameters of a 4x MLP's two.
+    The inner size is `mult` times dim, rounded to a multiple of 8. With the default of 8/3, the three matrices have as
+    many parameters as the two matrices of an MLP with `mult: 4`.
     """
 
     mult: PositiveFloat = 8 / 3

@@ -15,10 +15,10 @@ from taetpu.nn.common import Dims
 
 @register("init", "gpt2-scaled")
 class GPT2Scaled(Component):
-    """N(0, std); projections that write to the residual stream N(0, std / sqrt(2 * num_layers)).
+    """N(0, std), or N(0, std / sqrt(2 * num_layers)) for projections that write to the residual stream.
 
-    The scaling is that of Radford et al. 2019 (section 2.3): 1 / sqrt(N) for N residual layers, two to a block. The
-    paper gives no std: 0.02 for all other weights, learned positions included, is nanoGPT's.
+    The scaling by 1 / sqrt(N) for N residual layers, two per block, is from Radford et al. 2019 (section 2.3). The
+    paper gives no std. The default of 0.02, also for learned positions, is from nanoGPT.
     """
 
     std: Annotated[NonNegativeFloat, Traced()] = 0.02
@@ -34,13 +34,13 @@ class GPT2Scaled(Component):
 class FanIn(Component):
     """N(0, gain / fan_in) for projections, so that a unit-variance input gives a unit-variance output at gain 1.
 
-    LeCun et al. 1998. A weight with more than two axes requires `in_axes` (see `Dims.weight`). Embedding
-    tables have no fan-in: they are drawn N(0, gain / dim), which gives a tied output projection the variance of any
-    other.
+    LeCun et al. 1998. A weight with more than two axes requires `in_axes` (see `Dims.weight`). Embedding tables, which
+    have no fan-in, are drawn from N(0, gain / dim), so that a tied output projection has the same variance as other
+    projections.
     """
 
     gain: Annotated[NonNegativeFloat, Traced()] = 1.0
-    """Variance times fan-in."""
+    """Product of a weight's variance and its fan-in."""
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         """Draw a weight of the given role and shape."""

@@ -1,11 +1,11 @@
 """Attention paths: implementations that compute the output of each head from queries, keys and values.
 
-`PLAIN` computes every kind of attention with XLA. The others are kernels that never materialise the scores: cuDNN on
-NVIDIA GPUs, and splash attention (Pallas) on TPUs. The plain path computes the calls that a kernel does not
+`PLAIN` computes every kind of attention with XLA. The other paths are kernels that never materialise the scores: cuDNN
+on NVIDIA GPUs, and splash attention (Pallas) on TPUs. The plain path computes the calls that a kernel does not
 support (see `Kernel.refusal`).
 
 All paths return the same values up to rounding. Kernels need a scale at compile time, but the model's scale is traced,
-so the queries are multiplied by it.
+so the queries are multiplied by the scale before a kernel is called.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ KVHeads = Float[Array, "batch kv_head seq head_dim"]
 Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # activations that only the plain path materialises
-LANES = 128  # lanes of a TPU's vector unit; splash attention requires a multiple of it as the number of keys
+LANES = 128  # lanes of a TPU's vector unit; in splash attention, the number of keys must be a multiple of this number
 MAX_HEAD_DIM = 128  # with blocks of 512 and a head_dim of 1024, splash attention exceeds a v5e's vector memory
 CHECKPOINT_NAME = "attention"  # the name by which `jax.checkpoint` policies recognise a kernel's output
 
@@ -87,8 +87,8 @@ class Plain(eqx.Module):
     def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
         """Return softmax(scores) v, normalised after the product unless the pattern is observed.
 
-        Normalising after the product is cheaper: the product is smaller than the pattern, and no gradient has to be
-        summed over the pattern.
+        Normalising after the product is cheaper, because the product is smaller than the pattern and no gradient has to
+        be summed over the pattern.
         """
         pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         total = pattern.sum(-1, keepdims=True)
@@ -104,7 +104,8 @@ PLAIN = Plain()
 class Kernel(eqx.Module):
     """A path that computes supported calls with a kernel, and other calls with the plain path.
 
-    Kernels mask keys by their index in the sequence. The result is the same, because `Context.positions` is ascending.
+    Kernels mask keys by index in the sequence, not by position. Both masks are the same, because `Context.positions` is
+    ascending.
     """
 
     name: ClassVar[str]
@@ -121,15 +122,15 @@ class Kernel(eqx.Module):
         return self.attend(q, k, v, causal=attention.causal)
 
     def refusal(self, call: Call) -> str | None:
-        """Return the reason why the kernel does not support a call, or None if it does."""
+        """Return a reason why the kernel does not support a call, or None if the call is supported."""
         return next(self.refusals(call), None)
 
     def refusals(self, call: Call) -> Iterator[str]:
         """Yield the reasons why the kernel does not support a call."""
         if call.scored:
-            yield "its scores are changed before the softmax, by numbers that are not constants of the program"
+            yield "the scores are changed before the softmax, by numbers that are not constants of the program"
         if call.drawn:
-            yield "dropout on its pattern is drawn in training"
+            yield "dropout is applied to the attention pattern"
         if call.observed:
             yield f"{' or '.join(SITES)} is read or edited"
 
@@ -149,9 +150,9 @@ class CuDNN(Kernel):
         """Yield the reasons why the kernel does not support a call."""
         yield from super().refusals(call)
         if call.dtype != jnp.bfloat16:
-            yield f"cuDNN computes it in bfloat16, not {call.dtype}"
+            yield f"cuDNN supports only bfloat16, not {call.dtype}"
         if call.head_dim % 8 or call.head_dim > 128:
-            yield f"cuDNN takes a head_dim that is a multiple of 8 and at most 128, not {call.head_dim}"
+            yield f"cuDNN supports a head_dim that is a multiple of 8 and at most 128, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
@@ -179,9 +180,9 @@ class Splash(Kernel):
         """Yield the reasons why the kernel does not support a call."""
         yield from super().refusals(call)
         if call.seq % LANES:
-            yield f"splash attention takes sequences of a multiple of {LANES} tokens, not {call.seq}"
+            yield f"splash attention supports sequences of a multiple of {LANES} tokens, not {call.seq}"
         if call.head_dim > MAX_HEAD_DIM:
-            yield f"splash attention is taken for a head_dim of at most {MAX_HEAD_DIM}, not {call.head_dim}"
+            yield f"splash attention is used for a head_dim of at most {MAX_HEAD_DIM}, not {call.head_dim}"
 
     def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
@@ -203,7 +204,7 @@ class Splash(Kernel):
 
 
 class MemoryStandIn(Kernel):
-    """A placeholder for a kernel in memory estimates on any machine. It supports the same calls and returns zeros."""
+    """A placeholder that returns zeros for the calls that a kernel supports, for memory estimates on any machine."""
 
     kernel: Kernel
 

@@ -50,7 +50,7 @@ class ModelConfig(Config):
     ffn: Annotated[Any, SlotMark("ffn")] = SwiGLUConfig()
     """The feed-forward branch of each layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
-    """How the output of a branch joins the residual stream."""
+    """The connection of a branch's output to the residual stream."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The change of each block's output."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
@@ -281,7 +281,7 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
-    """Multiply layer i of a model, or a tree like its parameters, by `factors[i]`. Factors 0 and False give zeros."""
+    """Return a model, or a tree like its parameters, with layer i multiplied by `factors[i]`, zeros for 0 and False."""
 
     def scaled(stack: Stack) -> Stack:
         own = jnp.asarray(factors)[stack.start : stack.start + stack.size]

@@ -19,10 +19,10 @@ from taetpu.nn.common import Dims, Identity, flatten_rows
 
 
 class NormConfig(Component):
-    """Base of every norm but `none`: `pre` is x + f(N(x)), `post` is N(x + f(x)) without a norm before the output."""
+    """Base of every norm but `none`: x + f(N(x)) for `pre`, and N(x + f(x)) without a final norm for `post`."""
 
     placement: Literal["pre", "post"] = "pre"
-    """Before each branch (`pre`), or after its output is added (`post`)."""
+    """Place of the norm: before each branch (`pre`), or after the branch's output is added (`post`)."""
 
 
 @register("norm", "layer")
@@ -30,7 +30,7 @@ class LayerNormConfig(NormConfig):
     """(x - mean) / sqrt(variance + eps) * weight + bias. Ba et al. 2016; eps as in torch.nn.LayerNorm."""
 
     eps: PositiveFloat = 1e-5
-    """Added to the variance."""
+    """Number added to the variance."""
     bias: bool | None = None
     """Whether a bias is added; `none`: as `model.bias`."""
 
@@ -59,7 +59,7 @@ class RMSNormConfig(NormConfig):
     """x / sqrt(mean(x^2) + eps) * weight. Zhang and Sennrich 2019; eps as in Llama."""
 
     eps: PositiveFloat = 1e-6
-    """Added to the mean square."""
+    """Number added to the mean square."""
 
     def init(self, dims: Dims, *, key: Key) -> "RMSNorm":
         """Build the module at the given sizes."""
@@ -81,7 +81,7 @@ class RMSNorm(eqx.Module):
 
 @register("norm", "none")
 class NoNorm(Component):
-    """No normalisation, not even before the output; it has no `placement`."""
+    """No normalisation, not even before the output. This kind has no `placement`."""
 
     placement: ClassVar[str] = "pre"
 

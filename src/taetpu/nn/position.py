@@ -22,7 +22,7 @@ KVHeads = Float[Array, "batch kv_head seq head_dim"]
 
 
 class PositionConfig(Component):
-    """Base of position kinds. It acts nowhere; kinds override `at_input` or `in_attention`."""
+    """Base of position kinds, which override `at_input`, `in_attention` or both. The base class changes nothing."""
 
     @classmethod
     def acts_at_input(cls) -> bool:
@@ -47,12 +47,12 @@ class PositionConfig(Component):
             raise UserError(
                 f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
                 path=("position",),
-                remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}",
+                remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}.",
             )
         if not (own.acts_in_attention() or self.acts_in_attention()):
             raise UserError(
-                f"{own.kind!r} changes nothing: {self.kind} positions act on the input embeddings, "
-                f"not in layer {number}",
+                f"{own.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
+                "embeddings",
                 path=("position",),
                 remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
             )
@@ -76,7 +76,7 @@ class Untouched(eqx.Module):
 
 @register("position", "none")
 class NoPosition(PositionConfig):
-    """No positions: only the causal mask depends on order. Haviv et al. 2022 (NoPE)."""
+    """No encoding, so that only the causal mask depends on order. Haviv et al. 2022 (NoPE)."""
 
 
 @register("position", "learned")
@@ -108,8 +108,8 @@ class Learned(eqx.Module):
 class SinusoidalConfig(PositionConfig):
     """sin and cos of position / base^(2i/dim), interleaved, added to sqrt(dim) times the embeddings.
 
-    Vaswani et al. 2017, section 3.5, and section 3.4 for the factor. With embeddings drawn at std 0.02 the table (root
-    mean square 0.7) outweighs them at initialisation up to a dim of about 1250; drawn by fan-in, both have unit scale.
+    Vaswani et al. 2017, section 3.5 (factor: section 3.4). At initialisation, the table (root mean square 0.7)
+    outweighs embeddings with a std of 0.02 up to a dim of about 1250. With init `fan-in`, both have unit scale.
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
@@ -139,7 +139,7 @@ class Sinusoidal(eqx.Module):
 
 @register("position", "rope")
 class RopeConfig(PositionConfig):
-    """Queries and keys rotated by position; the two halves of a head form the pairs, as in Llama. Su et al. 2021."""
+    """Queries and keys rotated by position, in pairs of one element from each half of a head. Su et al. 2021 (RoPE)."""
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0
     """Wavelengths range from 2 pi to 2 pi times this base."""

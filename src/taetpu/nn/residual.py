@@ -13,7 +13,7 @@ Stream = Float[Array, "batch seq dim"]
 
 @register("residual", "standard")
 class StandardConfig(Component):
-    """x + y. He et al. 2016."""
+    """x + y, with the branch's output y. He et al. 2016."""
 
     def init(self, dims: Dims, *, key: Key) -> "Standard":
         """Build the module at the given sizes."""
@@ -30,7 +30,7 @@ class Standard(eqx.Module):
 
 @register("residual", "none")
 class NoResidualConfig(Component):
-    """y alone: no skip connection."""
+    """The branch's output y alone, without a skip connection."""
 
     def init(self, dims: Dims, *, key: Key) -> "NoResidual":
         """Build the module at the given sizes."""

@@ -26,7 +26,7 @@ class NoScores(Component):
 
 @register("scores", "softcap")
 class SoftcapConfig(Component):
-    """cap * tanh(scores / cap): no score exceeds the cap. Gemma Team 2024 (Gemma 2), which takes 50."""
+    """cap * tanh(scores / cap), so that no score exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 50)."""
 
     cap: Annotated[PositiveFloat, Traced()] = 50.0
     """Upper bound of the scores' magnitude."""

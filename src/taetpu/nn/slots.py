@@ -98,7 +98,7 @@ class Part:
     builder: str = "init"
 
     def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
-        """Call the module with the arguments and, if the part takes one, the context."""
+        """Return the result of a call to the module with the arguments and, if `context` is set, the context."""
         return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
 
     def arguments(self, at: Setup) -> tuple[Shape, ...]:
@@ -135,7 +135,7 @@ PARTS: dict[str, dict[str, Part]] = {
 
 
 def acts_at(component: Any, name: str) -> bool:
-    """Return whether the component acts in a part. A position may act in either of two parts, or in none."""
+    """Return whether the component acts in a part. A position may act in one of its two parts, in both, or in none."""
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
@@ -163,7 +163,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
             problem = (
                 f"{said} returns a module that holds {describe_value(leaf)}{' in ' if name else ''}{name}, not an array"
             )
-            raise UserError(problem, remedy="Use Fixed(...) for a number, eqx.field(static=True) for other values.")
+            raise UserError(problem, remedy="Use Fixed(...) for a number, and eqx.field(static=True) for other values.")
     for where, array in jax.tree.leaves_with_path(partition_trainable(module)[0]):
         if jnp.result_type(array) != jnp.float32:
             name = jax.tree_util.keystr(where, simple=True, separator=".")
@@ -172,7 +172,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
 
 
 def describe_value(value: Any) -> str:
-    """Return `(2, 8, 16) float32` for an array, a list of these for several arrays, or another value or its type."""
+    """Return a text such as `(2, 8, 16) float32` for an array, and the value or its type for other values."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {', '.join(map(describe_value, value)) or 'nothing'}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

@@ -32,8 +32,8 @@ def keep_activations(layer: Callable[..., Any], prevent_cse: bool) -> Callable[.
     return layer
 
 
-# The activations of a layer that are kept for the backward pass, which recomputes the others. `dots` keeps the results
-# of projections and attention kernels. `full` keeps only the layer's input.
+# The activations of a layer that are kept for the backward pass. The other activations are recomputed. `dots` keeps the
+# results of projections and attention kernels. `full` keeps only the layer's input.
 REMAT: dict[str, Callable[..., Any]] = {
     "none": keep_activations,
     "dots": partial(
@@ -83,7 +83,7 @@ class Stack(eqx.Module):
         return x
 
     def constrain(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
-        """Constrain the residual stream to the sharding of this stack, if it has one."""
+        """Return the residual stream, constrained to the sharding of this stack if the stack has one."""
         return x if self.sharding is None else jax.lax.with_sharding_constraint(x, self.sharding)
 
     @property
@@ -108,7 +108,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         dims: The sizes of the model.
         key: The key of the layers.
         apart: Whether to build one stack per layer. The parameters are the same, but the program that computes a
-            layer's parameters does not depend on its neighbours.
+            layer's parameters does not depend on the neighbouring layers.
     """
     known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are the same object
     parts = [known[id(layer)] for layer in layers]

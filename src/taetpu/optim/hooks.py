@@ -27,7 +27,7 @@ class Moment:
     Attributes:
         step: The number of the update, from 0.
         steps: The number of updates in the run.
-        key: The random key for this hook in this step. It is independent of the keys for other hooks and runs.
+        key: The random key for this hook in this step, independent of the keys for other hooks and runs.
     """
 
     step: Int[Array, ""]
@@ -59,7 +59,8 @@ class Hook(Component):
     @model_validator(mode="after")
     def _acts(self) -> "Hook":
         if not any(overrides_method(self, method) for method in METHODS):
-            raise UserError(f"hook {self.kind!r} acts nowhere", remedy=f"Define one of {', '.join(METHODS)}.")
+            problem = f"hook {self.kind!r} overrides no method"
+            raise UserError(problem, remedy=f"Define at least one of {', '.join(METHODS)}.")
         return self
 
 
@@ -96,7 +97,7 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
             code = getattr(type(hook), method).__code__
             what = "a number" if method == "loss" else f"the given {method}, with the same structure and shapes"
             check_form(
-                f"hook {name!r} gives {method}", value, new, f"Return {what}.",
+                f"hook {name!r} returns {method}", value, new, f"Return {what}.",
                 path=("train", "hooks", name), file=code.co_filename, line=code.co_firstlineno,
             )  # fmt: skip
             value = new

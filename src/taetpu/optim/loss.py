@@ -26,7 +26,7 @@ def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[
     """Return the weighted values of each position that `sum_losses` sums.
 
     A prediction is correct if no logit exceeds the target's. If n logits are tied for the maximum, each scores 1 / n,
-    so that equal logits score 1 / vocab. The loss needs the maximum anyway, whereas an argmax is expensive on a CPU.
+    so that equal logits score 1 / vocab. This needs no argmax, which is expensive on a CPU.
     """
     top = jax.lax.stop_gradient(logits.max(-1))
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -42,8 +42,8 @@ def predict(
 ) -> tuple[Logits | None, dict[str, Weights]]:
     """Return a model's logits and their `position_losses`.
 
-    If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and None is returned
-    instead of them. `whole`, and captures that read or edit the site `logits`, disable chunking.
+    If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and the first result is
+    None. `whole`, and captures that read or edit the site `logits`, disable chunking.
     """
     observed = is_requested("logits")
     if model.loss_chunk is None or whole or observed or model.loss_chunk >= batch.tokens.size:

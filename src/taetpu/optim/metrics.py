@@ -67,20 +67,20 @@ class Metric(Component):
     """Base of all metrics. `every` is the number of steps between measurements."""
 
     every: PositiveInt = 50
-    """Steps between measurements."""
+    """Number of steps between measurements."""
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""
         return ()
 
     def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
-        """Return one value, or several values by name. This must be pure, because it is traced once, then compiled."""
+        """Return one value, or several by name. The method must be pure, because it is traced once, then compiled."""
         return {}
 
     @model_validator(mode="after")
     def _measures(self) -> "Metric":
         if type(self).measure is Metric.measure:
-            raise UserError(f"metric {self.kind!r} measures nothing", remedy="Define its method measure.")
+            raise UserError(f"metric {self.kind!r} measures nothing", remedy="Define the method measure.")
         return self
 
 
@@ -140,7 +140,7 @@ class UpdateNorm(Metric):
 
 @register("metric", "effective-lr")
 class EffectiveLR(Metric):
-    """Norm of the update divided by norm of the weights, by group: the angular change. Kosson et al. 2024."""
+    """Norm of the update divided by norm of the weights (the angular change), by group. Kosson et al. 2024."""
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
         """Return the metric's values by name."""
@@ -153,7 +153,7 @@ class EffectiveLR(Metric):
 
 @register("metric", "attention-entropy")
 class AttentionEntropy(Metric):
-    """Entropy of attention in nats, mean over batch, heads and queries, by layer. Zhai et al. 2023."""
+    """Entropy of attention in nats, averaged over batch, heads and queries, by layer. Zhai et al. 2023."""
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""
@@ -170,7 +170,7 @@ class AttentionEntropy(Metric):
 
 @register("metric", "attention-logit-max")
 class AttentionLogitMax(Metric):
-    """The largest attention score that the mask lets through, by layer. Dehghani et al. 2023."""
+    """The largest attention score that is not masked, by layer. Dehghani et al. 2023."""
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""
@@ -185,7 +185,7 @@ class AttentionLogitMax(Metric):
 class Activation(Metric):
     """Statistics of the activations at a site: mean, root mean square, largest magnitude and share of zeros."""
 
-    site: Annotated[str, Field(description="a site, e.g. residual")]
+    site: Annotated[str, Field(description="name of a site, e.g. residual")]
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""

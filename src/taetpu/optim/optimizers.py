@@ -17,22 +17,22 @@ Beta = Annotated[float, Field(ge=0, lt=1), Traced()]
 
 @register("optimizer", "adamw")
 class AdamW(Component):
-    """Adam with decoupled weight decay on matrices: neither biases nor norms decay. Loshchilov and Hutter 2019.
+    """Adam with decoupled weight decay on matrices, but not on biases and norms. Loshchilov and Hutter 2019.
 
-    The decay of a step is lr * weight_decay * parameter. The default 0.1 is what language models use; optax has 1e-4
-    and torch 1e-2.
+    The decay of a step is lr * weight_decay * parameter. The default of 0.1 is common for language models; the default
+    is 1e-4 in optax and 1e-2 in torch.
     """
 
     lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
     b1: Beta = 0.9
-    """Decay of the mean of gradients."""
+    """Decay rate of the mean of gradients."""
     b2: Beta = 0.99
-    """Decay of the mean of squared gradients."""
+    """Decay rate of the mean of squared gradients."""
     eps: Annotated[PositiveFloat, Traced()] = 1e-8
-    """Added to the root of the mean square."""
+    """Number added to the root of the mean square."""
     weight_decay: Annotated[NonNegativeFloat, Traced()] = 0.1
-    """Share of each matrix removed a step, times the learning rate."""
+    """Share of each matrix that a step removes, before multiplication by the learning rate."""
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""

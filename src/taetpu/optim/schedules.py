@@ -21,7 +21,7 @@ class ScheduleConfig(Component):
     """Base of schedules: linear warm-up over `warmup` steps, then `after`."""
 
     warmup: Annotated[NonNegativeInt, Traced()] = 0
-    """Steps of linear warm-up from 0 to the peak."""
+    """Number of steps of linear warm-up from 0 to the peak."""
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
         """Return the learning rate for update number `step`, from 0, out of `steps` updates."""
@@ -37,7 +37,7 @@ class ScheduleConfig(Component):
 
 @register("schedule", "constant")
 class Constant(ScheduleConfig):
-    """The peak after warm-up."""
+    """A constant learning rate, the peak, after warm-up."""
 
 
 @register("schedule", "cosine")

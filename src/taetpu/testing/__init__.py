@@ -14,8 +14,8 @@ __all__ = ["ComponentError", "Report", "check_component"]
 def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | None = None, **settings: Any) -> Report:
     """Check a component in tiny models against the requirements of its slot.
 
-    The checks depend on the slot. They cover shapes and dtypes (in float32 and bfloat16), random numbers that depend
-    only on the key, agreement of compiled and eager execution, causality, gradients, and agreement of packed and single
+    Depending on the slot, the checks cover shapes and dtypes (in float32 and bfloat16), random numbers that depend only
+    on the key, agreement of compiled and eager execution, causality, gradients, and agreement of packed and single
     runs. See docs/plugins.md.
 
     Args:

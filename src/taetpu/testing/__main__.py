@@ -15,7 +15,7 @@ Sets = Annotated[
 def check_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A plug-in file.")], sets: Sets = None
 ) -> None:
-    """Check every kind that a plug-in registers. Exits with 1 if a check fails, with 2 if the input is invalid.
+    """Check every kind that a plug-in registers. Exits with 1 if a check fails, and with 2 if the input is invalid.
 
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """

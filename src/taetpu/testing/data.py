@@ -70,11 +70,11 @@ def check_rows(component: Any, source: Any) -> str:
         raise CheckFailed(f"rows of 5 steps are {describe_array(whole)}, expected (5, {BATCH}) int32", at=at)
     parts = np.concatenate([source.rows(3, 0, 2, BATCH), source.rows(3, 2, 3, BATCH)])
     if not np.array_equal(whole, parts):
-        remedy = "Compute rows from seed and step number: a resumed run requests the remaining steps only."
+        remedy = "Compute rows from seed and step number, because a resumed run requests only the remaining steps."
         raise CheckFailed("steps 2 to 4 read different windows when requested alone", at=at, remedy=remedy)
     if source.num_windows is not None and (whole.min() < 0 or whole.max() >= source.num_windows):
         raise CheckFailed(f"rows range from {whole.min()} to {whole.max()} for {source.num_windows} windows", at=at)
-    return "rows depend on seed and step alone"
+    return "rows depend only on seed and step"
 
 
 def check_batch(component: Any, source: Any) -> str:
@@ -92,11 +92,11 @@ def check_batch(component: Any, source: Any) -> str:
         _check_values(one, source, at)
     again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
     if not identical(batches[0], again):
-        raise CheckFailed("two batches of the same rows and key differ", at=at, remedy="Draw from `key` alone.")
+        raise CheckFailed("two batches with the same rows and key differ", at=at, remedy="Draw only from `key`.")
     packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
     if not identical(packed, stack_trees(*batches)):
         raise CheckFailed("two packed runs read different batches than the same runs alone", at=at)
-    return "shapes, dtypes; batches depend on rows and key alone"
+    return "shapes and dtypes are valid, and batches depend only on rows and key"
 
 
 def _check_values(one: Any, source: Any, at: Any) -> None:
@@ -161,7 +161,7 @@ def check_train(component: Any, trained: list[Any]) -> str:
     """Check that training twice gives the same tokenizer; append both tokenizers to `trained`."""
     trained += [component.train(TEXT) for _ in range(2)]
     if trained[0].to_json() != trained[1].to_json():
-        raise CheckFailed("training twice on one text gives different tokenizers", at=(component, "train"))
+        raise CheckFailed("training twice on the same text gives different tokenizers", at=(component, "train"))
     return f"{trained[0].vocab_size} tokens from {len(TEXT)} characters"
 
 
@@ -192,7 +192,7 @@ def check_reload(tokenizer: Any) -> str:
         raise CheckFailed("the tokenizer read from tokenizer.json encodes differently", at=(tokenizer, "to_json"))
     if opened.decode(tokenizer.encode(TEXT)) != tokenizer.decode(tokenizer.encode(TEXT)):
         raise CheckFailed("the tokenizer read from tokenizer.json decodes differently", at=(tokenizer, "to_json"))
-    return "tokenizer.json restores it"
+    return "tokenizer.json restores the tokenizer"
 
 
 def check_escape_bits(tokenizer: Any) -> str:

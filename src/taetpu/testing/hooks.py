@@ -72,15 +72,15 @@ def check_form(component: Any, method: str, call: Any, numbers: Numbers, given: 
     expected, seen = array_specs(given[0]), array_specs(jax.eval_shape(call, numbers, *given))
     if seen != expected or jax.tree.structure(jax.eval_shape(call, numbers, *given)) != jax.tree.structure(given[0]):
         raise CheckFailed(f"{describe_change(f'the result of {method}', expected, seen)}", at=(component, method))
-    return "shapes and dtypes of the argument"
+    return "the result has the shapes and dtypes of the argument"
 
 
 def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], found: list) -> str:
-    """Check that two compiled calls with one key give identical, finite results with tokens in the vocabulary."""
+    """Check that two compiled calls with one key give identical and finite results, with tokens in the vocabulary."""
     first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # `partial` bypasses jit's cache
     if not identical(first, again):
         remedy = "Draw from now.key, or from named(now.key, 'NAME') for several draws."
-        raise CheckFailed(f"two calls of {method} with one key differ", at=(component, method), remedy=remedy)
+        raise CheckFailed(f"two calls of {method} with the same key differ", at=(component, method), remedy=remedy)
     if not all_finite(first):
         raise CheckFailed(f"{method} returns non-finite numbers", at=(component, method))
     if method == "batch":
@@ -91,7 +91,7 @@ def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, give
         if first.weights.min() < 0:
             raise CheckFailed("weights are negative", at=(component, method))
     found.append(first)
-    return "one key gives the same bits"
+    return "calls with the same key give the same bits"
 
 
 def check_packs(component: Any, method: str, call: Any, numbers: Numbers, given: Any, first: Any) -> str:

@@ -64,7 +64,7 @@ def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
     except UserError as error:  # an unknown site, or a value that is not a scalar
         raise CheckFailed(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
     if not found:
-        raise CheckFailed("it returns no values", at=(component, "measure"))
+        raise CheckFailed("measure returns no values", at=(component, "measure"))
     names = sorted(found)
     return f"{len(names)} values: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 

@@ -16,7 +16,7 @@ from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, all_finite, build_
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
 OWN = {"scores": ".mixer.scores.", "position": "position.", "norm": "norm.", "embedding": "embedding.", "init": ""}
-"""A substring that occurs in the names of a component's own parameters, by slot. By default, it is `.SLOT.`."""
+"""A substring that occurs in the names of a component's own parameters, by slot; `.SLOT.` for other slots."""
 
 
 def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def check_model(checks: Checks) -> None:
     if getattr(component, "causal", True):
         checks.run("causality", check_causality, component, built[0])
     else:
-        checks.note("causality", "causal is false: positions may depend on later tokens")
+        checks.note("causality", "causal is false, so positions may depend on later tokens")
     checks.run("sequences", check_sequences, component, built[0])
     checks.run("gradients", check_gradients, component, built[0])
     checks.run("packs", check_packs, component, built[0])
@@ -88,14 +88,15 @@ def check_finite(component: Any, built: list[TinyProgram]) -> str:
     built.append(program := TinyProgram(component))
     for mode, when in MODES.items():
         if not all_finite(program.first[mode]):
-            raise CheckFailed(f"a tiny model with it returns non-finite numbers {when}", at=(component, "init"))
+            problem = f"a tiny model with the component returns non-finite numbers {when}"
+            raise CheckFailed(problem, at=(component, "init"))
     wrong = [name for name, array in named_parameters(program.first["gradients"]).items() if not all_finite(array)]
     if wrong:
         raise CheckFailed(
             f"the gradient of {', '.join(wrong[:3])} is not finite",
             at=(component, "init"),
-            remedy="Look for sqrt, log, a norm or a division at 0. Apply jnp.where to their input: applied to their "
-            "result, it leaves the gradient NaN.",
+            remedy="Look for sqrt, log, a norm or a division at 0. Apply jnp.where to the input of the function, "
+            "because jnp.where on the result leaves the gradient NaN.",
         )
     return "outputs and gradients are finite"
 
@@ -139,20 +140,21 @@ def check_gradients(component: Any, program: TinyProgram) -> str:
     found = {name: np.asarray(array) for name, array in named_parameters(program.first["gradients"]).items()}
     own = [name for name in found if OWN.get(component.slot, f".{component.slot}.") in name]
     dead = [name for name, gradient in found.items() if not gradient.any()]
-    # Report other parameters first: a blocked gradient also zeroes the component's own parameters in earlier layers.
+    # Report other parameters first, because a blocked gradient also zeroes the gradients of the component's own
+    # parameters in earlier layers.
     if others := [name for name in dead if name not in own]:
         raise CheckFailed(
-            f"the gradient of {', '.join(others[:3])} is zero everywhere: the component blocks it",
+            f"the gradient of {', '.join(others[:3])} is zero everywhere, because the component blocks it",
             at=(component, "init"),
             remedy="Look for stop_gradient, round, argmax, comparisons, or an unused input.",
         )
     if dead:
         raise CheckFailed(
-            f"the gradient of {', '.join(dead)} is zero everywhere: the loss does not depend on it",
+            f"the gradient of {', '.join(dead)} is zero everywhere, because the loss does not depend on it",
             at=(component, "init"),
-            remedy="Use it in __call__, remove it, or wrap it in Fixed if it is not trained.",
+            remedy="Use the parameter in __call__, remove it, or wrap it in Fixed if it is not trained.",
         )
-    return f"all {len(own)} of its parameters have one" if own else "they pass through it"
+    return f"all {len(own)} of the component's parameters have one" if own else "they pass through the component"
 
 
 def check_packs(component: Any, program: TinyProgram) -> str:
@@ -179,6 +181,6 @@ def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init
             f"two packed runs differ from the same runs alone by up to {apart:.2g} of the largest value, "
             f"expected below {TOLERANCE:g}",
             at=(component, method),
-            remedy="Look for values shared between runs: numpy, globals, shapes read before vmap.",
+            remedy="Look for values shared between runs: numpy, globals, and shapes read before vmap.",
         )
     return f"packed and single runs agree to {apart:.0e}"

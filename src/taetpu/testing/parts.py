@@ -1,4 +1,7 @@
-"""Checks for a component outside a model: initial parameters, inputs and results, compiled calls."""
+"""Checks that call a component directly, without a model around it.
+
+They cover its initial parameters, its inputs and results, and its calls under jit.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -70,20 +73,20 @@ def check_start(component: Any, part: Part) -> str:
     first, again, other = (partition_trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
     at, keyed = (component, "init"), "Draw with the `key` of init: dims.weight(named(key, 'NAME'), ...)."
     if not identical(first, again):
-        raise CheckFailed("two models of one seed start from different parameters", at=at, remedy=keyed)
+        raise CheckFailed("two models with the same seed start from different parameters", at=at, remedy=keyed)
     found = leaves_by_path(first)
     for name, array in found.items():
         if array.dtype != jnp.float32:
             raise CheckFailed(f"parameter {name!r} starts as {array.dtype}, expected float32", at=at)
     if wrong := [name for name, array in found.items() if not all_finite(array)]:
-        raise CheckFailed(f"parameter {wrong[0]!r} starts with non-finite numbers", at=at)
+        raise CheckFailed(f"parameter {wrong[0]!r} has non-finite initial values", at=at)
     others = leaves_by_path(other)
     alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and identical(array, others[name])]
     for name in alike:
         if _drawn(lambda key: partition_trainable(part.build(component, setup(), key))[0], list(found).index(name)):
             problem = f"parameter {name!r} is random, but is identical for every seed and layer"
             raise CheckFailed(problem, at=at, remedy=keyed)
-    return f"{len(found)} parameters, drawn from the key alone" if found else "no parameters"
+    return f"{len(found)} parameters, drawn only from the key" if found else "no parameters"
 
 
 def _drawn(build: Callable[..., Any], index: int) -> bool:
@@ -101,7 +104,7 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
         raise CheckFailed(error.problem, at=(component, part.builder), remedy=error.remedy or "") from None
     built_modules.append(module)
     if module is None:
-        return f"it builds None: a block with it has no {component.slot}"
+        return f"the component builds None, so a block with it has no {component.slot}"
     for dtype in (jnp.float32, jnp.bfloat16):
         for batch, seq in SIZES:
             at = setup(batch, seq, dtype)
@@ -111,13 +114,13 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
                 if not matches(seen, expected):
                     arguments = ", ".join(f"{n} {describe_value(g)}" for n, g in zip(part.given, given, strict=True))
                     mode = "in evaluation" if key is None else "in training"
-                    result = f"it returns {describe_value(seen)} {mode}, expected {describe_value(expected)}"
+                    result = f"the result {mode} is {describe_value(seen)}, expected {describe_value(expected)}"
                     raise CheckFailed(
                         f"for {arguments} {result}",
                         at=(module, part.method),
                         remedy=suggest_cast(seen, expected),
                     )
-    return "float32 and bfloat16, several batches and lengths"
+    return "correct in float32 and bfloat16, for several batch sizes and lengths"
 
 
 def check_jit(module: Any, part: Part) -> str:
@@ -153,12 +156,12 @@ def check_draws(component: Any) -> str:
     for role, shape in ROLES.items():
         first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))
         if describe_array(first) != describe_array(jax.ShapeDtypeStruct(shape, jnp.float32)):
-            raise CheckFailed(f"for shape {shape} and role {role} it returns {describe_array(first)}", at=at)
+            raise CheckFailed(f"draw returns {describe_array(first)} for shape {shape} and role {role}", at=at)
         if not all_finite(first):
             raise CheckFailed(f"a weight of role {role} has non-finite numbers", at=at)
-        keyed = "Draw with jax.random and `key` alone."
+        keyed = "Draw only with jax.random and `key`."
         if not identical(first, again):
             raise CheckFailed(f"two draws of role {role} from one key differ", at=at, remedy=keyed)
         if np.ptp(np.asarray(first)) > 0 and identical(first, other):
             raise CheckFailed(f"a weight of role {role} is identical for two keys", at=at, remedy=keyed)
-    return f"roles {', '.join(ROLES)}: shapes, drawn from the key alone"
+    return f"shapes are correct for the roles {', '.join(ROLES)}, and weights depend only on the key"

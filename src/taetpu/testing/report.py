@@ -27,7 +27,7 @@ class CheckFailed(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. `outcome` is `passed`, `failed`, `note` (valid, but worth knowing) or `not checked`."""
+    """The result of one check. `outcome` is `passed`, `failed`, `note` (valid, but notable) or `not checked`."""
 
     check: str
     outcome: str
@@ -73,7 +73,7 @@ class ComponentError(AssertionError):
 
 
 class Checks:
-    """Runs checks one by one, and reports all failures instead of only the first.
+    """A runner of checks that reports all failures, not only the first.
 
     Args:
         component: The component to check. Exceptions are located in the file that defines the component's class.
@@ -89,7 +89,7 @@ class Checks:
 
         Args:
             name: The name of the check.
-            check: The function that checks. It returns a summary, or raises an exception if the check fails.
+            check: The function to call. It returns a summary, or raises an exception if the check fails.
             args: The arguments of the function.
         """
         try:
@@ -122,7 +122,7 @@ class Checks:
 
 
 def _place(owner: Any, method: str) -> str:
-    """Return `file:line in method`; empty if the source is not available."""
+    """Return `file:line in method`, or an empty text if the source is not available."""
     owner = owner if isinstance(owner, type) else type(owner)
     target = inspect.unwrap(getattr(owner, method, owner))
     try:

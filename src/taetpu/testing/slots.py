@@ -34,7 +34,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "metric": check_metric,
     "task": check_task,
     "tokenizer": check_tokenizer,
-    "tracker": lambda checks: checks.note("runs", "not run: a tracker may write to a server"),
+    "tracker": lambda checks: checks.note("runs", "not run, because a tracker may write to a server"),
 }
 
 

@@ -20,7 +20,7 @@ from taetpu.nn.lm import LM, ModelConfig
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
 TOLERANCE = 1e-4  # relative to the largest value; rounding differences between programs are about 1e-6
 
-# The kinds in all slots pass gradients to every parameter.
+# These kinds pass gradients to every parameter.
 HOST = {
     "dim": DIM,
     "num_layers": LAYERS,
@@ -56,7 +56,7 @@ def random_like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:
 
 
 def build_host(component: Component | None = None) -> Callable[[int], LM]:
-    """Return a function that builds, for a seed, the tiny model that contains a component in the component's slot.
+    """Return a function that takes a seed and builds a tiny model, with the given component (if any) in its slot.
 
     Raises:
         UserError: If the component cannot be built at these sizes.

@@ -76,7 +76,7 @@ def check_updates(component: Any, rule: UpdateRule) -> str:
         raise CheckFailed(describe_change("updates", array_specs(rule.params), array_specs(found)), at=at)
     if jax.tree.structure(after) != jax.tree.structure(before) or array_specs(after) != array_specs(before):
         raise CheckFailed(describe_change("the state after a step", array_specs(before), array_specs(after)), at=at)
-    return "shaped like the parameters; the state keeps its shapes"
+    return "updates have the shapes of the parameters, and the shapes of the state do not change"
 
 
 def describe_change(what: str, expected: dict[str, str], seen: dict[str, str]) -> str:
@@ -93,9 +93,9 @@ def check_descent(component: Any, rule: UpdateRule, found: list[Any]) -> str:
     before, after = float(rule.loss(rule.params)), float(found[0][1])
     if not after < before:
         raise CheckFailed(
-            f"{STEPS} steps on a quadratic change its loss from {before:.4g} to {after:.4g}, expected a decrease",
+            f"{STEPS} steps change a quadratic loss from {before:.4g} to {after:.4g}, expected a decrease",
             at=(component, "transform"),
-            remedy="Return updates to add to the parameters: -lr times the gradient descends.",
+            remedy="Return updates to add to the parameters, such as -lr times the gradient.",
         )
     return f"{STEPS} steps reduce a quadratic loss from {before:.4g} to {after:.4g}"
 
@@ -134,4 +134,4 @@ def check_rates(component: Any) -> str:
         if len(wrong):
             problem = f"the rate of step {wrong[0]} of {steps} is {found[wrong[0]]:.3g} at a peak of 0.1"
             raise CheckFailed(f"{problem}, expected at least 0", at=at)
-    return f"runs of {STEPS} steps and of one: rates of at least 0"
+    return f"rates are at least 0 in runs of {STEPS} steps and of one step"

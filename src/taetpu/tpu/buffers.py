@@ -125,8 +125,9 @@ class _SourceNames:
     def value(self, name: str, shape: str) -> str:
         """Return the innermost taetpu function that causes an operation, such as `attention: Attention.attend`.
 
-        The function is read from the operation's stack frame. If that has none, it is read from the operations that it
-        fuses (the last one first) or copies, if their results have as many elements as `shape`.
+        The function is read from the operation's stack frame. If the stack frame has no such function, it is read from
+        the operations that this operation fuses (the last one first) or copies, if their results have as many elements
+        as `shape`.
         """
         if function := self.function(name):
             return function

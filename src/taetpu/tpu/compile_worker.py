@@ -1,8 +1,8 @@
 """Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
-libtpu contains the compiler. It can be loaded only once per process, and only before jax uses another device. A program
-that it cannot compile may kill the process. Therefore `tpu.compiler` runs this module in a child process, which reads
-requests and prints answers, each as one line of JSON, and exits at the end of its input.
+libtpu, which contains the compiler, can be loaded only once per process, and only before jax uses another device. A
+program that libtpu cannot compile may kill the process. Therefore `tpu.compiler` runs this module in a child process,
+which reads requests and prints answers, each as one line of JSON, and exits at the end of its input.
 """
 
 import json
@@ -93,7 +93,7 @@ def compile_request(request: Json) -> Json:
 
 
 def build(request: Json) -> tuple[Program, Any]:
-    """Build a request's program; return it and the shapes of the arguments to its train step."""
+    """Return a request's program, and the shapes of the arguments to the program's train step."""
     load_plugins([Path(file) for file in request["plugins"]])
     config = load_config(ResolvedConfig, request["config"])
     source = _prepare_task(json.dumps(request["config"]), request["folder"])
@@ -122,8 +122,8 @@ def padded_flops(one: Matmul) -> int:
     """Return the FLOPs of a matmul with its sides padded to the matrix unit.
 
     Depth is padded to 128. Either rows are padded to 8 and columns to 128, or rows to 128 and columns to 8, whichever
-    gives fewer FLOPs. A matmul with a side of 1, such as a depthwise convolution, is not padded: the vector unit may
-    compute it.
+    gives fewer FLOPs. A matmul with a side of 1, such as a depthwise convolution, is not padded, because the vector
+    unit may compute it.
     """
     if min(one.rows, one.columns, one.depth) <= 1:
         return one.operations
@@ -162,11 +162,11 @@ def _largest(dump: Path) -> list[Json]:
 def read_costs(dump: Path) -> Json:
     """Return the cycles, memory traffic and loops of a step from the compiler's dump.
 
-    If the dump has no program text, the result is only a message, `missing`.
+    If the dump has no program text, the result contains only `missing`, a message.
     """
     file = next(dump.glob("*after_codegen.txt"), None)
     if file is None:
-        return {"missing": "the compiler wrote no program text: cycles and memory traffic are unknown"}
+        return {"missing": "the compiler wrote no program text, so cycles and memory traffic are unknown"}
     module = hlo.parse(file.read_text())
     return {
         "cycles": module.step.cycles,
@@ -200,7 +200,7 @@ def parse_out_of_memory(message: str, dump: Path) -> Json:
     `too_large` has the bytes needed, the bytes available, and the largest buffers.
     """
     match = next(filter(None, (re.search(pattern, message) for pattern in OUT_OF_MEMORY)), None)
-    if match is None:  # another memory is full, such as a kernel's vector memory: narrower packs do not help
+    if match is None:  # another memory is full, such as a kernel's vector memory, so narrower packs do not help
         return {}
     needed, unit, available, available_unit = match.groups()
     sizes = {"needed": float(needed) * UNITS[unit], "available": float(available) * UNITS[available_unit]}

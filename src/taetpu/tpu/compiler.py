@@ -116,7 +116,7 @@ def _source_hash() -> str:
 def environment(tpu: Slice) -> dict[str, str]:
     """Return environment variables that let libtpu compile on a machine without a TPU, without log output.
 
-    They include the XLA and libtpu flags that training on a TPU uses.
+    The variables include the XLA and libtpu flags that training on a TPU uses.
     """
     quiet = {f"{name}_MIN_LOG_LEVEL": "3" for name in ("TPU", "TF_CPP")} | {"TPU_STDERR_LOG_LEVEL": "3"}
     return {

@@ -101,12 +101,12 @@ def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
     chip = tpu.generation
     missing = [facts["missing"]] if "missing" in facts else []
     if unknown := _unknown_kernels(facts):
-        missing.append(f"the compiler has no cycle estimate for {unknown}: times have no upper end")
+        missing.append(f"the compiler has no cycle estimate for {unknown}, so times have no upper end")
     elif facts["kernel_flops"]:
         share = f"{SPLASH_SHARE} times their matmuls at the peak rate"
-        missing.append(f"the compiler has no cycle estimate for splash attention's kernels: counted as {share}")
+        missing.append(f"the compiler has no cycle estimate for splash attention's kernels, which count as {share}")
     if chip.clock_hz is None:
-        missing.append(f"the clock of {chip.name} is not published: its cycles cannot be converted to seconds")
+        missing.append(f"the clock of {chip.name} is not published, so cycles cannot be converted to seconds")
     return missing
 
 

@@ -32,7 +32,7 @@ class GroupPlan:
 
     @property
     def first(self) -> RunSpec:
-        """The first run. All runs have its structure."""
+        """The first run, which has the same structure as all other runs."""
         return self.group.runs[0]
 
     @property

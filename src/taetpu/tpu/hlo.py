@@ -51,7 +51,7 @@ class Cost:
     """The cost of executing an operation or a computation once.
 
     Attributes:
-        cycles: number of cycles that the compiler estimates; it gives no estimate for overlapped transfers.
+        cycles: number of cycles that the compiler estimates, excluding overlapped transfers, which have no estimate.
         bytes: number of bytes read from and written to HBM, including the padding of tiles. An array counts in full if
             a fusion reads only a part of it, unless the fusion only slices the array.
     """

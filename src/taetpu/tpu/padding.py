@@ -60,7 +60,7 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
 def describe_padding(sizes: list[Size]) -> list[str]:
     """Return a sentence for each size with a filled share below `MIN_FILLED`, in increasing order of that share."""
     return [
-        f"{one.name} {one.size} is padded to {one.padded}: {one.filled:.0%} of its tiles is used"
+        f"{one.name} {one.size} is padded to {one.padded}, so {one.filled:.0%} of its tiles is used"
         for one in sorted(sizes, key=lambda one: one.filled)
         if one.filled < MIN_FILLED
     ]

@@ -37,7 +37,7 @@ class PreflightRequest:
     plugins: tuple[Path, ...]
 
     def plans(self, tpu: Slice) -> list[GroupPlan]:
-        """Return a plan on a slice for each group of runs with the same structure."""
+        """Return one plan for the given slice per group of runs with the same structure."""
         return [
             plan_group(tpu, members, self.sources.prepare(members.runs[0].config), self.packing)
             for members in group_runs(self.runs)
@@ -136,7 +136,9 @@ def _hazards(plan: GroupPlan, tpu: Slice) -> list[str]:
     if layout.devices < tpu.devices:
         idle = tpu.devices - layout.devices
         sharing = "1 run uses" if runs == 1 else f"{runs} runs share"
-        found.append(f"{idle} of {tpu.devices} devices {'is' if idle == 1 else 'are'} idle: {sharing} this program")
+        found.append(
+            f"{idle} of {tpu.devices} devices {'is' if idle == 1 else 'are'} idle, because {sharing} this program"
+        )
     if spare := plan.packs * layout.width - runs:
         found.append(f"{spare} of {plan.packs * layout.width} slots in packs are padding")
     return found
@@ -147,7 +149,7 @@ def _uncertainties(facts: Facts) -> list[str]:
     if not (endless := facts.get("endless")):
         return []
     loops = f"{endless} loop{'s' if endless > 1 else ''}"
-    return [f"the trip count of {loops} with matmuls is unknown before execution: counted as 1 iteration"]
+    return [f"the trip count of {loops} with matmuls is unknown before execution and is counted as 1"]
 
 
 def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -195,12 +197,13 @@ def _describe_too_large(program: Mapping[str, Any], tpu: str) -> str:
 
 def _recommend(large: Mapping[str, Any], tpu: str) -> str:
     if large["remedy"]:
-        return f"Use {large['remedy']}: it compiles and needs {_gib(large['needs'])}."
-    nothing = f"No setting that was tried makes it fit on {tpu}."
+        return f"Use {large['remedy']}, with which the run needs {_gib(large['needs'])}."
+    nothing = f"No setting that was tried makes the run fit on {tpu}."
     if (larger := large["larger"]) is None:
         return f"{nothing} Use a smaller model or another generation (`taetpu chips`)."
     mesh = f"train.compute.mesh={{data: {larger['data']}, model: {larger['model']}}}"
-    return f"{nothing} Try --tpu {larger['tpu']} --set {shlex.quote(mesh)}: the state fits; it was not compiled."
+    option = f"--tpu {larger['tpu']} --set {shlex.quote(mesh)}"
+    return f"{nothing} Try {option}. The state fits there, but the program was not compiled."
 
 
 def _gib(size: int) -> str:

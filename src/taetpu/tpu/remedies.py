@@ -45,8 +45,8 @@ def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile
 def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
     """Return the smallest larger slice of the same generation on which parameters, moments and gradients fit.
 
-    The result has the name of the slice, `tpu`, and the `data` and `model` axes that divide a run over its devices.
-    Return None if there is no such slice. The program is not compiled.
+    The result has the name of the slice, `tpu`, and the `data` and `model` axes that divide a run over its devices. The
+    result is None if no slice is large enough. The program is not compiled.
     """
     config, source = plan.first.config, plan.source
     memory = int(tpu.generation.program_gib * 2**30)
@@ -62,8 +62,8 @@ def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
 def list_remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[tuple[str, GroupPlan]]:
     """Yield settings that change results only by rounding, and the changed plans, in increasing order of cost.
 
-    The order is: the smallest possible increase in microbatches, which costs little; higher levels of
-    rematerialisation; larger increases in microbatches; division of each run over devices.
+    The order is the smallest possible increase in microbatches, which costs little; higher levels of rematerialisation;
+    larger increases in microbatches; and division of each run over devices.
 
     Args:
         plan: The plan to change.

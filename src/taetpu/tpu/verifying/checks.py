@@ -52,7 +52,7 @@ class Check:
         return "machine" if self.function.startswith("machine.") else "jax"
 
     def run(self) -> Finding:
-        """Run the check; an exception is a failure."""
+        """Run the check and return the result. An exception is a failure."""
         module, _, name = self.function.partition(".")
         try:
             return getattr(import_module(f"taetpu.tpu.verifying.{module}"), name)()
@@ -63,21 +63,21 @@ class Check:
 
 DEVICES = "devices"
 """Name of the check that starts jax. If it fails, the other checks in its process are skipped."""
-_SLOW = "Make sure that nothing else uses the device and run it again; if it is slow twice, use another device."
+_SLOW = "Make sure that nothing else uses the device, and repeat the check. If it is slow twice, use another device."
 
 CHECKS = (
-    Check("versions", "installed versions", "machine.versions", 10, "Install the package that the line names."),
+    Check("versions", "installed versions", "machine.versions", 10, "Install the package that the message names."),
     Check(
         "busy", "processes on the accelerators", "machine.busy", 30,
-        "Wait for those processes, end them if they are yours, or choose another device with `taetpu --device N`.",
+        "Wait for the listed processes, end those that are yours, or choose another device with `taetpu --device N`.",
     ),
     Check(
         DEVICES, "devices that jax finds", "devices.devices", 180,
-        "Fix what versions and busy report first. On a slice of several hosts, run it on all of them at once.",
+        "Fix what versions and busy report first. On a slice of several hosts, run the check on all hosts at once.",
     ),
     Check(
         "matmul", "matmul against numpy", "numerics.matmul", 120,
-        "Run it again. If it fails twice, the chip or its driver is broken: use another machine.",
+        "Repeat the check. If it fails twice, the chip or its driver is broken, so use another machine.",
     ),
     Check("flops", "matmul throughput", "rates.flops", 180, _SLOW),
     Check("memory", "memory bandwidth", "rates.memory", 120, _SLOW),
@@ -87,7 +87,7 @@ CHECKS = (
     ),
     Check(
         "training", "50 steps against stored losses", "training.training", 240,
-        "If matmul is ok, suspect the versions of jax and taetpu: install those of requirements.lock.",
+        "If matmul is ok, install the versions of jax and taetpu that are listed in requirements.lock.",
     ),
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Check installed versions and the processes that use the accelerators.
 
-The checks only read. They end no process and delete no file.
+The checks only read, so they end no process and delete no file.
 """
 
 import os
@@ -21,7 +21,7 @@ NEEDED = {
     "TPU": (("libtpu",), "pip install 'taetpu[tpu]'"),
     "NVIDIA GPU": (("jax-cuda12-plugin", "jax-cuda13-plugin"), "pip install 'taetpu[cuda]'"),
 }
-"""Packages of which jax needs one, and the command that installs it, by kind of accelerator."""
+"""Packages of which jax needs one, and the command that installs such a package, by kind of accelerator."""
 
 
 def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
@@ -72,7 +72,7 @@ def busy(installed: Sequence[Accelerators] | None = None, lock: Path = LOCK) -> 
     if holders:
         return Finding("FAILED", used, values) if has_tpu else Finding("ok", f"{figure}; {used}: shared", values)
     if has_tpu and locked and not os.access(lock, os.W_OK):
-        remedy = f"When no process uses the TPU: sudo rm {lock}"
+        remedy = f"Run `sudo rm {lock}` when no process uses the TPU."
         return Finding("FAILED", f"{lock} belongs to another user, and libtpu cannot open it", values, remedy)
     rest = f" ({unreadable} processes of other users are not readable)" if unreadable else ""
     return Finding("ok", f"{figure}, not in use{rest}", values)

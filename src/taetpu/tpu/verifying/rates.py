@@ -77,7 +77,7 @@ def _memory_rate(device: Any) -> float:
 
 
 def _timed_devices() -> list[Any]:
-    """Return all local accelerators, or only the first CPU device: CPU devices share the cores."""
+    """Return all local accelerators, or only the first CPU device, because CPU devices share the cores."""
     return jax.local_devices() if on_accelerator() else jax.local_devices()[:1]
 
 

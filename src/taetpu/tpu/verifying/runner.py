@@ -42,7 +42,7 @@ class Outcome:
 
 
 def verify(names: Sequence[str] = (), on_start: OnStart = lambda name, done, total: None) -> list[Outcome]:
-    """Run the named checks, or all of them.
+    """Run the named checks, or all checks, and return their outcomes.
 
     Args:
         on_start: called when a check starts, with its name, the number of completed checks, and the total number.

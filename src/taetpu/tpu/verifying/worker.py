@@ -1,6 +1,7 @@
 """Run checks in a child process: `python -m taetpu.tpu.verifying.worker CHECK ...`.
 
-It prints a line of JSON when a check starts (`{"check"}`) and another with its result (`{"check", "finding"}`).
+The process prints a line of JSON when a check starts (`{"check"}`) and another with the result
+(`{"check", "finding"}`).
 """
 
 import json
