@@ -194,7 +194,7 @@ MISTAKES = {
     "not a PositionConfig": Mistake(
         config("position", "pass"),
         "{model.position: own}",
-        ("not a PositionConfig",),
+        ("a position must extend PositionConfig, but Own does not",),
         "@register",
         "class Own(PositionConfig)",
     ),

@@ -227,7 +227,7 @@ def test_a_missing_file_suggests_a_similar_name(folder: Path):
     assert str(error).startswith(f"no file or folder 'on.txt' (searched for {folder}/on.txt)\n  where:  source\n")
     assert "Did you mean 'one.txt'?" in str(error)
     assert "Did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
-    assert "`python-docs` needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
+    assert "`python-docs`, which needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
 
 
 def test_a_missing_file_does_not_list_its_folder(folder: Path):

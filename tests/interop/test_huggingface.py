@@ -170,7 +170,7 @@ def test_bfloat16_shards(tmp_path, llama):
 def test_broken_folders_are_refused(tmp_path, llama):
     config, tensors = llama
     with pytest.raises(
-        UserError, match=r"no such file\n  where:  .*config.json\n  remedy: Name a folder with config.json"
+        UserError, match=r"no such file\n  where:  .*config.json\n  remedy: Use a folder with config.json"
     ):
         load_folder(tmp_path)
     (tmp_path / "config.json").write_text("{\n  oops")

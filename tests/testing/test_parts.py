@@ -171,7 +171,7 @@ class Loose(Component):
 def test_a_wrong_base_class_is_reported():
     found = failing(Loose())["form"]
     assert "a hook must extend Hook, but Loose does not" in found.message
-    assert "class Loose(Hook), from taetpu.optim.hooks" in found.remedy
+    assert "class Loose(Hook), with Hook from taetpu.optim.hooks" in found.remedy
 
 
 class Placeless(Component):

@@ -222,7 +222,7 @@ def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = " and ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:
-        return f"Use a value {limit}, e.g. the default {field.default}."
+        return f"Use a value {limit}, e.g. {field.default}, the default."
     if "gt" in bounds:
         return f"Use a value {limit}, e.g. {bounds['gt'] + (1 if isinstance(bounds['gt'], int) else 0.01):g}."
     return f"Use a value {limit}."

@@ -1,6 +1,6 @@
 """Checks that call a component directly, without a model around it.
 
-They cover its initial parameters, its inputs and results, and its calls under jit.
+The checks cover the component's initial parameters, its inputs and results, and its calls under jit.
 """
 
 from collections.abc import Callable
