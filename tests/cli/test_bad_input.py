@@ -112,7 +112,7 @@ ARGUMENTS = [
         "status s.yaml",
         "is a file, not a study's folder",
         "where:  s.yaml",
-        "Name the folder in which the study was run",
+        "Pass the folder in which the study was run",
     ),
     ("status nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),
     ("report nowhere", "no study is stored here", "where:  nowhere", "taetpu list"),

@@ -50,8 +50,8 @@ def test_two_seeds_detect_an_effect_far_above_the_noise(taetpu, fair):
 REFUSED = [
     (("plan", "--noise", "0"), "`noise` must be finite and above 0, got 0"),
     (("plan", "--effect", "-1", "--noise", "1"), "`effect` must be finite and above 0, got -1"),
-    (("plan", "--effect", "1"), "the seeds for an effect depend on the noise"),
-    (("run", "--until-resolved"), "--until-resolved requires planned interim analyses; none follows the 2 seeds"),
+    (("plan", "--effect", "1"), "the number of seeds for an effect depends on the noise"),
+    (("run", "--until-resolved"), "--until-resolved requires planned interim analyses, but none follows the 2 seeds"),
     (("plan", "--noise", "nan"), "invalid value for '--noise': 'nan' is not a number"),
     (("run", "--reuse", "there", "--audit", "2"), "`audit` must be from 0 to 1, got 2.0"),
     (("run", "--audit", "0.5"), "--audit requires --reuse"),

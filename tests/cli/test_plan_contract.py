@@ -14,12 +14,12 @@ BROKEN = {
     "a plug-in that also changes how what it leaves alone is drawn": (
         "x: {model.mixer.kind: louder}",
         "error: arm 'x' changes more than it declares: layers.0.mixer.wq starts from different values",
-        "at arms.x.model.mixer.kind\n  remedy: Draw it as the baseline does",
+        "at arms.x.model.mixer.kind\n  remedy: Draw the parameter as the baseline does",
     ),
     "two arms that are one": (
         "x: {train.optimizer.lr: 0.00010000000000001}",
-        "error: arms 'low-lr' and 'x' are the same program with the same numbers\n",
-        "at arms.x.train.optimizer.lr\n  remedy: Remove one.\n",
+        "error: arms 'low-lr' and 'x' compute the same program with the same numbers\n",
+        "at arms.x.train.optimizer.lr\n  remedy: Remove one of these arms.\n",
     ),
 }
 

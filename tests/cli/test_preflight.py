@@ -106,7 +106,7 @@ def test_plan_for_a_slice_accepts_settings_that_this_machine_lacks(taetpu, here,
     ("setting", "said"),
     [
         ("train.compute.mesh={data: 4}", "over 4 devices; v5litepod-1 has 1"),
-        ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later; a device of v5litepod-1 is a tpu"),
+        ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later, but a device of v5litepod-1 is a tpu"),
     ],
 )
 def test_settings_that_the_slice_lacks_are_refused(taetpu, here, setting, said):

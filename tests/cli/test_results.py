@@ -25,7 +25,7 @@ def test_report_of_a_root_with_many_studies_is_refused(taetpu, here, trained):
     done = taetpu("report", here / "root")
     assert done.code == 2
     assert "2 studies are stored here" in done.err
-    assert "Name the folder of one of them: other, small" in done.err
+    assert "Pass the folder of one of these studies: other, small" in done.err
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_claims_are_judged_by_raw_metrics(taetpu, here, study):
     edited(study / "results.json", lambda data: data["arms"][1].update(verdict="worse", ci95=[5.0, 6.0]))
     done = taetpu("check", claims(here, "low-lr is worse by at least 4"))
     assert (done.code, done.out) == (3, "")
-    assert "no claim was checked: the stored results of small do not match its runs: results.json: arms[low-lr]" in (
+    assert "no claim was checked, because the results of small do not match its runs: results.json: arms[low-lr]" in (
         done.err.replace("\n", " ")
     )
 
@@ -235,7 +235,7 @@ def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
     done = taetpu("check", claims(here, "low-lr is worse"))
     assert done.code == 2
     assert "this study has no results yet" in done.err
-    assert f"remedy: taetpu report {study}" in done.err
+    assert f"remedy: Run `taetpu report {study}`" in done.err
 
 
 @pytest.mark.parametrize(("text", "line"), [("", ""), ("# nothing yet\n", ""), ("[]\n", ":1")])

@@ -80,7 +80,7 @@ def test_missing_and_ambiguous_studies_are_refused(filled: str):
     assert f"{filled}/notes" in str(caught.value)
     with pytest.raises(UserError, match="2 studies are stored here") as caught:
         find_study(filled)
-    assert "one of them: a, b" in str(caught.value)
+    assert "one of these studies: a, b" in str(caught.value)
 
 
 def test_file_in_place_of_a_study_is_refused(tmp_path: Path):

@@ -73,7 +73,7 @@ def test_lease_of_a_killed_process_expires_by_the_clock_of_the_server(store: Gcs
     ):
         pass
     assert caught.value.file == store.where("s/lock")
-    assert "if it was killed, in " in str(caught.value)
+    assert "If the process was killed, its claim expires in " in str(caught.value)
     world.skew = lease.LEASE_SECONDS + 1
     with store.claim("s/lock"):
         assert json.loads(store.read("s/lock"))["host"] != "tpu-vm"
@@ -136,7 +136,9 @@ def test_disconnected_holder_writes_nothing_after_a_takeover(
         made(store, "another-vm").acquire()
         clock[0] = lease.LEASE_SECONDS + 1
         for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.save_folder("s/c")):
-            with pytest.raises(UserError, match=r"has lost its claim: .* pid 1 on another-vm .* has taken it over"):
+            with pytest.raises(
+                UserError, match=r"has lost its claim: .* pid 1 on another-vm .* has taken the claim over"
+            ):
                 change()
         store.write("t/b", b"2")  # another study's
     assert store.list("s") == ["s/a", "s/lock"]

@@ -120,12 +120,12 @@ def test_matched_arm_that_equals_an_existing_arm_is_not_added(load):
 
 
 REFUSED = [
-    ("arms: {x: {model.ffn: none}}", (), "its feed-forward networks take no inner size (unknown field 'hidden')"),
+    ("arms: {x: {model.ffn: none}}", (), "its feed-forward networks have no inner size (unknown field 'hidden')"),
     ("arms: {x: {model.num_layers: 2}}", (("dim: 32,", "dim: 32, ffn: none,"),),
-     "its feed-forward networks take no inner size ('model.ffn.hidden' matches nothing: model.ffn (kind none) has no "
+     "its feed-forward networks have no inner size ('model.ffn.hidden' matches nothing: model.ffn (kind none) has no "
      "field 'hidden')"),
     ("arms: {x: {model.num_layers: 30}}", (),
-     "with the narrowest feed-forward networks it still has 128,000 parameters, and the baseline 12,928"),
+     "with the narrowest feed-forward networks, it still has 128,000 parameters, but the baseline has 12,928"),
 ]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_arm_that_cannot_be_matched_by_parameters_is_refused(load, added, replac
     error = caught.value
     assert error.problem == f"arm 'x' cannot be matched by params: {why}"
     assert (Path(str(error.file)).name, error.line, error.path) == ("s.yaml", len(BASE.splitlines()) + 2, ("match",))
-    assert error.remedy == "Remove the arm or this matching; `match: flops` needs no inner size."
+    assert error.remedy == "Remove the arm or this matching, or use `match: flops`, which needs no inner size."
 
 
 def test_epochs_become_steps(load):

@@ -152,7 +152,7 @@ def test_run_that_does_not_match_its_id_is_refused(begin, copied):
         begin(reuse=[copied])
     assert f"config of this run does not match its ID {config['id'][:8]}" in str(error.value)
     assert str(file.parent) in str(error.value)
-    assert "leave out --reuse" in str(error.value)
+    assert "omit --reuse" in str(error.value)
 
 
 def test_root_without_studies_is_refused(begin, tmp_path):

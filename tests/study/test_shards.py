@@ -129,7 +129,7 @@ def test_run_waits_for_a_claim_if_the_environment_says_so(tmp_path: Path, monkey
     monkeypatch.setenv(CLAIM_PATIENCE, "60")
     with executor.Executor(folder).claim(callback):
         pass
-    assert [reason[:27] for reason in callback.reasons] == ["another process trains pack", ""]
+    assert [reason[:32] for reason in callback.reasons] == ["another process is training pack", ""]
 
 
 @pytest.mark.slow

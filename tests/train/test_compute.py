@@ -82,7 +82,7 @@ def test_requested_options_are_used_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
     assert choose_compute(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
-    with pytest.raises(UserError, match="splash needs a TPU; this device is a cpu"):
+    with pytest.raises(UserError, match="splash needs a TPU, but this device is a cpu"):
         choose_compute(*sized(compute={"attention": "splash"}), "float32")
     with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
         Capabilities("gpu").check_path("cudnn")
@@ -214,7 +214,7 @@ def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, d
             1,
             "over 3 devices; v5litepod-16 has 16",
         ),  # each of its hosts takes part
-        (Capabilities("cpu", 2), 4, 2, "over 8 devices; this machine has 2"),
+        (Capabilities("cpu", 2), 4, 2, "over 8 devices, but this machine has 2"),
     ],
 )
 def test_division_is_checked_against_the_training_devices(place, data, model, refused):

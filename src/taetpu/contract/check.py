@@ -34,8 +34,8 @@ VERBS = {
 
 MEDDLING = "Build only the component's own parameters, and do not modify dims."
 REDRAWN = (
-    "Draw it as the baseline does, from the dims and the key of the component. If another initialisation is intended, "
-    "set own_init = True in the config class."
+    "Draw the parameter as the baseline does, from the dims and the key of the component. If another initialisation is "
+    "intended, set own_init = True in the config class."
 )
 
 
@@ -161,7 +161,7 @@ class Contract:
         config, source = arm.config, self.study.source(arm)
         if sees_later_tokens(config, source):
             problem = f"arm {arm.name!r} is not causal: later tokens change its predictions at earlier positions"
-            remedy = "Run `python -m taetpu.testing PLUGIN` to find the kind, and make it read earlier positions only."
+            remedy = "Run `python -m taetpu.testing PLUGIN` to find the kind. Restrict this kind to earlier positions."
             raise arm.explain(UserError(problem, remedy=remedy))
 
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
@@ -243,8 +243,8 @@ class Contract:
         """Raise `UserError` if an earlier arm has the same program and numbers."""
         for name, earlier in self.computations.items():
             if name != self.baseline.name and new.same_as(earlier):
-                problem = f"arms {name!r} and {arm.name!r} are the same program with the same numbers"
-                raise arm.explain(UserError(problem, remedy="Remove one."))
+                problem = f"arms {name!r} and {arm.name!r} compute the same program with the same numbers"
+                raise arm.explain(UserError(problem, remedy="Remove one of these arms."))
 
 
 def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:

@@ -1,8 +1,8 @@
 """Digests of the results of a traced function. Each digest covers the operations and values that the result depends on.
 
-Results with equal digests are computed identically, even if their functions also compute different other results. The
-text of a program could not be used instead, because it covers all results together. The text of a jaxpr could not be
-used because it omits the content of closed-over arrays.
+Results with equal digests are computed identically, even if their functions differ in other results. The text of a
+program could not be used instead, because it covers all results together. The text of a jaxpr could not be used
+because it omits the content of closed-over arrays.
 """
 
 import hashlib

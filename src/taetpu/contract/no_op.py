@@ -8,7 +8,7 @@ from taetpu.spec.schema import ResolvedConfig
 
 KNOWN = {
     "train.precision": "this device computes in float32 in any case",
-    "train.loss_bound": "it only decides which runs count as diverged",
+    "train.loss_bound": "this bound only decides which runs count as diverged",
 }
 
 
@@ -27,8 +27,8 @@ def explain_no_op(old: ResolvedConfig, new: Computation) -> tuple[str, str]:
     before, after = diff[path]
     same_program = f"{path}: {format_brief(before)} -> {format_brief(after)} compiles to the same program"
     if path in KNOWN:
-        return f"{same_program}: {KNOWN[path]}", "Remove it."
+        return f"{same_program}, because {KNOWN[path]}", "Remove it."
     if before is None or after is None:
         value = format_brief(before if after is None else after)
-        return f"{same_program}: {value} is the default", "Remove it."
+        return f"{same_program}, because {value} is the default", "Remove it."
     return f"{same_program} with the same numbers", "Remove it, or check which setting or code should read it."

@@ -15,7 +15,7 @@ from typing import Protocol
 from taetpu.core import disk
 from taetpu.core.errors import UserError
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.names import WRITTEN_ONCE, ClaimHeld, NotStored, check_name, describe_process, format_holder
+from taetpu.store.names import WRITTEN_ONCE, ClaimHeld, NotStored, check_name, describe_process, format_claim
 
 DAMAGED_FOLDER = "damaged"
 
@@ -58,7 +58,7 @@ class Store(Protocol):
     def claim(self, key: str) -> AbstractContextManager[None]:
         """Hold `key` exclusively until the block ends or this process dies.
 
-        The local store also deletes unfinished files from the key's folder, which killed processes have left there.
+        The local store also deletes unfinished files that killed processes have left in the key's folder.
 
         Raises:
             ClaimHeld: if another process holds the key. The message describes that process.
@@ -68,7 +68,7 @@ class Store(Protocol):
     def folder(self, key: str) -> Path:
         """Create and return a local folder for files that a library writes, such as a checkpoint.
 
-        `save_folder` stores its files.
+        Call `save_folder` to store the files in this folder.
         """
         ...
 
@@ -77,7 +77,7 @@ class Store(Protocol):
         ...
 
     def fetch_folder(self, key: str) -> bool:
-        """Copy the files that `save_folder` stored to `folder(key)`, and return whether any files were stored.
+        """Restore the files of `folder(key)` that `save_folder` stored. Return whether any files were stored.
 
         Raises:
             Damaged: if a stored file is missing or damaged.
@@ -101,9 +101,9 @@ class Store(Protocol):
         ...
 
     def run_concurrently(self, changes: Iterable[Callable[[], None]]) -> None:
-        """Make independent changes. A bucket makes them in threads, a local store one after the other.
+        """Call independent functions that change the store: in threads for a bucket, one after another for a folder.
 
-        The changes are consumed lazily, so the data of pending changes need not fit into memory.
+        The iterable is consumed lazily, so the data of pending changes need not fit into memory.
         """
         ...
 
@@ -139,7 +139,7 @@ def move_to_damaged(store: Store, study: str, key: str) -> str:
 
 
 def default_root(option: str | None = None) -> str:
-    """Return the root of studies: the option `--root`, else the environment variable `TAETPU_ROOT`, else `./runs`."""
+    """Return the root of studies: `option` if given, otherwise `TAETPU_ROOT` if set, otherwise `./runs`."""
     return option or os.environ.get("TAETPU_ROOT") or "./runs"
 
 
@@ -254,8 +254,8 @@ class LocalStore:
 def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
     """Yield the keys of the files below a folder, without hidden files.
 
-    A folder that cannot be read raises an `OSError` and is not skipped. `os.scandir` is used because listing many runs
-    with `Path` is much slower.
+    A folder that cannot be read raises an `OSError` instead of being skipped. `os.scandir` is used because listing many
+    runs with `Path` is much slower.
     """
     if depth is not None and depth < 1:
         return
@@ -265,7 +265,7 @@ def _files(top: str, key: str, depth: int | None) -> Iterator[str]:
                 continue
             below = f"{key}/{entry.name}" if key else entry.name
             if entry.is_dir():
-                with suppress(FileNotFoundError):  # another process may have deleted it
+                with suppress(FileNotFoundError):  # another process may have deleted the folder
                     yield from _files(entry.path, below, None if depth is None else depth - 1)
             else:
                 yield below
@@ -276,5 +276,5 @@ def _claim_held(path: Path) -> ClaimHeld:
         holder = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:  # the holder has locked the file but not yet written its description
         holder = {}
-    remedy = "Wait for it or stop it, then run the same command again, or use another --root."
-    return ClaimHeld(f"the study is held by {format_holder(holder)}", file=path, remedy=remedy)
+    remedy = "Wait for the other process to end, or stop it, and run the same command again. Or use another --root."
+    return ClaimHeld(format_claim(str(path), holder), file=path, remedy=remedy)

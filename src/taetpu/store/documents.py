@@ -13,8 +13,8 @@ from ruamel.yaml.error import YAMLError
 
 from taetpu.core.errors import UserError
 
-DAMAGED = "The file was changed outside taetpu. Restore it from a copy, or delete it and let it be written again."
-RETRAIN = "Restore it from a copy, or train the run again with `taetpu run STUDY --retrain-damaged`."
+DAMAGED = "Restore the file from a copy, or delete the file so that taetpu writes it again."
+RETRAIN = "Restore the file from a copy, or train the run again with `taetpu run STUDY --retrain-damaged`."
 
 
 def to_json(data: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Caches for a bucket: listings that are at most one second old, and the contents of objects by generation.
 
-A live page refreshes every two seconds. Each time, it requests the status and the metrics of every run. One listing of
+A live page refreshes every two seconds and requests the status and the metrics of every run each time. One listing of
 the study answers all requests for the status, and only objects that are not cached are read.
 """
 
@@ -82,7 +82,7 @@ class Listings:
 
 @dataclass
 class Contents:
-    """A cache of small objects' bytes, by key and generation. A full cache is emptied."""
+    """A cache of the bytes of small objects, by key and generation. The cache is emptied when it is full."""
 
     cached: dict[tuple[str, int], bytes] = field(default_factory=dict)
     size: int = 0

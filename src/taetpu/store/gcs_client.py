@@ -85,7 +85,7 @@ def check_bucket_name(name: str) -> str:
     valid = re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", name) and not re.fullmatch(r"\d+(\.\d+){3}", name)
     if valid and not name.startswith("goog") and "google" not in name and ".." not in name:
         return name
-    remedy = "Use 3 to 63 lower-case letters, digits, `-` and `_`, a letter or digit at both ends, without `google`."
+    remedy = "Use 3 to 63 lower-case letters, digits, `-` and `_`. Start and end with a letter or digit. Omit `google`."
     raise UserError(f"invalid bucket name {name!r}", remedy=remedy)
 
 
@@ -150,22 +150,26 @@ def _bucket_error(doing: str, place: Address, role: str, error: Exception) -> Bu
     google, auth = import_google("google.api_core.exceptions"), import_google("google.auth.exceptions")
     failed, message = f"cannot {doing} {place}", error_message(error)
     if isinstance(error, google.NotFound):
-        remedy = f"Check the name, or create it with `taetpu bucket create {place.bucket} --region REGION`."
+        remedy = (
+            f"Check the bucket's name, or create the bucket with `taetpu bucket create {place.bucket} --region REGION`."
+        )
         return BucketError(f"{failed}: bucket {place.bucket!r} does not exist", remedy=remedy)
     if isinstance(error, google.Unauthorized | auth.RefreshError | auth.DefaultCredentialsError):
         return BucketError(f"{failed}: Google rejects the credentials ({message})", remedy=f"Run `{SIGN_IN}`.")
     if isinstance(error, google.Forbidden):
         owner = f"gcloud storage buckets add-iam-policy-binding gs://{place.bucket} --role={role} --member=user:ACCOUNT"
-        remedy = f"Ask the bucket's owner to run `{owner}` (for a machine with `serviceAccount:ADDRESS`)."
+        remedy = f"Ask the bucket's owner to run `{owner}`. For a machine, use `serviceAccount:ADDRESS` as the member."
         return BucketError(f"{failed}: {message}", remedy=remedy)
     if isinstance(error, google.Conflict | google.PreconditionFailed):
-        return BucketError(f"{failed}: {message}", remedy="Another process changed it at the same moment. Try again.")
+        return BucketError(
+            f"{failed}: {message}", remedy="Try again. Another process changed the object at the same time."
+        )
     unavailable = (google.RetryError, google.TooManyRequests, google.ServerError, auth.TransportError, OSError)
     if isinstance(error, unavailable):  # errors of the library `requests` are subclasses of OSError
         remedy = "Check the connection and run the same command again. Nothing that was stored is lost."
         return StorageUnavailable(f"{failed}: Cloud Storage does not answer ({message})", remedy=remedy)
     if isinstance(error, google.GoogleAPICallError):
-        return BucketError(f"{failed}: {message}", remedy="The message is Google's. Look it up in its documentation.")
+        return BucketError(f"{failed}: {message}", remedy="Look up this message in Google's documentation.")
     return None
 
 

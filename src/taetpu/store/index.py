@@ -46,7 +46,7 @@ def find_studies(place: str | Path, required: bool = False) -> list[StudyFolder]
     """
     address = parse_address(place)
     if address is None and Path(place).is_file():
-        remedy = f"Name the folder in which the study was run, such as {default_root()}/{Path(place).stem}."
+        remedy = f"Pass the folder in which the study was run, such as {default_root()}/{Path(place).stem}."
         raise UserError("this is a file, not a study's folder", file=place, remedy=remedy)
     store = open_store(place)
     if store.exists("study.yaml"):
@@ -72,12 +72,12 @@ def find_study(place: str | Path) -> StudyFolder:
     found = find_studies(place, required=True)
     if len(found) == 1:
         return found[0]
-    remedy = f"Name the folder of one of them: {', '.join(folder.name for folder in found)}."
+    remedy = f"Pass the folder of one of these studies: {', '.join(folder.name for folder in found)}."
     raise UserError(f"{len(found)} studies are stored here", file=place, remedy=remedy)
 
 
 def list_studies(place: str | Path) -> list[StudyEntry]:
-    """Return an entry with its counts for every study at `place`. The entry of a damaged study contains its problem."""
+    """Return an entry for each study at `place`. The entry of a damaged study describes the damage."""
     return [_entry(folder) for folder in find_studies(place)]
 
 
@@ -113,6 +113,6 @@ def _last_write(folder: StudyFolder) -> datetime:
     """
     times = []
     for key in folder.store.list(folder.name, depth=5):
-        with suppress(NotStored):  # another process may have deleted it
+        with suppress(NotStored):  # another process may have deleted the file
             times.append(folder.store.modified(key))
     return datetime.fromtimestamp(max(times), UTC)

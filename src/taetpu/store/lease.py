@@ -1,9 +1,9 @@
 """A claim stored as an object in a bucket. Its holder renews the claim; a claim that is no longer renewed expires.
 
 Cloud Storage has preconditions instead of locks: an object is created only if it does not exist yet, and replaced only
-if no other process has replaced it. The age of a lease is measured by the server's clock alone. To measure it, a
-challenger changes the object's metadata. The response contains the creation time of the content and the time of the
-metadata change, and their difference is the age.
+if no other process has replaced it. A process that requests the lease changes the object's metadata. The
+response contains the creation time of the content and the time of the metadata change. Their difference is the age of
+the lease, measured by the server's clock alone.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import remove_abandoned
 from taetpu.store.gcs_client import Address, import_google, translate_errors
-from taetpu.store.names import ClaimHeld, format_holder
+from taetpu.store.names import ClaimHeld, format_claim, format_holder
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -80,7 +80,7 @@ class Lease:
             with translate_errors("renew the claim", self.place):
                 self.renew(self.retry)
         if self.lost:
-            remedy = "Wait for the current holder, then run the same command again. Nothing was written since."
+            remedy = "Wait for the current holder, then run the same command again. Nothing was written after the loss."
             raise UserError(f"this process has lost its claim: {self.lost}", file=str(self.place), remedy=remedy)
 
     def acquire(self) -> None:
@@ -162,18 +162,19 @@ class Lease:
             if holder.get("token") == self.token:  # an earlier renewal succeeded, and its response was lost
                 self.generation, self.renewed = int(blob.generation or 0), awake_seconds()
             else:
-                self.lost = f"it was not renewed for {LEASE_SECONDS} s, and {format_holder(holder)} has taken it over"
+                self.lost = f"no renewal for {LEASE_SECONDS} s, and {format_holder(holder)} has taken the claim over"
 
     def _claim_held(self, holder: dict[str, Any], age: float | None) -> ClaimHeld:
         renewed = "" if age is None else f", last renewed {max(age, 0):.0f} s ago"
         left = LEASE_SECONDS if age is None else max(LEASE_SECONDS - age, 1)
         remedy = (
-            f"Wait for it or stop it, then run the same command again (if it was killed, in {left:.0f} s), "
-            "or use another --root."
+            "Wait for the other process to end, or stop it, and run the same command again. If the process was killed, "
+            f"its claim expires in {left:.0f} s. Or use another --root."
         )
-        return ClaimHeld(f"the study is held by {format_holder(holder)}{renewed}", file=str(self.place), remedy=remedy)
+        place = str(self.place)
+        return ClaimHeld(format_claim(place, holder) + renewed, file=place, remedy=remedy)
 
 
 def awake_seconds() -> float:
-    """Return the seconds on a monotonic clock. If the system has such a clock, it also advances during sleep."""
+    """Return the time of a monotonic clock in seconds. On Linux, the clock also advances during sleep."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -55,7 +55,7 @@ def progress_metric(primary: str, recorded: Iterable[Collection[str]], curve: bo
     Returns:
         The first of these series that all runs have: the primary metric, `val_sample/<name>`, `val/<name>`,
         `val_sample/loss` and `val/loss`. If `curve` is set, `val_sample/<name>` comes first. Runs that have none of
-        these series are ignored. If no series qualifies, the primary metric.
+        these series are ignored. If no series qualifies, the primary metric is returned.
     """
     sampled, whole = metric_on_split(primary, SAMPLED), metric_on_split(primary, "val")
     preferred = [sampled, primary, whole] if curve else [primary, sampled, whole]
@@ -152,7 +152,7 @@ def segment_bounds(key: str) -> tuple[int, int]:
     """
     match = _NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
-        raise UserError("this file is not a metrics segment", file=key, remedy="Move it out of the run's folder.")
+        raise UserError("this file is not a metrics segment", file=key, remedy="Move the file out of the run's folder.")
     return int(match[1]), int(match[2])
 
 

@@ -38,7 +38,7 @@ def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
     """
     valid = name.isprintable() and not name.startswith(".") and "/" not in name and "\\" not in name
     if not valid or not 1 <= len(name.encode()) <= 120:
-        remedy = "Use 1 to 120 letters, digits and = . - + , not starting with a dot, because the name is a folder's."
+        remedy = "Use 1 to 120 letters, digits and characters such as `=.-+`. The name must not start with a dot."
         raise UserError(f"invalid {what} {name!r}", path=path, remedy=remedy)
     return name
 
@@ -51,6 +51,11 @@ def describe_process() -> dict[str, str | int]:
     except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
     return {"pid": os.getpid(), "host": socket.gethostname(), "user": user, "since": since}
+
+
+def format_claim(place: str, holder: Mapping[str, Any]) -> str:
+    """Return the message that the claim at `place` is held. If it is a claim on a pack, the caller names the pack."""
+    return f"{'the study is ' if place.endswith('/lock') else ''}held by {format_holder(holder)}"
 
 
 def format_holder(holder: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from taetpu.store.names import NotStored
 Status = Literal["absent", "started", "done"]
 
 SOURCE = "reused.json"  # names the study from which a run was copied
-REMEDIES = {"metrics": RETRAIN, "times": "Delete it. No result depends on wall times, and they may have gaps."}
+REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. No result depends on wall times, which may have gaps."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 
@@ -170,7 +170,7 @@ class RunFolder:
             problem = f"the metrics end at step {end}, but the result was written at step {about['end']}"
             raise Damaged(problem, file=folder, remedy=RETRAIN)
         if contents and metrics.content_digest(self.metrics()) != about["digest"]:
-            raise Damaged("the metrics differ from those of the result", file=folder, remedy=RETRAIN)
+            raise Damaged("the metrics do not match the digest in the result", file=folder, remedy=RETRAIN)
 
     def _read_digest(self, name: str) -> dict[str, Any]:
         data = self.store.read(f"{self.key}/{name}")
@@ -218,7 +218,7 @@ class RunFolder:
             start: the last step of the previous segment.
             end: the last step of this segment. Checkpoints are taken only at the end of a segment.
             series: a pair of arrays `(step, value)` for each metric name. Steps increase within and across segments.
-            times: wall times in the same form. They are stored separately because they differ between executions.
+            times: wall times in the same form, stored separately because they differ between executions.
 
         Raises:
             UserError: if the segment is already stored with other values.

@@ -84,12 +84,14 @@ class StudyFolder:
         try:
             data = self.store.read(key)
         except NotStored:
-            remedy = "Run the study first, or name another folder or --root. `taetpu list` lists the studies."
+            remedy = "Run the study first, or pass another folder or --root. Run `taetpu list` to list studies."
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
-        found = from_yaml(data, self.store.where(key), "Restore it from a copy, because it contains the analysis plan.")
+        found = from_yaml(
+            data, self.store.where(key), "Restore the file from a copy, because it contains the analysis plan."
+        )
         stated = _DIGEST.match(data)
         if (stated is None and data[:1] == b"#") or (stated and stated[1].decode() != digest(data[stated.end() :])):
-            problem, remedy = "the content of this file does not match its checksum", "Restore it from a copy."
+            problem, remedy = "the content of this file does not match its checksum", "Restore the file from a copy."
             raise Damaged(problem, file=self.store.where(key), remedy=remedy)
         return found
 
@@ -102,7 +104,7 @@ class StudyFolder:
         return self.store.modified(f"{self.name}/study.yaml")
 
     def write_plan(self, data: dict[str, Any]) -> None:
-        """Store the plan, which assigns runs to packs. It replaces an earlier plan."""
+        """Store the plan, which assigns runs to packs. An earlier plan is replaced."""
         self._write("plan.json", data)
 
     def read_plan(self) -> Any | None:
@@ -176,7 +178,7 @@ class StudyFolder:
         return self._read("results.json")
 
     def write_audit(self, data: dict[str, Any]) -> None:
-        """Store the outcome of retraining reused runs. It replaces an earlier outcome."""
+        """Store the outcome of retraining reused runs. An earlier outcome is replaced."""
         self._write("audit.json", data)
 
     def read_audit(self) -> dict[str, Any] | None:
@@ -184,7 +186,7 @@ class StudyFolder:
         return self._read("audit.json")
 
     def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
-        """Store the wall time of a pack. It is not part of the results, because those do not depend on the machine."""
+        """Store the wall time of a pack, separately from the results, which do not depend on the machine."""
         self._write(f"times/{pack_id}.json", data)
 
     def read_pack_times(self) -> dict[str, dict[str, Any]]:

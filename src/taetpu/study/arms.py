@@ -14,7 +14,8 @@ def list_arms(
 ) -> tuple[Arm, ...]:
     """Return the arms of a study, the baseline first, each with its `stage`.
 
-    Written and generated arms come from the study file. Arms matched by FLOPs or parameters also depend on its data.
+    Written and generated arms come from the study file. Arms matched by FLOPs or parameters also depend on the
+    study's data.
     Arms matched by time and tuned arms depend on measurements, and are listed only if `steps` or `tuning` is given.
 
     Args:

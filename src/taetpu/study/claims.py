@@ -17,15 +17,15 @@ from taetpu.store.study import StudyFolder
 
 FORM = Form(
     "claims",
-    "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, see docs/statistics.md",
+    "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, as described in docs/statistics.md.",
 )
 
 
 class Claims(Config):
     """The content of a file of claims."""
 
-    study: Annotated[str, Field(description="the study's folder, relative to the file, or gs://...")]
-    claims: Annotated[tuple[Any, ...], Field(min_length=1, description="e.g. `nope is worse by at least 0.02`")]
+    study: Annotated[str, Field(description="the study's folder: a path relative to this file, or gs://...")]
+    claims: Annotated[tuple[Any, ...], Field(min_length=1, description="claims, e.g. `nope is worse by at least 0.02`")]
 
 
 def check_claims(file: Path) -> list[Finding]:
@@ -49,13 +49,14 @@ def check_claims(file: Path) -> list[Finding]:
 def _results(folder: StudyFolder) -> dict[str, Any]:
     """Return the results of a study, recomputed from its runs. Raises `Failed` if the stored results differ."""
     if folder.read_results() is None:
-        remedy = f"taetpu report {folder.where}"
+        remedy = f"Run `taetpu report {folder.where}`."
         raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)
     problems, results = recompute(folder)
     if problems:
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise Failed(
-            f"no claim was checked: the stored results of {folder.name} do not match its runs: {problems[0]}{more}\n"
-            f"`taetpu report {folder.where} --verify` lists them all; without --verify it recomputes results.json"
+            f"no claim was checked, because the results of {folder.name} do not match its runs: {problems[0]}{more}\n"
+            f"`taetpu report {folder.where} --verify` lists all differences, "
+            f"and `taetpu report {folder.where}` recomputes results.json"
         )
     return results

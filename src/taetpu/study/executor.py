@@ -45,8 +45,8 @@ class Executor:
         """Hold the study's claim. Only its holder plans packs, analyses the study and writes the report.
 
         Raises:
-            ClaimHeld: if another process runs the study or trains one of its packs, and does not end within the time
-                that the environment variable `CLAIM_PATIENCE` states.
+            ClaimHeld: if another process runs the study or trains one of its packs, and does not end within the
+                seconds that the environment variable `CLAIM_PATIENCE` sets.
         """
         with waiting_claim(self.claim_now, callback, float(os.environ.get(CLAIM_PATIENCE) or 0)):
             yield
@@ -63,7 +63,7 @@ class Executor:
         return ()
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
-        """Return the measured seconds per train step of one run of an arm. Raises `UserError` if this fails."""
+        """Return the measured seconds per train step of one run of an arm. Raises `UserError` on failure."""
         return seconds_per_step(study, arm, callback)
 
     def train(
@@ -90,10 +90,10 @@ class Executor:
 def waiting_claim(
     claim: Callable[[], AbstractContextManager[None]], callback: Callback, seconds: float = inf
 ) -> Iterator[None]:
-    """Hold a claim. Wait up to `seconds` seconds until another process releases it.
+    """Hold a claim during a `with` block, after waiting up to `seconds` seconds for another process to release it.
 
     Raises:
-        ClaimHeld: if the other process still holds the claim then.
+        ClaimHeld: if the other process still holds the claim after this time.
     """
     until, reason = time.monotonic() + seconds, ""
     with ExitStack() as held:
@@ -120,6 +120,6 @@ def refuse_shards(folder: StudyFolder) -> None:
             with folder.claim_pack(pack):
                 pass
         except ClaimHeld as other:
-            problem = f"another process trains pack {pack}: {other.problem}"
-            remedy = "Wait for it or stop it, or run this command with --shard I/N."
+            problem = f"another process is training pack {pack}: {other.problem}"
+            remedy = "Wait for the other process to end, or stop it, or run this command with --shard I/N."
             raise ClaimHeld(problem, file=other.file, remedy=remedy) from None

@@ -24,7 +24,7 @@ from taetpu.core.errors import UserError
 WAITS, INTERRUPTED, FAILED, REFUSED = 75, 130, 3, 2
 """Exit codes of `taetpu run`: waiting for other shards (--no-wait), interrupted, failed runs, invalid input."""
 SIGNAL_SECONDS = 90
-"""Seconds before the time limit at which Slurm sends SIGTERM, so that a checkpoint is stored; submitit's default."""
+"""Seconds before the time limit at which Slurm sends SIGTERM, so that a checkpoint is stored: submitit's default."""
 ACCELERATORS = {
     "v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
@@ -84,7 +84,7 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            f"# {share.study} in {share.shards} shards. Options override these lines: sbatch --time=4:00:00 FILE",
+            f"# {share.study} in {share.shards} shards. Options override these lines, as in sbatch --time=4:00:00 FILE",
             "",
             "# Parameters",
             *lines,
@@ -238,7 +238,7 @@ def _contents(base: Path, files: Sequence[str]) -> dict[str, Any]:
     contents = {f"file-{number}": (base / name).read_bytes() for number, name in enumerate(files)}
     if (size := sum(map(len, contents.values()))) > CONFIG_MAP_BYTES:
         remedy = "Use smaller texts, or `taetpu export skypilot`, which copies files of any size."
-        problem = f"the study's files have {size} bytes, and a ConfigMap holds at most {CONFIG_MAP_BYTES}"
+        problem = f"the study's files have {size} bytes, but a ConfigMap can hold at most {CONFIG_MAP_BYTES}"
         raise UserError(problem, file=base / files[0], remedy=remedy)
     texts = {key: content.decode() for key, content in contents.items()}
     return {"data": {key: Literal(text) if _is_plain(text) else Quoted(text) for key, text in texts.items()}}
@@ -251,7 +251,7 @@ def _is_plain(text: str) -> bool:
 def _one_host(tpu: Slice, share: Share) -> None:
     """Raise `UserError` if a slice has several hosts. Each shard is trained by one host."""
     if tpu.hosts > 1:
-        problem = f"{tpu.name} has {tpu.hosts} hosts, and each of {share.shards} shards is trained by one host"
+        problem = f"{tpu.name} has {tpu.hosts} hosts, but each of the {share.shards} shards is trained by one host"
         one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
         remedy = f"Use {one}."
         raise UserError(problem, path=("--tpu",), remedy=remedy)

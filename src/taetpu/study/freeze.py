@@ -1,4 +1,4 @@
-"""Freezing a study: its folder records the study before the first run. Afterwards only arms and seeds are added."""
+"""Freezing a study: recording it in its folder before the first run. Afterwards, only arms and seeds can be added."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from taetpu.study.tuning import tuned_name
 
 
 def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
-    """Record a study. Arms and seeds may be added later; the baseline and the measure may not change.
+    """Record a study. Arms and seeds may be added later, but the baseline and the measure may not change.
 
-    Arms and seeds that the file no longer names stay recorded if they have finished runs.
+    Arms and seeds that were removed from the study file stay recorded if they have finished runs.
 
     Args:
         study: the study with all arms that are known so far.
@@ -24,8 +24,8 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         found: measurements to record: the steps of arms matched by time (`matching`) and the best values (`tuning`).
 
     Raises:
-        UserError: if the folder holds another study, if arms would be compared on seeds that they were tuned on, or if
-            the data or a plug-in of a finished run has changed.
+        UserError: if the folder contains another study, if arms would be compared on seeds that they were tuned on, or
+            if the data or a plug-in of a finished run has changed.
     """
     asked = {**frozen_data(study), "plan": analysis_plan(study).frozen(), "judged_at": []}
     if not folder.exists() and (ended := sum(run.status() == "done" for run in folder.runs())):
@@ -43,7 +43,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         seeds = {*study.seeds, *(run.seed for run in done)}
         asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
         wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
-        # Verdicts were possible if there are several arms and seeds, and all their runs are done.
+        # Verdicts were possible if the stored study had several arms and seeds, and all their runs were done.
         several = len(stored["arms"]) > 1 and len(stored["seeds"]) >= MIN_SEEDS
         judged = several and wanted <= {(run.arm, run.seed) for run in done}
         if "judged_at" in stored and judged and len(asked["seeds"]) > len(stored["seeds"]):
@@ -71,7 +71,7 @@ def analysis_plan(study: Study) -> Plan:
 def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
     """Raise `UserError` if arms would be compared on seeds that they were tuned on."""
     if shared := set(study.seeds) & set(stored.get("tuning", {}).get("seeds", ())):
-        problem = f"seed {min(shared)} was used for tuning, so that arms cannot be compared on it"
+        problem = f"seed {min(shared)} was used for tuning, so arms cannot be compared on it"
         error = UserError(problem, path=("seeds",), remedy="Use other seeds.")
         raise study.document.locate(error)
 
@@ -83,10 +83,11 @@ def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
         new = now.get((run.arm, run.seed))
         if new is not None and new.id[:8] != run.id:
             edited = run.config().get("plugins", []) != plugin_sources(new.config)
-            what = "with another version of its plug-in" if edited else "on other data than its task has now"
-            back = f"the plug-in back (a copy is in {study.name}/plugins)" if edited else "the data back"
+            data = "on data that differs from its task's current data"
+            what = "with another version of its plug-in" if edited else data
+            earlier = f"plug-in (a copy is in {study.name}/plugins)" if edited else "data"
             raise UserError(
                 f"arm {run.arm!r} was trained {what}",
                 file=run.where,
-                remedy=f"Give the arm another name, or bring {back}. The stored run was not changed.",
+                remedy=f"Give the arm another name, or restore the earlier {earlier}. The stored run was not changed.",
             )

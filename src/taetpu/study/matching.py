@@ -27,7 +27,7 @@ INNER_SIZE = (INNER, "model.ffn.mult")
 
 
 def match_sizes(study: Study) -> Iterator[Arm]:
-    """Yield the arms matched by FLOPs and by parameters, if the study asks for them.
+    """Yield the arms matched by FLOPs and by parameters, if the study requests them.
 
     An arm that sets its number of steps is not matched by FLOPs. An arm that sets the width of its feed-forward
     networks is not matched by parameters.
@@ -62,8 +62,8 @@ def time_matched_steps(study: Study, seconds: Callable[[str], float], known: Map
 
     Args:
         study: the study.
-        seconds: measures the time of a step of an arm. It is called for arms that are not in `known`, and for their
-            baselines.
+        seconds: a function that measures the seconds per step of an arm. It is called for arms that are not in `known`,
+            and for their baselines.
         known: the numbers of steps that an earlier run of the study found.
     """
     measured: dict[str, float] = {}
@@ -121,7 +121,8 @@ def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> I
 
 def _refused(study: Study, arm: Arm, kind: str, why: str) -> UserError:
     problem = f"arm {arm.name!r} cannot be matched by {kind}: {why}"
-    remedy = "Remove the arm or this matching" + ("; `match: flops` needs no inner size." if kind == "params" else ".")
+    instead = ", or use `match: flops`, which needs no inner size" if kind == "params" else ""
+    remedy = f"Remove the arm or this matching{instead}."
     return study.document.locate(UserError(problem, path=("match",), remedy=remedy))
 
 
@@ -165,16 +166,16 @@ def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
         try:
             return num_arm_params(study, derive_arm(study, arm, arm.name, {INNER: inner}, "matched", arm.role))
         except UserError as error:
-            why = f"its feed-forward networks take no inner size ({error.problem})"
+            why = f"its feed-forward networks have no inner size ({error.problem})"
             raise _refused(study, arm, "params", why) from None
 
     one, two = params_at(1), params_at(2)
     if two == one:
-        raise _refused(study, arm, "params", f"{INNER} does not change its number of parameters")
+        raise _refused(study, arm, "params", f"{INNER} does not change the number of parameters")
     inner = 1 + round((goal - one) / (two - one))
     if inner < 1:
-        least = f"with the narrowest feed-forward networks it still has {one:,} parameters"
-        raise _refused(study, arm, "params", f"{least}, and the baseline {goal:,}")
+        least = f"with the narrowest feed-forward networks, it still has {one:,} parameters"
+        raise _refused(study, arm, "params", f"{least}, but the baseline has {goal:,}")
     yield from _matched(study, arm, "params", {INNER: inner})
 
 

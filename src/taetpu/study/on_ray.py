@@ -6,7 +6,7 @@ all devices of one node. Each pack is a separate task, which Ray places on a nod
 requires. If the node or the process dies, Ray restarts the task, which resumes from the store. Every node therefore
 needs the store (or access to its bucket), the study file and its data under the same paths.
 
-Only Ray Core is used (tasks, resources, retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
+Only Ray Core is used (tasks, resources and retries): https://docs.ray.io/en/latest/ray-core/tasks.html.
 """
 
 import logging
@@ -44,7 +44,7 @@ RETRIES = 20
 """Maximum number of times that Ray restarts a task whose node or process died."""
 CONNECT_SECONDS = 10.0
 ENDED_SECONDS = 0.5
-"""Time to wait for a pack to end, before another attempt. Ctrl-C is handled between attempts."""
+"""Time to wait for a pack to end before another attempt. Ctrl-C is handled between attempts."""
 HELD_SECONDS = 120.0
 """Time that a task waits for the pack's claim. The previous attempt may still hold it if its host is gone."""
 
@@ -55,7 +55,7 @@ class PackFailed(Failed):
 
 @dataclass(frozen=True)
 class Trained:
-    """The outcome of training a pack on a node: the text of its error or "", and whether it ran out of memory."""
+    """The outcome of training a pack on a node: its error ("" on success), and whether the node ran out of memory."""
 
     error: str = ""
     out_of_memory: bool = False
@@ -121,7 +121,7 @@ class RayExecutor(Executor):
 
     def seconds_per_step(self, study: Study, arm: str, callback: Callback) -> float:
         """Return the seconds per train step of one run of an arm, measured on a node."""
-        callback.on_wait(f"a node measures arm {arm}")
+        callback.on_wait(f"a node is measuring arm {arm}")
         seconds = self.ask(node_seconds_per_step, arm)
         callback.on_wait("")
         return seconds
@@ -139,7 +139,7 @@ class RayExecutor(Executor):
         """Train all packs on the cluster. Ctrl-C cancels the running tasks; finished runs remain valid."""
         packs = PackStore(self.folder, runs)
         if new := packs.start_unplanned():
-            callback.on_wait("a node plans packs")
+            callback.on_wait("a node is planning packs")
             self.ask(node_plan, [run.key for run in new], asdict(packing))
             callback.on_wait("")
         queue = missing_packs(packs, callback, packing)
@@ -220,7 +220,7 @@ def live_nodes() -> list[dict[str, float]]:
 
 
 def whole_node(nodes: Sequence[Mapping[str, float]]) -> tuple[str, dict[str, Any]]:
-    """Return a JAX backend, and Ray resources for all its devices of one node.
+    """Return a JAX backend, and the Ray resources that reserve all devices of this backend on one node.
 
     The backend is `tpu` if the cluster has TPU chips, else `gpu` if it has GPUs, else `cpu`.
     """
@@ -236,7 +236,7 @@ def check_nodes(needed: Mapping[str, Any], nodes: Sequence[Mapping[str, float]])
         return
     missing = ", ".join(f"{number:g} {name}" for name, number in wanted.items() if number)
     problem = f"no node of the Ray cluster has the resources of a pack: {missing}"
-    remedy = "Add such a node, or plan again: give the study another name."
+    remedy = "Add a node with these resources, or give the study another name so that its packs are planned again."
     raise UserError(problem, path=("--on",), remedy=remedy)
 
 
@@ -249,7 +249,7 @@ def refuse_accelerator() -> None:
     jax.config.update("jax_platforms", "cpu")
     if (backend := jax.default_backend()) != "cpu":
         problem = f"this process holds the {backend}, which the Ray tasks need"
-        raise UserError(problem, path=("--on",), remedy="Start it in a new process, before JAX is used.")
+        raise UserError(problem, path=("--on",), remedy="Run the study in a new process, before JAX is used.")
 
 
 @contextmanager
@@ -265,12 +265,12 @@ def connected(address: str | None) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        raise UserError("ray is not installed", remedy="pip install 'taetpu[ray]'") from None
+        raise UserError("ray is not installed", remedy="Run `pip install 'taetpu[ray]'`.") from None
     try:
         _check_answers(address or "")
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError) as error:
-        remedy = "Start it with `ray start --head`, and name HOST:6379."
+        remedy = "Start a cluster with `ray start --head`, and pass HOST:6379."
         raise UserError(f"no Ray cluster at {address}: {error}", path=("--address",), remedy=remedy) from None
     try:
         yield
@@ -327,7 +327,7 @@ def train_pack(study: Study, folder: StudyFolder, plan_id: str, profile: int) ->
     """Train a pack on this node, starting from its last checkpoint."""
     plan = next((plan for plan in stored_plans(folder) if plan.id == plan_id), None)
     if plan is None:
-        return Trained(f"{platform.node()} does not see the pack plan in {folder.where}")
+        return Trained(f"{platform.node()} cannot find the pack's plan in {folder.where}")
     pack = PackStore(folder).load_pack(plan)
     with waiting_claim(partial(folder.claim_pack, pack.id), Callback(), HELD_SECONDS):
         if not pack.unfinished:

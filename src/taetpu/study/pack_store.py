@@ -30,7 +30,7 @@ class PackStore:
         self.ids = {run.id for run in self.named}
 
     def load_run(self, key: RunKey) -> Run:
-        """Return a planned run. If the study file does not name it, it is read from its folder."""
+        """Return a planned run. A run that the study file does not name is read from its folder."""
         if key not in self.runs:
             folder, (arm, seed, run_id) = self.folder.run(*key), key
             config = load_config(ResolvedConfig, folder.config()["config"])

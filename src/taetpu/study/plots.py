@@ -23,7 +23,7 @@ def plot(
     """Return a chart of a metric, which a notebook displays. This is the Python form of `taetpu plot`.
 
     Args:
-        studies: one or more studies: their folders, roots that contain studies, or outcomes of `taetpu.run`.
+        studies: one or more folders of studies, roots that contain studies, or outcomes of `taetpu.run`.
         metric: see `taetpu.report.plot`.
         x: see `taetpu.report.plot`.
         by: see `taetpu.report.plot`.
@@ -36,7 +36,7 @@ def plot(
     found = {folder.where: folder for place in places for folder in _folders(place)}
     if not found:
         raise UserError(
-            "there are no studies to draw", remedy="Name their folders, or roots that contain several studies."
+            "there are no studies to draw", remedy="Pass folders of studies, or roots that contain studies."
         )
     return report_plot.plot(list(found.values()), metric, x, by, arms=[arms] if isinstance(arms, str) else arms)
 

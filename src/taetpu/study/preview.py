@@ -104,11 +104,11 @@ def preview(
         `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
-        `seconds`: the predicted time of the packs' train steps, from the times that such packs took on this machine;
-        None if one of them was never trained here.
+        `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
+        if no time is stored for one of the packs.
         `evaluation`: the sample that is evaluated during training.
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
-        `at_run`: the arms matched by time, if none has been measured.
+        `at_run`: the arms to match by time, if their times have not been measured.
         `resolution`: see the function `resolution`.
         `tuning`: the number of runs that tuning adds, or None if nothing is tuned.
 
@@ -176,7 +176,7 @@ def _task(task: Any, source: Any) -> dict[str, Any]:
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
     sizes = (arm.config.model, source.vocab_size, source.seq_len)
-    facts = {} if source.tokenizer is None else source.facts  # for a synthetic task, they may take seconds
+    facts = {} if source.tokenizer is None else source.facts  # the facts of a synthetic task may take seconds
     return {
         "name": arm.name,
         "change": _change(arm, to_data(study.baseline)),
@@ -191,7 +191,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
 
 
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
-    """Return what an arm shares with its baseline: the order of the data, and bitwise equal initial parameters."""
+    """Return whether an arm and its baseline share the data, and how many initial parameters are bitwise equal."""
     old, new = computed[study.against(arm).name], computed[arm.name]
     found = compare_parameters(old, new)
     return {
@@ -261,10 +261,10 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
 
 
 def diff_arm(study: Study, name: str) -> dict[str, Any]:
-    """Compare an arm with the baseline, even if it breaks the arm contract.
+    """Compare an arm with the baseline, even if the arm breaks the arm contract.
 
     Returns:
-        A dictionary with `study` and `arm`, the two names, and these entries:
+        A dictionary with the names `study` and `arm`, and these entries:
         `config`: `{path: [old, new]}`.
         `parameters` (their number), `flops_per_token`, `program` (its hash): `[old, new]`.
         `added`, `removed`, `reshaped`, `redrawn` (with different initial values), `equal` (with bitwise equal initial
@@ -349,7 +349,7 @@ def resolution(
     known, source = (noise, "stated") if noise else (_measured(folder), "measured")
     if effect is not None and known is None:
         remedy = "Use e.g. --noise 0.01, or run the study first."
-        raise UserError("the seeds for an effect depend on the noise, which is not known yet", remedy=remedy)
+        raise UserError("the number of seeds for an effect depends on the noise, which is not known yet", remedy=remedy)
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}

@@ -65,7 +65,7 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, primary: str) -> None:
-        """Store the primary metric, which represents evaluations."""
+        """Store the primary metric, which is displayed for each evaluation."""
         self.primary = primary
 
     def on_step_timing(self, arm: str) -> None:
@@ -92,7 +92,7 @@ class StudyProgress(Callback):
         self.log(f"pack {number} of {total}: {self.arm_names()}")
 
     def on_resume(self, step: int) -> None:
-        """Remove the steps that the checkpoint contains from the work that is left."""
+        """Subtract the steps before the checkpoint from the remaining work."""
         self.step = step
         self.add_work(-step * len(self.runs))
         if step:
@@ -118,7 +118,7 @@ class StudyProgress(Callback):
             return
         again = sum(one["again"] for one in summary["compiles"])
         shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))
-        self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; {where}/summary.txt")
+        self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; see {where}/summary.txt")
 
     def on_evaluate(self, step: int, run: RunSpec, values: dict[str, float]) -> None:
         """Display the evaluation of a run. After the last run of the pack, print the mean of each arm in logs."""
@@ -144,7 +144,7 @@ class StudyProgress(Callback):
 
     def on_seeds_added(self, seeds: Sequence[int]) -> None:
         """Report that seeds were added for the next interim analysis."""
-        self.warn(f"an arm is inconclusive: training {len(seeds)} seeds per arm for the next interim analysis")
+        self.warn(f"an arm is inconclusive, so {len(seeds)} seeds per arm are added for the next interim analysis")
 
     def on_replicate(self, runs: Sequence[RunSpec]) -> None:
         """Report the runs that are trained again."""
@@ -164,7 +164,7 @@ class StudyProgress(Callback):
         self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")
 
     def on_pack_split(self, runs: Sequence[RunSpec], plans: Sequence[PackPlan], error: Exception | None) -> None:
-        """Report a pack that ran out of memory, and add its steps to the work that is left."""
+        """Report a pack that ran out of memory, and add its steps to the remaining work."""
         self.add_work(self.step * len(self.runs))
         self.step = 0
         names = f"{len(plans)} packs of {plans[0].width}"
@@ -208,7 +208,7 @@ class StudyProgress(Callback):
         return "" if seconds is None else f"{timedelta(seconds=seconds)} left"
 
     def add_work(self, run_steps: int) -> None:
-        """Add steps to the work that is left. A negative number removes steps."""
+        """Add steps to the remaining work. A negative number removes steps."""
         self.bars.update(self.bar, total=(self.bars.tasks[0].total or 0) + run_steps)
 
     def log(self, line: str) -> None:

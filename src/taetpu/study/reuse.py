@@ -81,8 +81,8 @@ def find_reusable(root: str) -> list[StudyFolder]:
     current = [study for study, schema in schemas.items() if schema == SCHEMA]
     if not current:
         found = ", ".join(sorted({str(schema) for schema in schemas.values()}))
-        problem = f"no run here can be reused: run IDs are of schema {found}, and this version uses schema {SCHEMA}"
-        raise UserError(problem, file=root, remedy="Leave out --reuse of this folder to train the runs again.")
+        problem = f"no run here can be reused: the run IDs use schema {found}, but this version uses schema {SCHEMA}"
+        raise UserError(problem, file=root, remedy="Omit --reuse for this folder to train the runs again.")
     return current
 
 
@@ -98,7 +98,7 @@ def check_reusable(run: Run, other: RunFolder) -> None:
     """Raise `UserError` unless a finished run is intact and its record matches its ID."""
     from taetpu.stats.verify import find_contradictions  # late: it imports statsmodels, which few commands need
 
-    remedy = "The run was changed after training: move it away, or leave out --reuse."
+    remedy = "Move the run away, or omit --reuse. The run was changed after training."
     for problem in other.find_damage():
         raise UserError(problem, file=other.where, remedy=remedy)
     recorded, expected = read_config(other), run.record()
@@ -123,8 +123,8 @@ def finished_runs(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
             if run.status() == "done":
                 run_id = str(read_config(run).get("id", ""))
                 if not run_id.startswith(run.id):
-                    problem = f"this run is recorded as {run_id[:8]!r}, and its folder is named {run.id!r}"
-                    raise UserError(problem, file=run.where, remedy="Move it out of the study's folder.")
+                    problem = f"this run is recorded as {run_id[:8]!r}, but its folder is named {run.id!r}"
+                    raise UserError(problem, file=run.where, remedy="Move the run out of the study's folder.")
                 found.setdefault(run_id, run)
     return found
 

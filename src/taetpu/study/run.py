@@ -72,7 +72,7 @@ class Options:
     Attributes:
         packing: how runs are packed.
         reuse: roots of studies whose finished runs are copied instead of being trained again.
-        audit: the fraction of the reused runs to train again for verification. The default is 0; the command's is 0.05.
+        audit: the fraction of the reused runs to train again for verification. By default 0 (in `taetpu run`: 0.05).
         until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
         profile: the number of steps to trace in each pack.
         retrain_damaged: move away finished runs with damaged files and train these runs again.
@@ -110,7 +110,7 @@ def run(
     Args:
         file: the study file.
         sets: changes to the baseline, each in the form `path=value`.
-        root: the folder of all studies; default: `TAETPU_ROOT`, else `./runs`.
+        root: the folder of all studies. The default is `TAETPU_ROOT` if set, otherwise `./runs`.
         pack: `auto` (a rule of thumb), the maximum number of runs in a pack, or `off` (one run per pack). Packs that
             are already planned keep their plan.
         reuse: see `Options`.
@@ -119,7 +119,7 @@ def run(
         profile: see `Options`.
         retrain_damaged: see `Options`.
         shard: the share of the packs that this process trains, in the form `I/N`; see `study.shards`.
-        wait: if `shard` is set, wait for the other shards when more packs will be planned after they finish.
+        wait: whether a shard waits for the other shards if more packs will be planned after they finish.
         ray: the address of the Ray cluster that trains the packs. With "", a cluster on this host is used, and one is
             started if none is running.
         callback: receives the training events.
@@ -182,13 +182,13 @@ def run_study(
     Raises:
         UserError: if an arm's data cannot be used, if its model cannot be built, or if it breaks the arm contract (in
             these cases nothing is stored); if a finished run is damaged and `retrain_damaged` is not set; if another
-            process holds the study's claim, if the folder holds another study, or if the disk is full.
+            process holds the study's claim, if the folder contains another study, or if the disk is full.
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
-        problem = f"--until-resolved requires planned interim analyses; none follows the {first} seeds"
+        problem = f"--until-resolved requires planned interim analyses, but none follows the {first} seeds"
         looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
-        remedy = f"Write `{looks}` before the first run."
+        remedy = f"Add `{looks}` to the study file before the first run."
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
     executor = executor or Executor(folder)
     reuse = Reuse(folder, options.reuse)
@@ -235,7 +235,7 @@ class StudyRunner:
     steps: dict[str, int] = field(default_factory=dict)
 
     def match_times(self) -> None:
-        """Find the number of training steps of each arm that is matched by time, and store it.
+        """Find the number of training steps of each arm that is matched by time, and store these numbers.
 
         Numbers that an earlier run of the study stored are not measured again.
         """

@@ -1,9 +1,9 @@
 """Training a study in several processes, each of which trains a share of the packs: `taetpu run STUDY --shard I/N`.
 
-Any scheduler that gives processes a rank can run a study this way. The processes communicate only through the study's
-folder (on a shared disk, or in a bucket). A process must hold the study's claim to plan packs and to end a stage
-(analysis, report, tuned values, seeds of the next interim analysis). It holds the claim of a pack while it trains the
-pack. When a process ends, its claims are released. Therefore no pack is trained twice or lost.
+Any scheduler that gives each process a rank can run a study this way. The processes communicate only through the
+study's folder (on a shared disk, or in a bucket). A process must hold the study's claim to plan packs and to end a
+stage (analysis, report, tuned values and seeds of the next interim analysis). While a process trains a pack, it holds
+the claim of this pack. When a process ends, its claims are released. Therefore no pack is trained twice or lost.
 
 The first process that acquires the study's claim plans the packs. The results of a run depend on its pack, not on the
 process that trains it.
@@ -29,7 +29,7 @@ ABANDONED_SECONDS = 300.0
 """Time that a process waits, in a study with stages, before it trains packs that no process has begun."""
 MOST_SHARDS = 100_000
 WAITING_EXIT_CODE = 75
-"""EX_TEMPFAIL of sysexits.h: run the command again later."""
+"""The exit code EX_TEMPFAIL of sysexits.h, which means that the command must be run again later."""
 
 
 class SharesLeft(Exception):
@@ -61,7 +61,7 @@ def parse_shard(text: str) -> Shard:
     found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
     index, count = map(int, found.groups()) if found else (0, 0)
     if not 0 <= index < count <= MOST_SHARDS:
-        remedy = f"Use I/N, such as 0/4, where I is less than N and N at most {MOST_SHARDS:,}."
+        remedy = f"Use I/N, such as 0/4, where I is less than N, and N is at most {MOST_SHARDS:,}."
         raise UserError(f"invalid shard {text!r}", path=("--shard",), remedy=remedy)
     return Shard(index, count)
 
@@ -152,7 +152,7 @@ class ShardExecutor(Executor):
 
         Args:
             left: the number of packs that are not done.
-            unbegun: the number of packs that no process trains. This process will take them over.
+            unbegun: the number of packs that no process trains, which this process will take over.
             callback: receives the reason for waiting.
 
         Raises:
@@ -167,5 +167,7 @@ class ShardExecutor(Executor):
             return
         done = f"shard {self.shard.index}/{self.shard.count} has nothing to train now; left to other processes: {packs}"
         if self.staged:
-            raise SharesLeft(f"{done}. More will be planned: run the same command again later.", WAITING_EXIT_CODE)
-        raise SharesLeft(f"{done}. The last shard to finish writes the report; so does running this command again.")
+            raise SharesLeft(
+                f"{done}. More packs will be planned. Run the same command again later.", WAITING_EXIT_CODE
+            )
+        raise SharesLeft(f"{done}. The last shard to finish writes the report, and so does running this command again.")

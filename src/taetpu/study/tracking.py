@@ -50,9 +50,9 @@ class Tracking(Callback):
         self.runs = [run.folder for run in runs]
 
     def on_save(self, step: int) -> None:
-        """Forward new metrics."""
+        """Forward the metrics that were stored since the last save."""
         self.trackers.forward(self.runs)
 
     def on_pack_end(self, runs: Sequence[Run]) -> None:
-        """Forward results."""
+        """Forward the remaining metrics and the results of the pack's finished runs."""
         self.trackers.finish(self.runs)

@@ -82,7 +82,7 @@ def train_packs(
                 error = trainer.train(pack)
         except ClaimHeld as other:
             if held is None:
-                problem = f"pack {pack.id} is trained by another process: {other.problem}"
+                problem = f"pack {pack.id} is being trained by another process: {other.problem}"
                 raise ClaimHeld(problem, file=other.file, remedy=other.remedy) from None
             held.add(pack.id)
             continue
@@ -141,7 +141,7 @@ class StudyTrainer:
             raise
         except Exception as error:
             self.programs.clear()
-            traceback.clear_frames(error.__traceback__)  # the frames hold the pack's arrays
+            traceback.clear_frames(error.__traceback__)  # the traceback's frames hold the pack's arrays
             return error
         if profile:
             self.callback.on_profile(profile.where, profile.summary, profile.problem)

@@ -64,12 +64,12 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
     mistakes = ErrorList()
     for one in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
-            f"{', '.join(one['arms'])}: training a run keeps {one['needed']:,} bytes (parameters, gradients and the "
-            f"optimizer's moments), and {one['where']} has {one['available']:,}"
+            f"{', '.join(one['arms'])}: a run needs {one['needed']:,} bytes for parameters, gradients and the "
+            f"optimizer's moments, but {one['where']} has only {one['available']:,}"
         )
         remedy = (
-            f"Use a model of at most about {one['available'] // 16:,} parameters, or a machine with more memory "
-            "(`taetpu plan --tpu all` names TPUs that hold it)."
+            f"Use a model of at most about {one['available'] // 16:,} parameters, or a machine with more memory. "
+            "`taetpu plan --tpu all` lists the TPUs on which the runs fit."
         )
         first = next(arm for arm in study.arms if arm.name == one["arms"][0])
         mistakes.append(first.explain(UserError(problem, path=("model",), remedy=remedy)))

@@ -1,4 +1,4 @@
-"""The events of training. `study.progress` displays them; `study.tracking` forwards them to trackers."""
+"""The events of training. `study.progress` displays events, and `study.tracking` forwards them to trackers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,10 +82,10 @@ class Callback:
         """Handle the end of a pack, after its results were stored."""
 
     def on_pack_failed(self, runs: Sequence[Run], error: Exception) -> None:
-        """Handle an error in a pack; the study continues with the next pack."""
+        """Handle an error in a pack. The study continues with the next pack."""
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
-        """Handle the failure of a tracker. It receives no further events; training continues."""
+        """Handle the failure of a tracker, which receives no further events. Training continues."""
 
 
 class CallbackList(Callback):

@@ -1,8 +1,8 @@
 """Checkpoints of a pack: one folder per step. The two latest are kept.
 
 Each process writes the shards on its devices into `<step>/process-<k>/`. The primary process then commits the step by
-writing `<step>/complete`. Any number of processes can resume from a checkpoint. Orbax is not used: it requires a file
-system that all processes mount, or its own access to a bucket, while all other files go through `taetpu.store`.
+writing `<step>/complete`. Any number of processes can resume from a checkpoint. Orbax is not used because it requires
+a file system that all processes mount, or its own access to a bucket, while all other files go through `taetpu.store`.
 """
 
 import errno
@@ -126,7 +126,9 @@ class Checkpoints:
         if missing:
             problem = f"the processes do not share the folder {self.pack.where}"
             raise UserError(
-                problem, path=("--root",), remedy="Use a root that all hosts see: a bucket, or a shared disk."
+                problem,
+                path=("--root",),
+                remedy="Use a root that all hosts can access, such as a bucket or a shared disk.",
             )
 
     def _read(self, step: int, leaves: Mapping[str, ArrayLike], check: Check) -> dict[str, jax.Array]:
@@ -147,7 +149,7 @@ class Checkpoints:
         try:
             if is_primary():
                 check(about)
-        except Damaged as error:  # a file of a run is damaged: the run's steps are computed and stored again
+        except Damaged as error:  # a run's file is damaged, so its steps are computed and stored again
             raise Unusable(error) from None
         return arrays
 

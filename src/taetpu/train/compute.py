@@ -1,4 +1,4 @@
-"""The choice of compute options for a pack. They are chosen when the pack is planned, and stored in its plan."""
+"""The choice of compute options for a pack, which is made once and stored in the plan of the pack."""
 
 import math
 from dataclasses import replace

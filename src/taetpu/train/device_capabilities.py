@@ -14,7 +14,7 @@ Device: TypeAlias = Any
 """A `jax.Device`. The alias exists because type checkers treat `jax.Device` as a variable."""
 
 AMPERE = 8.0  # the lowest compute capability with flash attention in cuDNN
-AUTO_ATTENTION = "Use attention: auto, which selects a kernel where the device has one."
+AUTO_ATTENTION = "Use `attention: auto`, which selects a kernel if the device supports one."
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Capabilities:
         path = PATHS.get(attention, PATHS["plain"])
         if path.platform not in ("", self.platform):
             device = f"a device of {self.name}" if self.name else "this device"
-            problem = f"attention={attention} needs {path.needs}; {device} is a {self.platform}"
+            problem = f"attention={attention} needs {path.needs}, but {device} is a {self.platform}"
             raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
 
     def check_devices(self, data: int, model: int) -> None:
         """Raise `UserError` unless a run can be divided over `data * model` of the devices."""
         share = data * model
         if self.devices < share or (self.processes > 1 and self.devices % share):
-            problem = f"data={data} and model={model} divide a run over {share} devices; "
+            problem = f"data={data} and model={model} divide a run over {share} devices, but "
             problem += f"{self.name or 'this machine'} has {self.devices}"
             fits = ", ".join(str(n) for n in range(1, self.devices + 1) if self.devices % n == 0)
             remedy = f"Use mesh: auto, or data times model = {fits}."
@@ -79,7 +79,7 @@ def first_device() -> Device:
         platforms = os.environ.get("JAX_PLATFORMS", "")
         problem = f"JAX does not start{f' with JAX_PLATFORMS={platforms}' if platforms else ''}: {reason[0]}"
         unset = "Unset JAX_PLATFORMS, or set" if platforms else "Set"
-        remedy = f"{unset} JAX_PLATFORMS=cpu to use the CPU; `taetpu verify` checks the machine."
+        remedy = f"{unset} JAX_PLATFORMS=cpu to use the CPU. Run `taetpu verify` to check the machine."
         raise UserError(problem, remedy=remedy) from None
 
 

@@ -84,6 +84,6 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
         config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
         if run_ids(config, [entry["seed"]], data) != [entry["id"]]:
-            problem = f"the run of arm {entry['arm']!r} has another ID in this process than in the primary process"
+            problem = f"the run of arm {entry['arm']!r} has different IDs in this process and in the primary process"
             raise UserError(problem, remedy="Use the same data, plug-ins and package versions in all processes.")
         yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)

@@ -71,7 +71,7 @@ def parse_packing(text: str | int) -> Packing:
         return AUTO
     number = 1 if text == "off" else int(text) if str(text).isascii() and str(text).isdecimal() else 0
     if number < 1 or isinstance(text, bool):
-        remedy = "Use auto, off, or the most runs in a pack, e.g. 8."
+        remedy = "Use auto, off, or the maximum number of runs in a pack, e.g. 8."
         raise UserError(
             f"`pack` must be auto, off or a number of at least 1, got {text!r}", path=("pack",), remedy=remedy
         )
@@ -178,7 +178,7 @@ def without_kernels(execution: ComputeOptions, config: ResolvedConfig) -> Comput
     """
     asked = config.train.compute.attention
     if asked not in ("auto", "plain"):
-        problem = f"attention={asked} is a kernel, and this run is divided over devices, which kernels do not support"
+        problem = f"attention={asked} is a kernel, but this run is divided over devices, which kernels do not support"
         remedy = "Use auto or plain, or a mesh with data=1 and model=1."
         raise UserError(problem, path=("train", "compute", "attention"), remedy=remedy)
     return replace(execution, attention="plain")
@@ -208,7 +208,7 @@ def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> L
     check_mesh(work.config, work.source.vocab_size, data, model)
     share = data * model
     at_once = jax.device_count() // share
-    # Every process must take part, if only with padding.
+    # Every process must take part, even if it trains only padding.
     runs = at_once if jax.process_count() > 1 else min(at_once, work.size, packing.widest or at_once)
     return Layout(runs, runs * share, data=data, model=model)
 

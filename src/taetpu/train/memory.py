@@ -58,9 +58,9 @@ def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:
-    """Return this machine's memory in bytes, or the limit set by the process's control group (v2) if that is lower.
+    """Return this machine's memory in bytes, or the limit of the process's control group (v2) if this limit is lower.
 
-    Containers and services have such limits.
+    Containers and services usually run in a control group with a limit.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     lines = member.read_text().splitlines() if member.exists() else []

@@ -100,8 +100,8 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
 def _blank(config: LMConfig, vocab_size: int, seq_len: int, constants: set[str]) -> LM:
     """Return a model to be filled with stored arrays.
 
-    It holds zeros, which need no compilation. It is initialised if files do not store all of its constants: random keys
-    are never stored, and earlier versions stored no constants.
+    The model holds zeros, which need no compilation. If the files do not store all constants, the model is initialised
+    instead. Files never store random keys, and files of earlier versions store no constants.
     """
     model = model_shapes(config, vocab_size, seq_len)
     has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))

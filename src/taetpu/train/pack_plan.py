@@ -56,7 +56,7 @@ class PackPlan:
         runs: the keys of the runs. A pack with fewer than `layout.width` runs is padded with copies of its first run.
         layout: the width and the devices of the program.
         compute: the compute options of the model.
-        precision: dtype of activations and matrix products. A study keeps it when it moves to other devices.
+        precision: dtype of activations and matrix products, which a study keeps when it moves to other devices.
         live: fields that are traced although they are neutral in some of the runs (see `core.static_dynamic.split`).
         chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions only).
         halved_from: the original width, if the pack ran out of memory and was split; otherwise None.
@@ -86,7 +86,7 @@ class PackPlan:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "PackPlan":
-        """Return a plan from the data in a `plan.json`, which any version may have written."""
+        """Return a plan from the data in a `plan.json` that any version of taetpu has written."""
 
         def part(kind: Any) -> dict[str, Any]:
             return {name: data[name] for name in kind.__dataclass_fields__ if name in data}
@@ -172,7 +172,7 @@ def plan_packs(
     Args:
         runs: the runs.
         sources: the prepared task of each run.
-        earlier: the existing plans of the study. The dtype that they use for `precision: auto` is used again.
+        earlier: the existing plans of the study, whose dtype for `precision: auto` is used again.
         packing: the value of the option `--pack`.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))

@@ -124,7 +124,7 @@ class Profile:
             self.problem = f"{type(error).__name__}: {error}"
 
     def _on_event(self, event: str, duration_secs: float, **about: object) -> None:
-        """Record a compilation. It counts as a recompile if a program of the same name was compiled before."""
+        """Record a compilation, as a recompile if a program of the same name was compiled before."""
         if event == COMPILED:
             program = str(about.get("fun_name", "?")).removeprefix("jit(").removesuffix(")")
             again = any(program == known["program"] for known in self.compiles)

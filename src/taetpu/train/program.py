@@ -77,8 +77,8 @@ def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh,
     available, devices = jax.devices() if on is None else on, layout.devices
     if len(available) < devices:
         raise UserError(
-            f"this pack was started on {devices} devices; this machine has {len(available)}",
-            remedy=f"Resume it on {devices} devices; on a CPU, set "
+            f"this pack was started on {devices} devices, but this machine has {len(available)}",
+            remedy=f"Resume the pack on {devices} devices. On a CPU, set "
             f"XLA_FLAGS=--xla_force_host_platform_device_count={devices}.",
         )
     runs = devices // (layout.data * layout.model) if layout.divided else min(layout.width, devices)
@@ -203,7 +203,7 @@ class Program:
     def advance(self) -> AdvanceFn:
         """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains the runs.
 
-        It trains on the first `count` steps of `rows`. The state is donated.
+        The runs are trained on the first `count` steps of `rows`. The state is donated.
         """
 
         def take_steps(
@@ -228,7 +228,7 @@ class Program:
     def observe(self, every: int) -> ObserveFn:
         """Return the function `(state, numbers, seeds, rows, arrays) -> values` that measures metrics.
 
-        It measures the metrics that are due every `every` steps. `rows` are the window numbers of the next step.
+        The metrics that are due every `every` steps are measured. `rows` are the window numbers of the next step.
         """
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}

@@ -18,8 +18,8 @@ def draw(
         logits: unnormalised log probabilities.
         key: the random key.
         temperature: the divisor of the logits; 0 selects the most likely token.
-        top_k: number of tokens; only the most likely ones are sampled. Fan et al. 2018.
-        top_p: probability; only the smallest set of tokens with this total probability is sampled (nucleus sampling).
+        top_k: the number of most likely tokens that are sampled. Fan et al. 2018.
+        top_p: the total probability of the smallest set of tokens that is sampled (nucleus sampling).
             Holtzman et al. 2020.
     """
     if temperature == 0:

@@ -76,7 +76,7 @@ def read_shards(files: Sequence[Path], like: Mapping[str, ArrayLike]) -> dict[st
 
 
 def _own_shards(arrays: Mapping[str, jax.Array]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the shard for each shard that this process writes. Of random keys, their data is written."""
+    """Yield the name and the shard for each shard that this process writes. Random keys are written as integers."""
     for name, array in arrays.items():
         for shard in (jax.random.key_data(array) if _is_key(array) else array).addressable_shards:
             if shard.replica_id == 0:

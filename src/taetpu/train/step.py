@@ -185,7 +185,7 @@ def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
     found = found if isinstance(found, dict) else {"": found}
     for name, value in found.items():
         what = f"metric {entry!r} gives {name or 'a value'}"
-        path, remedy = ("train", "metrics", entry), "Reduce it to a scalar, or return {name: scalar}."
+        path, remedy = ("train", "metrics", entry), "Reduce the value to a scalar, or return {name: scalar}."
         try:
             shape = jnp.shape(jnp.asarray(value, jnp.float32))
         except (TypeError, ValueError):

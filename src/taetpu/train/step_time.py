@@ -87,8 +87,8 @@ def measure_step(work: Workload, layout: Layout) -> float:
         UserError: if there are several processes, since a single process cannot run the pack alone.
     """
     if multi_process():
-        problem = "one of several processes cannot time steps"
-        remedy = "Run the study in one process first, which keeps the times, or use match: flops."
+        problem = "steps cannot be timed while several processes share a study"
+        remedy = "Run the study in one process first so that the times are stored, or use `match: flops`."
         raise UserError(problem, remedy=remedy)
     trial = StepTimer(
         work.config, work.source, layout, live=work.group.live, precision=work.precision, execution=work.execution
@@ -103,11 +103,11 @@ def remember_step(plan: PackPlan, config: ResolvedConfig, seconds: float) -> Non
 
 
 def remembered_step(plan: PackPlan, config: ResolvedConfig) -> float | None:
-    """Return the seconds per step of such a pack on this machine; None if none was trained here."""
+    """Return the stored seconds per step of an equal pack on this machine; None if there are none."""
     store, key = open_store(cache_folder()), _step_key(plan, config)
     try:
         return float(from_json(store.read(key), store.where(key))["seconds"]) if store.exists(key) else None
-    except (UserError, KeyError, TypeError, ValueError):  # damaged: the next pack overwrites it
+    except (UserError, KeyError, TypeError, ValueError):  # the next pack overwrites a damaged entry
         return None
 
 

@@ -51,8 +51,8 @@ def measure_usage(devices: Sequence[Device], flops_per_second: float | None) -> 
 def utilisation(device_kind: str, devices: int, flops_per_second: float | None) -> float | None:
     """Return the model FLOPs utilisation; None if unknown.
 
-    It is the ratio of model FLOPs per second to the published peak of the devices. FLOPs for rematerialisation and
-    padding do not count.
+    The utilisation is the ratio of model FLOPs per second to the published peak of the devices. FLOPs for
+    rematerialisation and padding do not count.
 
     Source: Chowdhery et al. 2022 (PaLM), section 4.1.
     """
