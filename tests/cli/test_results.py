@@ -217,7 +217,7 @@ def test_claims_file_without_claims_is_refused(taetpu, here, study):
     assert done.code == 2
     assert done.err == (
         "error: [] is not allowed: must have at least one entry\n  where:  claims.yaml:2 at claims\n"
-        "  remedy: e.g. `nope is worse by at least 0.02`\n"
+        "  remedy: claims, e.g. `nope is worse by at least 0.02`\n"
     )
 
 

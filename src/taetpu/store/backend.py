@@ -44,7 +44,7 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
-        """Return the sorted keys below `prefix` ("" for all keys), at most `depth` levels below it."""
+        """Return the sorted keys below `prefix` ("" for the root), down to `depth` levels if `depth` is given."""
         ...
 
     def delete(self, prefix: str) -> None:

@@ -46,8 +46,8 @@ def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
 
     Args:
         data: the bytes that `seal` returned, or a document without a seal.
-        file: the path to name in error messages.
-        remedy: the remedy to name in error messages.
+        file: the path for error messages.
+        remedy: the remedy for error messages.
 
     Raises:
         Damaged: if the document cannot be read, or its content does not match its digest.

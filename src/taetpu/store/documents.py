@@ -32,7 +32,7 @@ def from_json(data: bytes, file: str) -> Any:
 
     Args:
         data: the bytes.
-        file: the path to name in error messages.
+        file: the path for error messages.
 
     Raises:
         UserError: if the bytes are not valid JSON. The error contains the line if it is known.
@@ -67,8 +67,8 @@ def from_yaml(data: bytes, file: str, remedy: str = DAMAGED) -> dict[str, Any]:
 
     Args:
         data: the bytes.
-        file: the path to name in error messages.
-        remedy: the remedy to name in error messages.
+        file: the path for error messages.
+        remedy: the remedy for error messages.
 
     Raises:
         UserError: if the bytes are not a valid YAML mapping. The error contains the line if it is known.

@@ -93,8 +93,8 @@ def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, S
 
     Args:
         data: the bytes of the segment.
-        file: the path to name in error messages.
-        remedy: the remedy to name in error messages.
+        file: the path for error messages.
+        remedy: the remedy for error messages.
 
     Raises:
         Damaged: if the bytes are not a segment or do not match the checksum.

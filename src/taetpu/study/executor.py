@@ -32,7 +32,7 @@ class Executor:
 
     Attributes:
         folder: the study's folder.
-        live: whether this process can send runs to the study's trackers while they train.
+        live: whether this process can send runs to the study's trackers during training.
         place: the devices that train the packs, or None if the devices of this process train them.
     """
 

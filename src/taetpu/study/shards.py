@@ -103,7 +103,7 @@ class ShardExecutor(Executor):
         """Train this share and the packs that other processes abandoned. Return when all packs are done.
 
         In a study with stages, this process also trains packs that no process begins within `ABANDONED_SECONDS`.
-        Otherwise it would wait forever for a process that is never started.
+        Otherwise this process would wait forever for a process that is never started.
 
         Raises:
             SharesLeft: if the remaining packs are left to other processes and this process does not wait for them.

@@ -19,7 +19,7 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
         study: the study, whose file names the trackers.
         folder: the study's folder.
         callback: receives all events, including the failures of trackers.
-        live: whether trackers receive runs while they train. Otherwise they receive finished runs when the block ends.
+        live: whether trackers receive runs during training. Otherwise, finished runs are sent when the block ends.
     """
     if not study.trackers:
         yield callback

@@ -33,7 +33,7 @@ Check: TypeAlias = Callable[[Json], None]
 
 
 class Unusable(Exception):
-    """A checkpoint that cannot be resumed from.
+    """A checkpoint from which training cannot resume.
 
     Args:
         error: the damage; None if the checkpoint was never completely written.
