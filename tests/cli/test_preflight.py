@@ -105,7 +105,7 @@ def test_plan_for_a_slice_accepts_settings_that_this_machine_lacks(taetpu, here,
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("train.compute.mesh={data: 4}", "over 4 devices; v5litepod-1 has 1"),
+        ("train.compute.mesh={data: 4}", "over 4 devices, but v5litepod-1 has 1"),
         ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later, but a device of v5litepod-1 is a tpu"),
     ],
 )

@@ -207,12 +207,12 @@ def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, d
     [
         (Capabilities.of_slice(parse_slice("v5e-8")), 4, 2, None),
         (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices stay idle
-        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices; v5litepod-1 has 1"),
+        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices, but v5litepod-1 has 1"),
         (
             Capabilities.of_slice(parse_slice("v5e-16")),
             3,
             1,
-            "over 3 devices; v5litepod-16 has 16",
+            "over 3 devices, but v5litepod-16 has 16",
         ),  # each of its hosts takes part
         (Capabilities("cpu", 2), 4, 2, "over 8 devices, but this machine has 2"),
     ],
