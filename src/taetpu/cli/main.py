@@ -119,7 +119,7 @@ def _usage_error(error: typer.TyperException) -> "UserError":
     command = context.command_path if context else "taetpu"
     problem = error.format_message().rstrip(".")
     if getattr(error, "option_name", None) == "--device":
-        return UserError("--device must precede the command", remedy="Use `taetpu --device N COMMAND`.")
+        return UserError("--device must precede the command", remedy="Write `--device N` directly after taetpu.")
     return UserError(problem[:1].lower() + problem[1:], remedy=f"See `{command} --help`.")
 
 

@@ -20,7 +20,7 @@ NUMERICS_FIELDS = ("compute",)
 """Fields of `train` that control how numbers are computed; they affect only the last bits of numbers."""
 
 FIELDS_OUTSIDE_IDENTITY = {
-    **dict.fromkeys(OBSERVATION_FIELDS, "how a run is watched"),
+    **dict.fromkeys(OBSERVATION_FIELDS, "how a run is observed"),
     **dict.fromkeys(NUMERICS_FIELDS, "how numbers are computed"),
 }
 """Fields of `train` that are excluded from the identity and that arms must not change, by name. The values say what the
