@@ -250,7 +250,9 @@ MISTAKES = {
         "def loss",
         "a number",
     ),
-    "metric, several": Mistake(metric("return jnp.ones(3)"), LR, ("of shape (3,)",), "train.metrics.own", "Reduce the value"),
+    "metric, several": Mistake(
+        metric("return jnp.ones(3)"), LR, ("of shape (3,)",), "train.metrics.own", "Reduce the value"
+    ),
     "metric, no sites": Mistake(
         metric("return seen.loss\n    def sites(self): return 'residual'"),
         LR,

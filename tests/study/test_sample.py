@@ -54,9 +54,7 @@ def test_all_runs_evaluate_the_same_sample_and_the_whole_split_once(copied, tmp_
     drawn = json.dumps(plot([folder], "val/loss").to_dict())
     assert '["val_sample/loss (nats per token)", "on a sample of the validation split"]' in drawn
     assert "on a sample" not in json.dumps(plot([folder], "val/loss", x="train.optimizer.lr").to_dict())
-    assert (
-        "on a sample of the validation split, the same sample for all runs" in Path(outcome.report["html"]).read_text()
-    )
+    assert "on a sample of the validation split" in Path(outcome.report["html"]).read_text()
 
 
 def test_sample_of_all_windows_has_the_value_of_the_split(study):

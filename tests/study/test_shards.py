@@ -124,7 +124,7 @@ def test_run_waits_for_a_claim_if_the_environment_says_so(tmp_path: Path, monkey
     folder, claim = StudyFolder(open_store(tmp_path), "many"), ExitStack()
     claim.enter_context(folder.claim_pack("0"))
     callback = ReleasesClaim(claim)
-    with pytest.raises(ClaimHeld, match="trains pack 0"), executor.Executor(folder).claim(callback):
+    with pytest.raises(ClaimHeld, match="is training pack 0"), executor.Executor(folder).claim(callback):
         pass
     monkeypatch.setenv(CLAIM_PATIENCE, "60")
     with executor.Executor(folder).claim(callback):
