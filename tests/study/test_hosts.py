@@ -142,13 +142,13 @@ def wait_for(folder: Path, root: str, pattern: str) -> None:
 
 @pytest.mark.slow
 def test_eight_devices_give_the_same_verdicts_as_one(tmp_path):
-    (tmp_path / "study.yaml").write_text(PACKED)
+    (tmp_path / "study.yaml").write_text(PACKED.replace("seeds: 2", "seeds: 4"))
     for root, devices in (("one", 1), ("eight", 8)):
         code, said = end(start(tmp_path, root, devices))
         assert code == 0, said
     one, eight = results(tmp_path, "one"), results(tmp_path, "eight")
-    assert {(pack["devices"], pack["width"]) for pack in one["packs"]} == {(1, 8)}
-    assert {(pack["devices"], pack["width"]) for pack in eight["packs"]} == {(8, 8)}
+    assert {(pack["devices"], pack["width"]) for pack in one["packs"]} == {(1, 16)}
+    assert {(pack["devices"], pack["width"]) for pack in eight["packs"]} == {(8, 16)}
     verdicts = {arm["name"]: arm["verdict"] for arm in one["arms"]}
     assert verdicts == {arm["name"]: arm["verdict"] for arm in eight["arms"]}
     assert {verdicts["low"], verdicts["same"]} == {"worse", "equivalent"}

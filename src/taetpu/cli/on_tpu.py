@@ -44,7 +44,7 @@ COORDINATOR_PORT = 8476
 class OnTpuOptions(MachineOptions):
     """Options that require `--on tpu`."""
 
-    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="The TPU's name, with --on tpu.")] = None
+    tpu: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the TPU (requires --on tpu).")] = None
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the TPU at the end.")] = False
 
 

@@ -41,7 +41,7 @@ systemctl is-active --quiet taetpu-timer ||
     --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
 if [ "$api" = tpu-api ]; then # only the machine deletes itself, so it must be able to reach Google as its account
-  command -v gcloud >/dev/null || fail "gcloud is missing, so the machine could not delete itself"
+  command -v gcloud >/dev/null || fail "the image has no gcloud, so the machine could not delete itself"
   for pause in 0 5 20 60 end; do
     [ $pause != end ] || fail "Google does not answer, so the machine could not delete itself; check Cloud NAT"
     sleep $pause

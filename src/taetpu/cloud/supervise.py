@@ -133,12 +133,13 @@ def _make_again(
 def _check_limits(limits: Limits, used: float, losses: int, idle: int, reason: str) -> None:
     again = "Repeat the command to resume from the stored results."
     if losses > limits.losses:
-        raise Lost(f"gave up after {losses} machines were lost; the last loss: {reason}", remedy=again)
+        raise Lost(f"gave up after {losses} machines were lost; reason for the last one: {reason}", remedy=again)
     if idle >= limits.idle:
-        problem = f"gave up because {idle} machines in a row were lost without new results; the last loss: {reason}"
+        problem = f"gave up because {idle} machines in a row were lost before they stored new results; "
+        problem += f"reason for the last one: {reason}"
         raise Lost(problem, remedy="Store checkpoints more often (train.checkpoint), or omit --spot.")
     if limits.hours - used < limits.shortest:
         raise Lost(
-            f"gave up because the machines have used the limit of {limits.hours:g} h; the last loss: {reason}",
+            f"gave up because the machines have used the limit of {limits.hours:g} h; the last one was lost: {reason}",
             remedy=again,
         )

@@ -23,7 +23,7 @@ def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, 
 
 
 def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
-    """Return the weighted values of each position that `sum_losses` sums.
+    """Return, for each position, the weighted values that `sum_losses` sums.
 
     A prediction is correct if no logit exceeds the target's. If n logits are tied for the maximum, each scores 1 / n,
     so that equal logits score 1 / vocab. This needs no argmax, which is expensive on a CPU.

@@ -58,7 +58,7 @@ INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955
 
 
 def forest_plot(results: Results) -> Spec | None:
-    """Return the forest plot of all effects, with their intervals and values by seed; None without compared arms."""
+    """Return the forest plot of effects, with intervals and values by seed; None if no arm is compared with another."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None

@@ -89,7 +89,7 @@ def plot(
         remedy = "Plot one study at a time, or rename one of them."
         raise UserError(f"two of the studies to plot are called {twice!r}", remedy=remedy)
     if x not in AXES and by != "arm":
-        problem = f"`by` {by!r} requires curves over training, but over {x!r}, each run is a dot"
+        problem = f"`by` {by!r} groups training curves, but a chart over {x!r} has one point per run"
         raise UserError(problem, path=("by",), remedy="Remove --by.")
     if x in AXES:
         named = [run for run in measured if run.named] or measured

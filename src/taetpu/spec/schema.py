@@ -198,7 +198,7 @@ class StudySpec(Config):
 
 
 def parse_seeds(value: Any, path: KeyPath, first: int = 0) -> tuple[int, ...]:
-    """Return the seeds in a list, or the seeds from `first` to `first + n - 1` for a number `n` of seeds.
+    """Return the seeds that `value` lists or, if `value` is a number `n`, the seeds `first` to `first + n - 1`.
 
     Raises:
         UserError: If the value is neither a number nor a list, if there are too many seeds, or if a seed is invalid or

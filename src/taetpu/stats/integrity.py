@@ -200,7 +200,7 @@ def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]
     Args:
         config: a resolved config.
         path: the path of an override.
-        layered: whether the baseline lists its layers or the arm overrides single layers.
+        layered: True if the baseline or the arm overrides single layers. Settings of layers then have no known value.
     """
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])

@@ -20,7 +20,7 @@ from taetpu.store.names import NotStored
 Status = Literal["absent", "started", "done"]
 
 SOURCE = "reused.json"  # names the study from which a run was copied
-REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. No result depends on wall times, which may have gaps."}
+REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. It contains only wall times, on which no result depends."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 
 

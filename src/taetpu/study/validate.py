@@ -19,9 +19,9 @@ from taetpu.train.sharding import check_mesh
 def check_study(
     study: Study, progress: Progress = lambda done, total: None, place: Capabilities | None = None
 ) -> tuple[Study, dict[str, Computation]]:
-    """Check a study. Return it with all arms that need no measurement, and the computation of each arm.
+    """Check a study. Return it with all arms that are known without measurements, and the computation of each arm.
 
-    `study.arms` explains which arms need a measurement.
+    Arms that are matched by time or tuned depend on measurements (see `taetpu.study.arms.list_arms`).
 
     Args:
         study: the study as loaded from its file.

@@ -103,8 +103,8 @@ def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
     if unknown := _unknown_kernels(facts):
         missing.append(f"the compiler has no cycle estimate for {unknown}, so times have no upper end")
     elif facts["kernel_flops"]:
-        share = f"{SPLASH_SHARE} times their matmuls at the peak rate"
-        missing.append(f"the compiler has no cycle estimate for splash attention's kernels, which count as {share}")
+        share = f"{SPLASH_SHARE} times the time of their matmuls at the peak rate"
+        missing.append(f"the compiler has no cycle estimate for splash attention's kernels; {share} is assumed")
     if chip.clock_hz is None:
         missing.append(f"the clock of {chip.name} is not published, so cycles cannot be converted to seconds")
     return missing

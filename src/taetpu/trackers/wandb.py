@@ -76,7 +76,7 @@ class WandB(Tracker):
 
 
 class Run(Sink):
-    """A W&B run."""
+    """Logs one run to Weights & Biases."""
 
     def __init__(self, run: Any):
         self.run, self.first_step = run, run.starting_step

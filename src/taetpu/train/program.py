@@ -287,7 +287,7 @@ class Program:
         return self.map_over_runs(one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
-        """Return the windows of a split on the devices, `(batches, batch, seq)`; None if the task has no such split.
+        """Return the windows of a split as device arrays `(batches, batch, seq)`; None if the task has no such split.
 
         The windows are ordered by `evaluation_order` and padded with windows of weight 0.
 

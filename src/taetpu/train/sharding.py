@@ -152,7 +152,7 @@ Forward: TypeAlias = Callable[..., PyTree]
 
 
 class Division:
-    """A run that is not divided. Base class of the other divisions."""
+    """The division of a run that stays whole. Base class of the other divisions."""
 
     def local_batch(self, batch: Batch) -> Batch:
         """Return this device's part of a batch or microbatch."""

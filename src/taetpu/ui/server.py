@@ -64,7 +64,9 @@ class Server:
         """Reject requests from other origins or without the token, and add security headers to every response."""
         origin = request.headers.get("origin", "").lower()
         if origin and origin != f"{request.url.scheme}://{request.headers.get('host', '').lower()}":
-            answer: Response = PlainTextResponse(f"A page of {origin!r} may not read the live page.\n", 403)
+            answer: Response = PlainTextResponse(
+                f"Pages from {origin!r} are not allowed to read the data of taetpu's live page.\n", 403
+            )
         else:
             answer = await self.admitted(request, go_on)
         answer.headers["Content-Security-Policy"] = POLICY

@@ -98,7 +98,7 @@ def flops(known: Peak | None = None) -> Finding:
 
 
 def memory(known: Peak | None = None) -> Finding:
-    """Measure the memory bandwidth of every device; see `flops`."""
+    """Measure the memory bandwidth of every device. `known` has the same meaning as in `flops`."""
     devices = _timed_devices()
     known = known or find_peak(devices[0].device_kind)
     rates = [_memory_rate(device) for device in devices]
