@@ -176,7 +176,7 @@ SLOW = {
     "timer cannot start": Case(
         "tpu-api", lambda cloud: cloud.hosts.programs.update({"systemd-run": "exit 1\n"}), 3,
         ("timer cannot start", "was deleted"), made=1),
-    "no gcloud on the machine": Case("tpu-api", without_gcloud, 3, ("gcloud is missing", "was deleted"), made=1),
+    "no gcloud on the machine": Case("tpu-api", without_gcloud, 3, ("no gcloud", "was deleted"), made=1),
     "delete refused": Case(
         "", fault("queuedResources.delete", Refused(7, DENIED.format("tpu.queuedResources.delete"))), 2,
         (ZONE, "may cost money", "tpu.queuedResources.delete", "doctor"), left=True, made=1),
