@@ -31,7 +31,7 @@ measure: {primary: val/loss}
 PACKED = ("--pack", "2")
 V5E = ("run", "tiny.yaml", *PACKED, "--on", "tpu", "--type", "v5e-8", "--zone", "us-west4-a", "--spot", "--yes")
 V6E = ("run", "tiny.yaml", *PACKED, "--on", "tpu", "--type", "v6e-8", "--zone", "us-east5-b", "--spot", "--yes")
-SAVED = r"packs/[^/]+/\d+/\.files\.json"
+SAVED = r"packs/[^/]+/\d+/complete"
 
 
 class Command:
