@@ -70,7 +70,8 @@ class Trackers:
 def format_failure(error: Exception) -> str:
     """Return the reason for a tracker's failure on one line."""
     if isinstance(error, ImportError):
-        return f"{error.name or error} is not installed: run `pip install 'taetpu[trackers]'`"
+        package = (error.name or str(error)).partition(".")[0]
+        return f"{package} is not installed: run `pip install 'taetpu[trackers]'`"
     if isinstance(error, UserError):
         return error.problem + (f" ({error.remedy.rstrip('.')})" if error.remedy else "")
     return " ".join(f"{type(error).__name__}: {error}".split())
