@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 
 from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config, replace_fields
+from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.lm import ModelConfig
@@ -115,14 +115,6 @@ def test_a_config_as_plain_data_loads_to_itself():
         plain = to_data(config)
         assert to_data(load_config(ModelConfig, plain)) == plain
         assert load_config(ModelConfig, plain).resolve() == config.resolve()
-
-
-def test_replace_fields_validates_and_keeps_the_original():
-    config = load_config(Outer, {"path": "a"})
-    assert replace_fields(config, lr=2.0).lr == 2.0
-    assert config.lr == 1.0
-    with pytest.raises(UserError, match="unknown field 'l'"):
-        replace_fields(config, l=2.0)
 
 
 # --- structure and numbers -------------------------------------------------------------------------------------------

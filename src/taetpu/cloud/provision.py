@@ -74,10 +74,7 @@ def check_started(machine: Machine) -> None:
 
 
 def check_one(machines: Sequence[Machine]) -> None:
-    """Raise `CloudError` if several machines have the same name.
-
-    This can happen if two computers create a machine with that name at the same time.
-    """
+    """Raise `CloudError` if several machines have one name, as when two computers create it at the same time."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
         raise CloudError(problem, remedy=f"Delete yours with `taetpu tpu down {machines[0].name}`.")

@@ -163,11 +163,6 @@ def _with_kind(name: str, settings: Any) -> Any:
     return None if settings == "none" else settings
 
 
-def replace_fields(config: C, **fields: Any) -> C:
-    """Return a validated copy of a config with the given fields replaced."""
-    return load_config(type(config), {**{n: getattr(config, n) for n in type(config).model_fields}, **fields})
-
-
 def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
     slot = slot_of(cls, name)
     if slot is not None:
