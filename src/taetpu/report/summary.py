@@ -184,7 +184,7 @@ def headline(results: Results) -> str:
     baseline, name, arms = results["arms"][0], results["primary"], counted_arms(results)
     if baseline["mean"] is None:
         why = "diverged on every seed" if _all_diverged(baseline) else "has no finished run yet"
-        return f"The baseline {why}, so there is nothing to compare the arms with."
+        return f"The baseline {why}, so the arms cannot be compared with it."
     if not arms:
         return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
     if all(map(_all_diverged, arms)):

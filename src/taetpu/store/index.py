@@ -38,7 +38,7 @@ def find_studies(place: str | Path, required: bool = False) -> list[StudyFolder]
 
     Args:
         place: a study's folder, or a root of studies.
-        required: whether it is an error if there are no studies.
+        required: whether to raise an error if no studies exist.
 
     Raises:
         UserError: if `place` is a file or cannot be read, if its URL scheme is not supported, or if no required study

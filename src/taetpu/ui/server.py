@@ -116,7 +116,7 @@ class Server:
         """Read the store and return the messages on a study after the cursor in `?since=`.
 
         Raises:
-            UserError: If there is no such study.
+            UserError: If the study does not exist.
         """
         name = request.path_params["name"]
         with self.reading:
