@@ -235,11 +235,13 @@ def test_objects_of_other_processes_are_seen_after_a_second(store: GcsStore, els
 
 def kept(store: GcsStore, step: int) -> None:
     """Store a checkpoint of two files, one of them in a folder, which contain their step."""
-    folder = store.folder(f"s/packs/p/{step}")
+    pack = StudyFolder(store, "s").pack("p")
+    folder = pack.part(step, 0)
     (folder / "d").mkdir(exist_ok=True)
     for name in ("state", "d/array"):
         (folder / name).write_bytes(b"%d" % step * 1000)
-    StudyFolder(store, "s").pack("p").save(step)
+    pack.save_part(step, 0)
+    pack.complete(step, 1, {})
 
 
 def found(store: GcsStore) -> int | None:
@@ -247,7 +249,7 @@ def found(store: GcsStore) -> int | None:
     pack = StudyFolder(store, "s").pack("p")
     for step in reversed(pack.steps()):
         try:
-            path = pack.fetch(step)
+            path = pack.fetch_part(step, 0) if pack.read_complete(step) else None
         except Damaged:
             pack.move_to_damaged(step)
             continue
@@ -260,7 +262,8 @@ def found(store: GcsStore) -> int | None:
 
 def test_folder_is_fetched_on_another_machine(store: GcsStore, elsewhere: GcsStore):
     kept(store, 10)
-    assert store.list("s/packs") == ["s/packs/p/10/d/array", "s/packs/p/10/state"]
+    part = "s/packs/p/10/process-0"
+    assert store.list("s/packs") == ["s/packs/p/10/complete", f"{part}/d/array", f"{part}/state"]
     assert found(elsewhere) == 10
 
 
@@ -277,7 +280,7 @@ def test_two_checkpoints_are_kept(store: GcsStore):
 def test_training_resumes_from_the_checkpoint_before_a_damaged_one(store: GcsStore, elsewhere: GcsStore, damage: str):
     kept(store, 10)
     kept(store, 20)
-    newest = "root/s/packs/p/20"
+    newest = "root/s/packs/p/20/process-0"
     if damage == "missing":
         store.bucket.blob(f"{newest}/d/array").delete()
     elif damage == "other":
@@ -288,7 +291,9 @@ def test_training_resumes_from_the_checkpoint_before_a_damaged_one(store: GcsSto
         store.bucket.blob(f"{newest}/{FILES}").delete()
     assert found(elsewhere) == 10
     assert StudyFolder(elsewhere, "s").pack("p").steps() == [10]
-    aside = [] if damage == "unlisted" else ["s/damaged/1/packs/p/20/state"]  # without a list, its upload never ended
+    aside = (
+        [] if damage == "unlisted" else ["s/damaged/1/packs/p/20/process-0/state"]
+    )  # without a list, its upload never ended
     assert [key for key in elsewhere.list("s/damaged") if key.endswith("state")] == aside
     shutil.rmtree(elsewhere.folder("s"))
     kept(elsewhere, 20)
@@ -297,10 +302,10 @@ def test_training_resumes_from_the_checkpoint_before_a_damaged_one(store: GcsSto
 
 def test_interrupted_download_leaves_nothing_behind(store: GcsStore, elsewhere: GcsStore, world: World):
     kept(store, 10)
-    world.faults.append(Fault("objects.get", Refused(7, "not now"), skip=1))
-    with pytest.raises(BucketError, match=r"cannot read .*/s/packs/p/10: not now"):
+    world.faults.append(Fault("objects.get", Refused(7, "not now"), skip=2))
+    with pytest.raises(BucketError, match=r"cannot read .*/s/packs/p/10/process-0: not now"):
         found(elsewhere)
-    assert not [path for path in elsewhere.folder("s/packs/p").iterdir() if path.name.isdecimal()]
+    assert not [path for path in elsewhere.folder("s/packs/p/10").iterdir() if path.name.startswith("process")]
     assert found(elsewhere) == 10
 
 
@@ -324,11 +329,13 @@ def keep(root):
     store = open_store(root)
     study = StudyFolder(store, "s")
     for step in (10, 20, 30):
-        folder = store.folder(f"s/packs/p/{step}")
+        pack = study.pack("p")
+        folder = pack.part(step, 0)
         (folder / "d").mkdir()
         for name in ("state", "d/array"):
             (folder / name).write_bytes(b"%d" % step * 1000)
-        study.pack("p").save(step)
+        pack.save_part(step, 0)
+        pack.complete(step, 1, {})
         print(step, flush=True)
 
 for moment in range(1, 200):

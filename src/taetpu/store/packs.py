@@ -48,21 +48,12 @@ class PackFolder:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def fetch(self, step: int) -> Path | None:
-        """Return the local folder of a checkpoint; None if the checkpoint was never stored completely.
+        """Return the local folder of a checkpoint of an earlier version, in one part; None if there is none.
 
         Raises:
             Damaged: if a stored file is missing or damaged.
         """
         return self.folder() / str(step) if self.store.fetch_folder(f"{self.key}/{step}") else None
-
-    def save(self, step: int) -> None:
-        """Store the checkpoint that was written to `folder`, and delete all but the newest of the older checkpoints."""
-        self.store.save_folder(f"{self.key}/{step}")
-        self._delete_older(step)
-
-    def _delete_older(self, step: int) -> None:
-        for old in [known for known in self.steps() if known < step][: 1 - KEPT]:
-            self.delete(old)
 
     def part(self, step: int, process: int) -> Path:
         """Create and return a local folder for one process's part of a checkpoint."""
@@ -81,7 +72,7 @@ class PackFolder:
         return self.part(step, process) if self.store.fetch_folder(f"{self.key}/{step}/process-{process}") else None
 
     def complete(self, step: int, processes: int, about: Mapping[str, Any]) -> None:
-        """Commit a checkpoint written by several processes, and delete all but the newest of the older checkpoints.
+        """Commit a checkpoint whose parts are all stored, and delete all but the newest of the older checkpoints.
 
         Args:
             step: the step of the checkpoint.
@@ -89,10 +80,11 @@ class PackFolder:
             about: values to store with the checkpoint.
         """
         self.store.write(f"{self.key}/{step}/{COMPLETE}", seal({"processes": processes, "about": about}), replace=True)
-        self._delete_older(step)
+        for old in [known for known in self.steps() if known < step][: 1 - KEPT]:
+            self.delete(old)
 
     def is_complete(self, step: int) -> bool:
-        """Return whether a checkpoint was written by several processes and committed."""
+        """Return whether a checkpoint was committed."""
         return self.store.exists(f"{self.key}/{step}/{COMPLETE}")
 
     def read_complete(self, step: int) -> dict[str, Any] | None:
