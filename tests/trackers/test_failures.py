@@ -49,7 +49,7 @@ def test_failing_trackers_are_disabled_and_training_continues(study, own, withou
         "at-finish": "OSError: broken at finish",
         "tensorboard": f"tensorboardX {missing}",
         "wandb": f"wandb {missing}",
-        "trackio": f"trackio.sqlite_storage {missing}",
+        "trackio": f"trackio {missing}",
     }
     assert results(folder) == plain
     (heard,) = own.values()  # of the one that works, which has it all
