@@ -60,9 +60,11 @@ def test_killed_and_terminated_runs_end_with_the_same_results(tmp_path):
         while not reached(tmp_path, "cut", moment):
             assert process.poll() is None, end(process)[1]
             time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)  # otherwise it may end before the signal
         with pytest.raises(UserError, match=f"pid {process.pid}"):  # another process cannot train the study
             taetpu.run(tmp_path / "study.yaml", root=str(tmp_path / "cut"))
         process.send_signal(sent)
+        process.send_signal(signal.SIGCONT)
         _, err = end(process)
         assert not reached(tmp_path, "cut", "killed/results.json")
     assert process.returncode == 130

@@ -220,7 +220,9 @@ def test_plain_run_refuses_a_study_that_a_shard_trains(tmp_path: Path):
     while not list(root.glob("many/claims/*")):
         assert worker.poll() is None, end(worker)
         time.sleep(0.01)
+    worker.send_signal(signal.SIGSTOP)  # otherwise it may end before the signal
     with pytest.raises(ClaimHeld, match=f"pid {worker.pid} "):
         run_shard(tmp_path, root, None)
     worker.send_signal(signal.SIGINT)
+    worker.send_signal(signal.SIGCONT)
     assert end(worker)[0] == 130
