@@ -4,6 +4,7 @@ The kinds are read from the registry, so that new ones are among them. `python -
 prints the table of docs/tpu.md. Import it after `prepare_jax`.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Iterator
@@ -103,4 +104,6 @@ def _cells(facts: Any) -> tuple[str, str]:
 
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"  # with libtpu and without a TPU, jax would search for one
-    print(table(sys.argv[1:] or ["v5e-8"]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kinds", description="Print the table of docs/tpu.md.")
+    parser.add_argument("slices", nargs="*", default=["v5e-8"], metavar="SLICE", help="a TPU slice, such as v5e-8")
+    print(table(parser.parse_args().slices))

@@ -12,6 +12,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit import jit_once
 from taetpu.core.loading import build_component
+from taetpu.core.registry import kinds
 from taetpu.data import attention_free_bound
 from taetpu.data.batches import Batch, Source
 
@@ -216,5 +217,5 @@ def test_an_unknown_task_suggests_the_nearest():
     with pytest.raises(UserError, match="unknown task kind 'histgram'") as caught:
         build_component("task", {"kind": "histgram", "seq_len": 4}, ("base", "task"))
     assert str(caught.value.remedy).startswith(
-        "Did you mean 'histogram'? Use one of: copy, histogram, induction, reverse"
+        f"Did you mean 'histogram'? Use one of: {', '.join(sorted(kinds('task')))}"
     )
