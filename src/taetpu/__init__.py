@@ -1,7 +1,7 @@
 """Transformer ablation studies, from a laptop to a TPU pod.
 
-Public names are imported on first use, so that `import taetpu` stays cheap. On a machine without an accelerator,
-importing the package sets `JAX_PLATFORMS=cpu` before jax is imported, unless the user has chosen a platform.
+Public names are imported on first use, so that `import taetpu` stays fast. If the machine has no accelerator and the
+user has chosen no platform, importing the package sets `JAX_PLATFORMS=cpu` before jax is imported.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""`python -m taetpu`."""
+"""Entry point of `python -m taetpu`."""
 
 from taetpu.cli.main import main
 

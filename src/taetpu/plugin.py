@@ -1,4 +1,4 @@
-"""The names that plug-ins import; see docs/plugins.md. To extend a built-in kind, import it from its slot's module."""
+"""The names that plug-ins import (see docs/plugins.md). To extend a built-in kind, import it from the slot's module."""
 
 from typing import Annotated
 

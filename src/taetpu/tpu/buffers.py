@@ -1,4 +1,4 @@
-"""Find the largest buffers of a compiled TPU program and their content in the compiler's dump."""
+"""Read the largest buffers of a compiled TPU program, and the content of each buffer, from the compiler's dump."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ COPIES = {"copy", "copy-start", "copy-done", "bitcast", "transpose", "reshape", 
 ALLOCATION = re.compile(r"allocation \d+: size (\d+),.*?(?:parameter (\d+), shape \|([^|]*)\||preallocated-temp)")
 
 LIMIT = 6
-"""Maximum number of entries in a report."""
+"""Maximum number of buffers in a report."""
 KEPT = "activations of all layers, kept for the backward pass"
 
 
@@ -28,7 +28,8 @@ class Buffer:
     Attributes:
         bytes: size of each buffer.
         shape: dtype and shape of the content, such as `bf16[8,1024,168]`.
-        what: path of the parameter in the buffer, or the function that computes the content; empty if unknown.
+        what: description of the content, such as a parameter's path or the function that computes the content; empty
+            if the content is unknown.
         count: number of buffers.
     """
 
@@ -41,7 +42,7 @@ class Buffer:
 def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
     """Return the largest buffers of a program, in decreasing order of their total size.
 
-    The list is empty if the program's dump in `folder` has no buffer report.
+    The list is empty if the compiler's dump in `folder` lacks the buffer report or the program text.
     """
     report = next(folder.glob("*after_optimizations-buffer-assignment.txt"), None)
     text = next(folder.glob("*after_optimizations.txt"), None)
@@ -56,7 +57,7 @@ def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
 
 
 def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str]]:
-    """Yield size, shape and content of every buffer: each argument, and each region of the temporary memory."""
+    """Yield the size, shape and content of every buffer. A buffer is an argument or a region of temporary memory."""
     places: dict[tuple[int, int], list[tuple[int, str, str]]] = {}
     like, here = dict[str, str](), None
     for number, line in enumerate(report.splitlines()):
@@ -81,7 +82,7 @@ def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str
 
 
 def display_path(path: str) -> str:
-    """Return the path of an array in the state as users write it, such as `layers[0].block.ffn.up`."""
+    """Return the path of an array in the state in the form that users write, such as `layers[0].block.ffn.up`."""
     return re.sub(r"\bstacks(?:\.(\d+)|\[(\d+)\])", r"layers[\1\2]", path).removeprefix("model.")
 
 
@@ -92,7 +93,7 @@ def _num_elements(shape: str) -> int:
 
 
 class _SourceNames:
-    """Names in the source code for the operations in a program's text."""
+    """Maps the operations in a program's text to names in the source code."""
 
     def __init__(self, text: str):
         tables = {
@@ -107,7 +108,7 @@ class _SourceNames:
             {number: dict(re.findall(r"(\w+)=(\d+)", entry)) for number, entry in tables.get(name, {}).items()}
             for name in ("FileLocations", "StackFrames")
         )
-        # Maps each operation to its result, kind, first operand and, if it is a fusion, its computation.
+        # Maps each operation to its result type, kind, first operand and (for a fusion) fused computation.
         self.operations = {name: rest for name, *rest in OPERATION.findall(text)}
         self.computations = {name: RESULT.findall(body) for name, body in COMPUTATION.findall(text)}
         self.frame_of = dict(re.findall(r"^\s+(?:ROOT )?%([\w.\-]+) = .*?stack_frame_id=(\d+)", text, re.M))
@@ -118,16 +119,16 @@ class _SourceNames:
         }
 
     def parameter(self, number: int) -> str:
-        """Return the path of a parameter: `model.embedding.weight` for `[0].model.embedding.weight` in the text."""
+        """Return the path of a parameter: `embedding.weight` for `[0].model.embedding.weight` in the text."""
         name = re.sub(r"^\[\d+\]\.?", "", self.parameters.get(number, ""))
         return display_path(re.sub(r"^\['(.*)'\]$", r"\1", name))
 
     def value(self, name: str, shape: str) -> str:
-        """Return the innermost taetpu function that causes an operation, such as `attention: Attention.attend`.
+        """Return the innermost taetpu function that produces an operation, such as `attention: Attention.attend`.
 
-        The function is read from the operation's stack frame. If the stack frame has no such function, it is read from
-        the operations that this operation fuses (the last one first) or copies, if their results have as many elements
-        as `shape`.
+        The function is read from the operation's call stack. If the stack contains no taetpu function, the operations
+        that this operation fuses (the last one first) or copies are searched. Only operations whose result has as many
+        elements as `shape` are considered.
         """
         if function := self.function(name):
             return function
@@ -145,7 +146,7 @@ class _SourceNames:
         return fallback
 
     def function(self, name: str) -> str:
-        """Return the innermost taetpu function in an operation's stack frame; "" if there is none."""
+        """Return the innermost taetpu function in an operation's call stack, or "" if the stack contains none."""
         frame = self.frame_of.get(name)
         seen = set()
         while frame and frame not in seen:

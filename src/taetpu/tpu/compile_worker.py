@@ -1,8 +1,8 @@
 """Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
 libtpu, which contains the compiler, can be loaded only once per process, and only before jax uses another device. A
-program that libtpu cannot compile may kill the process. Therefore `tpu.compiler` runs this module in a child process,
-which reads requests and prints answers, each as one line of JSON, and exits at the end of its input.
+program that libtpu cannot compile may kill the process. Therefore, `tpu.compiler` runs this module in a child process.
+The child process reads requests and prints answers, each as one line of JSON, and exits at the end of its input.
 """
 
 import json
@@ -58,9 +58,10 @@ def compile_request(request: Json) -> Json:
 
     Returns:
         `program`, the program's hash; `flops` and `padded_flops`; `kernel_flops`, by kernel; `endless`, the number of
-        loops without a known trip count; and `compile_seconds`. If the program compiles, also `memory` and the costs
-        (see `read_costs`). Otherwise, also an `error`, and `too_large` if the program exceeds the device's memory. If
-        the state alone exceeds that memory, only `error`, `too_large` and `compile_seconds`.
+        loops without a known trip count; and `compile_seconds`. If the program compiles, the report also has `memory`
+        and the costs (see `read_costs`). Otherwise, the report also has an `error`, and `too_large` if the program
+        exceeds the device's memory. If the state alone exceeds this memory, the report has only `error`, `too_large`
+        and `compile_seconds`.
     """
     start = time.process_time()  # CPU time of all threads: independent of other load on this machine
     program, shapes = build(request)

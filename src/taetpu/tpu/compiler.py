@@ -38,7 +38,7 @@ MAX_CHILDREN = 2
 
 @dataclass(frozen=True)
 class CompileRequest:
-    """A pack's program and the slice to compile it for.
+    """A pack's program, and the TPU slice for which the program is compiled.
 
     Attributes:
         config: configuration of any run in the pack.
@@ -114,7 +114,7 @@ def _source_hash() -> str:
 
 
 def environment(tpu: Slice) -> dict[str, str]:
-    """Return environment variables that let libtpu compile on a machine without a TPU, without log output.
+    """Return environment variables that let libtpu compile without a TPU and without log output.
 
     The variables include the XLA and libtpu flags that training on a TPU uses.
     """
@@ -197,7 +197,7 @@ class Compiler:
         return answer
 
     def _close_child(self, thread: int) -> None:
-        """Close the thread's child process for another TPU generation, since each child holds a compiler in memory."""
+        """Close the thread's child process for any other TPU generation. Each child holds a compiler in memory."""
         for owner in [owner for owner in self.children if owner[0] == thread]:
             self.children.pop(owner).close()
 

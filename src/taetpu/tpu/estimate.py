@@ -5,7 +5,7 @@ The first estimate is the roofline (Williams et al. 2009). It is the larger of t
 padded to the matrix unit, at the chip's peak rate, and the time for the memory traffic at the chip's bandwidth. The
 second estimate is the number of cycles that the compiler estimates, divided by the chip's clock rate. The compiler does
 not estimate the cycles of kernels. `SPLASH_SHARE` determines the time of splash attention. If a program has any other
-kernel, the range has no upper end.
+kernel, or the clock rate is unknown, the range has no upper end.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from taetpu.core.chips import Slice
 from taetpu.train.matmul_count import SPLASH
 
 SPLASH_SHARE = 1.5
-"""Time of splash attention, divided by the time of its matmuls, padded to 128, at the peak rate. The compiler's
-instruction bundles for a v5e give 1.33 for heads of size 128, 1.38 for 64 and 1.50 for 32; see
+"""Ratio of the time of splash attention to the time that its matmuls, padded to 128, would take at the peak rate. The
+compiler's instruction bundles for a v5e give 1.33, 1.38 and 1.50 for heads of size 128, 64 and 32; see
 `benchmarks.attention_cycles`."""
 
 Range = tuple[float, float | None]
@@ -111,7 +111,7 @@ def _missing(facts: Mapping[str, Any], tpu: Slice) -> list[str]:
 
 
 def _unknown_kernels(facts: Mapping[str, Any]) -> str:
-    """Return text that names the kernels whose cost is unknown; "" if there are none."""
+    """Return text that names the kernels whose cost is unknown, or "" if no cost is unknown."""
     known = facts["kernel_flops"]
     if facts.get("kernels") and not known:
         return "kernels"

@@ -32,7 +32,7 @@ class GroupPlan:
 
     @property
     def first(self) -> RunSpec:
-        """The first run, which has the same structure as all other runs."""
+        """The first run. All other runs have the same structure."""
         return self.group.runs[0]
 
     @property
@@ -41,7 +41,7 @@ class GroupPlan:
         return -(-len(self.group.runs) // self.layout.width)
 
     def halve(self) -> "GroupPlan | None":
-        """Return the plan with half as many runs per pack; None if packs have one run or runs are divided."""
+        """Return the plan with half as many runs per pack; None for packs of one run and for divided runs."""
         width = self.layout.width
         if width == 1 or self.layout.divided:
             return None
@@ -53,8 +53,9 @@ class GroupPlan:
 def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:
     """Return the plan with which training starts.
 
-    If `train.compute.mesh` or the memory of a device requires it, each run is divided over several devices. Otherwise,
-    the plan uses as many devices as possible, and then as few packs as are estimated to fit into memory.
+    Each run is divided over several devices if `train.compute.mesh` or the memory of a device requires this. Otherwise,
+    the plan uses as many devices as possible, and then the smallest number of packs whose runs are estimated to fit
+    into memory.
     """
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision
@@ -77,7 +78,7 @@ def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) ->
 def plan_divided(group: RunGroup, source: Source, precision: str, tpu: Slice, data: int, model: int) -> GroupPlan:
     """Return the plan that divides each run over `data * model` devices.
 
-    As many runs as the devices of the slice allow are trained at the same time.
+    The plan trains as many runs at the same time as the number of devices allows.
     """
     config = group.runs[0].config
     at_once = max(1, min(tpu.devices // (data * model), len(group.runs)))

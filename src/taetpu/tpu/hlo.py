@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-BITS = {"pred": 8, "c64": 64, "c128": 128}  # bits of types that are not read from the name
+BITS = {"pred": 8, "c64": 64, "c128": 128}  # bits per element of dtypes whose names are not parsed
 ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\](?:\{([^}]*)\})?")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 OP = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
@@ -52,8 +52,8 @@ class Cost:
 
     Attributes:
         cycles: number of cycles that the compiler estimates, excluding overlapped transfers, which have no estimate.
-        bytes: number of bytes read from and written to HBM, including the padding of tiles. An array counts in full if
-            a fusion reads only a part of it, unless the fusion only slices the array.
+        bytes: number of bytes read from and written to HBM, including the padding of tiles. An array that a fusion
+            reads in part is counted in full, unless slicing is the only use of the array in the fusion.
     """
 
     cycles: int = 0
@@ -79,7 +79,7 @@ class Module:
 
     @cached_property
     def loops(self) -> dict[str, int | None]:
-        """Trip count of every loop, by the name of its body; None if the condition has no constant."""
+        """Trip count of every loop, by the name of the loop's body; None if the loop's condition has no constant."""
         found = {}
         for op in (op for ops in self.computations.values() for op in ops if op.kind == "while"):
             (body,), (condition,) = op.called("body"), op.called("condition")
@@ -88,7 +88,7 @@ class Module:
 
     @cached_property
     def kernels(self) -> int:
-        """Number of operations that call kernels; the text gives no cost for them."""
+        """Number of operations that call kernels. The text gives no cost for these operations."""
         return sum("tpu_custom_call" in op.line for ops in self.computations.values() for op in ops)
 
     def _trips(self, condition: str) -> int | None:
@@ -105,7 +105,7 @@ class Module:
         return self.cost(self._step_loop(self.entry) or self.entry)
 
     def _step_loop(self, name: str) -> str | None:
-        """Return the name of the body of the outermost loop without a trip count."""
+        """Return the name of the outermost loop body without a trip count; None if all loops have a trip count."""
         for op in self.computations[name]:
             if op.kind == "while":
                 (body,) = op.called("body")
@@ -120,8 +120,8 @@ class Module:
     def cost(self, name: str) -> Cost:
         """Return the cost of a computation.
 
-        The cost of a loop's body is multiplied by the trip count, or by 1 if that is unknown. A conditional has the
-        cost of the branch with the most cycles.
+        The cost of a loop's body is multiplied by the trip count, or by 1 if the trip count is unknown. A conditional
+        has the cost of the branch with the most cycles.
         """
         total, types = Cost(), {op.name: op for op in self.computations[name]}
         for op in self.computations[name]:
@@ -209,9 +209,10 @@ def _closing(text: str) -> int:
 
 
 def _sliced_operands(fused: Sequence[Op]) -> dict[int, int]:
-    """Return the bytes read from each operand that a fusion only slices or writes slices into, by operand number.
+    """Return the bytes that a fusion reads from each operand whose only use is slicing, by operand number.
 
-    A loop over layers slices the arrays that contain all layers.
+    A slice update also counts as slicing, but reads no bytes of the operand. In loops over layers, fusions slice the
+    arrays that contain all layers.
     """
     sizes = {}
     for parameter in (op for op in fused if op.kind == "parameter"):
@@ -228,7 +229,7 @@ def _reads_part(op: Op, name: str) -> bool:
 
 
 def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
-    """Return the bytes of the slice that a fusion replaces in an operand; None if the result is not such an operand."""
+    """Return the bytes of the slice that is updated in a fusion's result `number`; None if this result is no update."""
     ops = {op.name: op for op in fused}
     root = next((op for op in fused if op.line.lstrip().startswith("ROOT")), None)
     while root is not None and root.kind in ("tuple", "bitcast"):

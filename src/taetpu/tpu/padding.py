@@ -23,7 +23,7 @@ class Size:
     """A size in a model, with and without padding.
 
     Attributes:
-        name: `model.dim`, `task.seq_len`, `head_dim`, or a parameter whose last axis has this size.
+        name: `model.dim`, `task.seq_len`, `head_dim`, or the path of a parameter whose last axis has this size.
     """
 
     name: str
@@ -58,7 +58,7 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
 
 
 def describe_padding(sizes: list[Size]) -> list[str]:
-    """Return a sentence for each size with a filled share below `MIN_FILLED`, in increasing order of that share."""
+    """Return a sentence for each size that fills less than `MIN_FILLED` of its tiles, least filled first."""
     return [
         f"{one.name} {one.size} is padded to {one.padded}, so {one.filled:.0%} of its tiles is used"
         for one in sorted(sizes, key=lambda one: one.filled)

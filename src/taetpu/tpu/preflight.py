@@ -1,4 +1,4 @@
-"""Compile a study for TPUs on a machine without one, to estimate its memory, speed and cost."""
+"""Compile a study for TPUs on a machine without a TPU, to estimate the memory, speed and cost of training."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class PreflightRequest:
     Attributes:
         runs: the runs to train.
         sources: prepared tasks of the runs.
-        packing: limits on the packs of runs.
+        packing: limit on the number of runs per pack.
         folder: base folder for relative paths in the tasks.
         plugins: the study's plug-in files.
     """
@@ -37,7 +37,7 @@ class PreflightRequest:
     plugins: tuple[Path, ...]
 
     def plans(self, tpu: Slice) -> list[GroupPlan]:
-        """Return one plan for the given slice per group of runs with the same structure."""
+        """Return the plans for a slice: one plan for each group of runs with the same structure."""
         return [
             plan_group(tpu, members, self.sources.prepare(members.runs[0].config), self.packing)
             for members in group_runs(self.runs)
@@ -90,7 +90,7 @@ def preflight(
 
 
 def _halve_until_fitting(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile) -> tuple[GroupPlan, Facts]:
-    """Halve the number of runs per pack, as training does, until packs fit or have one run each."""
+    """Halve the number of runs per pack, as training does, until packs fit or cannot be halved."""
     while "too_large" in facts and (half := plan.halve()) is not None:
         plan, facts = half, compile_plan(half, tpu)
     return plan, facts

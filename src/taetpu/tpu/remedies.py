@@ -1,6 +1,6 @@
-"""Find settings with which runs fit into memory, starting with the cheapest one.
+"""Find settings with which runs fit into memory, starting with the cheapest setting.
 
-A setting is recommended only if its program compiles and fits.
+A setting is recommended only if the program with this setting compiles and fits.
 """
 
 import shlex
@@ -21,7 +21,7 @@ Compile = Callable[[GroupPlan, Slice], Facts]
 
 
 def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile) -> dict[str, Any]:
-    """Find a way to make a run fit that exceeds the memory of a device.
+    """Find a setting or a larger slice that makes a run fit into the memory of a device.
 
     Args:
         plan: The plan that does not fit, with one run per pack.
@@ -30,9 +30,9 @@ def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile
         compile_plan: The compiler.
 
     Returns:
-        `remedy`, a command-line option for the same slice, and the bytes that the run then `needs`; or `larger`, the
-        smallest larger slice on which the state fits (see `find_larger_slice`).
-        Unknown values are None.
+        The values `remedy`, `needs` and `larger`. `remedy` is a command-line option for the same slice, and `needs` is
+        the number of bytes that the run then needs. If no option helps, both are None, and `larger` is the smallest
+        larger slice on which the state fits (see `find_larger_slice`).
     """
     for setting, changed in list_remedies(plan, tpu, state="state" in facts["too_large"]):
         found = compile_plan(changed, tpu)
@@ -45,8 +45,8 @@ def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile
 def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
     """Return the smallest larger slice of the same generation on which parameters, moments and gradients fit.
 
-    The result has the name of the slice, `tpu`, and the `data` and `model` axes that divide a run over its devices. The
-    result is None if no slice is large enough. The program is not compiled.
+    The result has the name of the slice (`tpu`) and the sizes of the mesh axes (`data` and `model`) over which a run is
+    divided. The result is None if no slice is large enough. The program is not compiled.
     """
     config, source = plan.first.config, plan.source
     memory = int(tpu.generation.program_gib * 2**30)
@@ -60,10 +60,10 @@ def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
 
 
 def list_remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterator[tuple[str, GroupPlan]]:
-    """Yield settings that change results only by rounding, and the changed plans, in increasing order of cost.
+    """Yield settings that change results only by rounding, each with the changed plan, in increasing order of cost.
 
-    The order is the smallest possible increase in microbatches, which costs little; higher levels of rematerialisation;
-    larger increases in microbatches; and division of each run over devices.
+    The order is: the smallest possible increase in the number of microbatches, which costs little; higher levels of
+    rematerialisation; larger increases in the number of microbatches; and division of each run over devices.
 
     Args:
         plan: The plan to change.
@@ -90,7 +90,7 @@ def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[tuple[str, GroupPlan]]:
 
 
 def _accumulate(plan: GroupPlan) -> Iterator[tuple[str, GroupPlan]]:
-    """Yield plans with more microbatches than `plan` has, in increasing order of their number."""
+    """Yield plans with more microbatches than `plan`, fewest microbatches first."""
     train = plan.first.config.train
     parts = train.accumulate
     while (parts := 2 * parts) <= train.batch_size:

@@ -1,6 +1,6 @@
 """Slot `tracker`: the interface of experiment trackers, which a study lists under `trackers`.
 
-A tracker receives stored values, and no run's identity or result depends on a tracker.
+A tracker receives stored values. Neither the identity nor the result of a run depends on trackers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,9 @@ class TrackedRun:
         study: the study's name.
         arm: the arm's name.
         seed: the run's seed.
-        id: an identifier of the run in this study's folder, which does not change if the run is resumed.
+        id: an identifier of the run in this study's folder. It does not change if the run is resumed.
         settings: the run's config as a flat table (see `store.settings`).
-        folder: the tracker's folder in the study's folder, which need not exist yet.
+        folder: the tracker's folder in the study's folder. It need not exist yet.
     """
 
     study: str
@@ -48,7 +48,7 @@ class TrackedRun:
 
 
 class Sink:
-    """One run in one tracker. An exception disables the tracker, and training continues."""
+    """One run in one tracker. If a method raises an exception, the tracker is disabled and training continues."""
 
     def log(self, rows: Sequence[Row]) -> None:
         """Log rows of metrics and texts. Steps increase within a call and from one call to the next."""

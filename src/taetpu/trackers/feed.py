@@ -18,7 +18,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker
 
 FOLDER, FORWARDED = "trackers", "tracked"
-"""Folders in the study's folder: `FOLDER` contains the files of trackers, `FORWARDED` a mark for each forwarded run."""
+"""Folders in the study's folder: `FOLDER` for the files of trackers, `FORWARDED` for marker files of forwarded runs."""
 
 
 class Trackers:
@@ -27,8 +27,8 @@ class Trackers:
     Args:
         folder: the study's folder.
         trackers: the trackers by name.
-        on_failure: a function that is called with a tracker's name and the reason if that tracker fails. A tracker that
-            has failed is disabled.
+        on_failure: a function that is called with the name of a failed tracker and the reason. A tracker that has
+            failed is disabled.
     """
 
     def __init__(self, folder: StudyFolder, trackers: Mapping[str, Tracker], on_failure: Callable[[str, str], None]):
@@ -43,7 +43,7 @@ class Trackers:
         self._each(lambda feed: feed.finish(self.folder.runs()))
 
     def forward(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the rows of the given runs that were stored since the last call."""
+        """Forward the rows that were stored for the given runs since the last call."""
         runs = list(runs)
         self._each(lambda feed: feed.forward(runs))
 
@@ -103,7 +103,7 @@ class TrackerFeed:
                 self._forward_rows(run)
 
     def finish(self, runs: Iterable[RunFolder]) -> None:
-        """Forward the remaining rows and the results of the finished runs among the given runs, and mark these runs."""
+        """Forward the remaining rows and the result of each finished run, and then write the run's marker file."""
         for run in runs:
             if self._mark(run) in self.forwarded or (result := run.result()) is None:
                 continue
@@ -125,7 +125,7 @@ class TrackerFeed:
 
     @cached_property
     def forwarded(self) -> set[str]:
-        """The marks of the runs that have been forwarded completely."""
+        """The keys of the marker files of completely forwarded runs."""
         return set(self.folder.store.list(self.marks))
 
     def _mark(self, run: RunFolder) -> str:
@@ -152,7 +152,7 @@ class TrackerFeed:
         )
 
     def _folder_id(self) -> str:
-        """Return the random identifier of the study's folder, which does not change if the folder is moved."""
+        """Return the random identifier of the study's folder. It does not change if the folder is moved."""
         store, key = self.folder.store, f"{self.folder.name}/{FORWARDED}/id.json"
         if not store.exists(key):
             store.write(key, to_json({"id": secrets.token_hex(8)}))

@@ -1,7 +1,7 @@
 """TensorBoard event files in `<study>/trackers/tensorboard/<arm>/<seed>-<id>/`.
 
 The files are written directly instead of with `SummaryWriter`, because a `SummaryWriter` needs an open file and a
-thread per run and raises the error for a full disk in that thread. tensorboardX builds the events.
+thread per run, and reports a full disk only in this thread. tensorboardX builds the events.
 """
 
 import shutil

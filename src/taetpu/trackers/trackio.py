@@ -1,4 +1,4 @@
-"""trackio, which stores runs in a local SQLite file that `trackio show` reads.
+"""Tracker for trackio, which stores runs in a local SQLite file. `trackio show` reads this file.
 
 Rows are written with trackio's storage class. `trackio.init` and `trackio.log` are not used, because they support only
 one run at a time, print to the terminal, and drop rows that they cannot write. A row's ID consists of the run's ID and

@@ -45,7 +45,7 @@ class WandB(Tracker):
 
         if (self.mode or wandb.setup().settings.mode) == "online" and not wandb.login(prompt=False, verify=False):
             raise UserError("no API key was found", remedy="Run `wandb login`, or set `mode: offline`.")
-        run.folder.mkdir(parents=True, exist_ok=True)  # wandb falls back to the system's temporary folder
+        run.folder.mkdir(parents=True, exist_ok=True)  # otherwise, wandb uses the system's temporary folder
         for left in sorted(Path(run.folder, "wandb").glob(f"offline-run-*-{run.id}")):
             shutil.rmtree(left)
         settings = wandb.Settings(
@@ -68,7 +68,7 @@ class WandB(Tracker):
             group=run.study,
             config=dict(run.settings),
             dir=str(run.folder),
-            reinit="create_new",  # the runs of a pack are trained together
+            reinit="create_new",  # the runs of a pack are open at the same time
             resume=None if self.mode == "offline" else "allow",
             settings=settings,
         )

@@ -49,7 +49,7 @@ class Checkpoints:
     """The checkpoints of one pack.
 
     Args:
-        pack: the folder that stores the checkpoints. All processes must share it.
+        pack: the folder that stores the checkpoints. All processes must share this folder.
         on_damage: function that is called for each damaged file with its path, the problem, and the path that the file
             was moved to.
     """
@@ -58,11 +58,11 @@ class Checkpoints:
         self.pack, self.on_damage, self.folder = pack, on_damage, pack.folder()
 
     def latest(self) -> int | None:
-        """Return the latest step whose checkpoint is complete; None if there is none."""
+        """Return the latest step whose checkpoint is complete; None if no checkpoint is complete."""
         return broadcast(max(filter(self.pack.is_complete, self.pack.steps()), default=None))
 
     def save(self, step: int, state: object, **about: Any) -> None:
-        """Write the state of `step` with the digests of its files. Incomplete checkpoints are never resumed.
+        """Write a checkpoint with the digests of its files. Training never resumes from an incomplete checkpoint.
 
         Args:
             step: the number of steps taken.
@@ -91,9 +91,9 @@ class Checkpoints:
         self.pack.save_part(step, jax.process_index())
 
     def resume(self, like: State, check: Check = lambda about: None) -> tuple[State, int]:
-        """Return the latest complete state and its step; `like` and 0 if there is no complete state.
+        """Return the state of the latest usable checkpoint and its step; `like` and 0 if no checkpoint is usable.
 
-        Damaged checkpoints are moved to the study's folder `damaged`, or deleted.
+        Unusable checkpoints are moved to the study's folder `damaged`, or deleted.
 
         Args:
             like: a tree of arrays, or of their shapes with shardings. The returned state has the same shardings.
@@ -149,7 +149,7 @@ class Checkpoints:
         try:
             if is_primary():
                 check(about)
-        except Damaged as error:  # a run's file is damaged, so its steps are computed and stored again
+        except Damaged as error:  # a run's file is damaged, so the run's steps are computed and stored again
             raise Unusable(error) from None
         return arrays
 

@@ -1,4 +1,4 @@
-"""The choice of compute options for a pack, which is made once and stored in the plan of the pack."""
+"""The choice of compute options for a pack. The choice is made once and stored in the plan of the pack."""
 
 import math
 from dataclasses import replace
@@ -72,7 +72,7 @@ def list_fallbacks(
     """Describe the parts of a run that are not computed as its compute options specify.
 
     If `attention: auto` selected the plain path, the layers that cannot use the platform's kernel are listed as well.
-    Calls that read scores, patterns or logits, and sampling, always use the plain path and are not listed.
+    Sampling, and calls that read scores, patterns or logits, always use the plain path and are not listed.
 
     Args:
         config: the config of the run.
@@ -127,20 +127,20 @@ def _attention(config: ResolvedConfig, source: Source, precision: str, platform:
 
 
 def _refusal(kernel: str, attention: Attention, source: Source, precision: str, training: bool) -> str | None:
-    """Return the reason why an attention module cannot use a kernel; None if it can use it."""
+    """Return the reason why an attention module cannot use a kernel; None if the module can use the kernel."""
     if not uses_plain_attention(attention):
         return OWN_PATH
     return PATHS[kernel].refusal(describe_call(attention, source.seq_len, precision, training=training))
 
 
 def _kernel(source: Source, platform: str) -> str:
-    """Return the kernel that `attention: auto` selects by platform and sequence length; `plain` if there is none."""
+    """Return the kernel that `attention: auto` selects by platform and sequence length, or `plain` for no kernel."""
     name, least = KERNELS.get(platform, ("plain", 0))
     return name if source.seq_len >= least else "plain"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
-    """Return the number of tokens per loss chunk; None if a microbatch's logits are small or a hook reads them."""
+    """Return the number of tokens per loss chunk; None if a microbatch's logits are small or a hook reads logits."""
     sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
     if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None

@@ -1,4 +1,4 @@
-"""The capabilities of the training devices, which belong to this machine or to a TPU slice."""
+"""The capabilities of the devices of this machine or of a TPU slice."""
 
 import os
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ AUTO_ATTENTION = "Use `attention: auto`, which selects a kernel if the device su
 
 @dataclass(frozen=True)
 class Capabilities:
-    """The device capabilities that a study may request.
+    """The properties of devices that limit the compute options of a study.
 
     Attributes:
         platform: the platform (see `platform_of`).

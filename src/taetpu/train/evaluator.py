@@ -33,10 +33,11 @@ class Evaluator:
     Attributes:
         sampled: the number of windows in the validation sample.
         val_windows: the number of windows in the validation split; 0 if the task has no validation split.
-        windows: the evaluation set of each split on the pack's devices, by split.
-        sums: the sums of each sequence in the latest evaluation of a whole split, by split, in the split's order.
+        windows: the evaluation sets as arrays on the pack's devices, by split.
+        sums: the sums of each sequence in the latest evaluation of a whole split, by split. The sequences have the
+            order of the split.
         first_batch: the sums of each sequence in the first batch of `windows`, by split.
-        seconds_per_token: the time per token in the latest evaluation; NaN before an evaluation ran without compiling.
+        seconds_per_token: the time per token in the latest evaluation; NaN until an evaluation ran without compiling.
     """
 
     def __init__(self, program: Program, runs: Sequence[RunSpec], sample: Sample):
@@ -51,7 +52,7 @@ class Evaluator:
         self.compiled: set[str] = set()
 
     def evaluate(self, models: LM, split: str, *, whole: bool = True) -> list[dict[str, float]]:
-        """Return the metrics of the run at each place in the pack; empty if the task does not have the split.
+        """Return the metrics of each run in the pack, including padding; empty if the task does not have the split.
 
         Args:
             models: the models, with a leading run axis.
@@ -77,7 +78,7 @@ class Evaluator:
         return metrics
 
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
-        """Return texts that the first run of each arm generates from the task's prompt, by place in the pack."""
+        """Return texts that the first run of each arm generates from the task's prompt, by index in the pack."""
         config = self.runs[0].config
         if config.train.sample is None or not config.task.causal:
             return {}

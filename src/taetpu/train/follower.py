@@ -1,4 +1,4 @@
-"""Training in the non-primary processes of a cluster, which train the packs that the primary process announces.
+"""Training in the non-primary processes of a cluster. They train the packs that the primary process announces.
 
 The primary process runs the study as if it were the only process. Before each pack, it broadcasts the pack's plan and
 the configs of its runs. After the last pack, it broadcasts the exit code.

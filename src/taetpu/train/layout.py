@@ -20,7 +20,7 @@ from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, s
 from taetpu.train.model_cost import num_params
 from taetpu.train.sharding import check_mesh, device_bytes, possible_divisions
 
-LIGHT = 8 << 20  # gradient bytes above which dividing a batch does not pay: the all-reduce costs more than it saves
+LIGHT = 8 << 20  # gradient bytes above which a batch is not divided, because the all-reduce would take too long
 WIDEST = 32  # maximum number of runs per device
 
 
@@ -30,7 +30,8 @@ class Layout:
 
     Attributes:
         width: the number of runs that train at once.
-        devices: the number of devices. It divides `width`, or the batch if there is one run. Each CPU core is a device.
+        devices: the number of devices. Unless runs are divided, this number divides `width` or, for a single run, the
+            size of a microbatch. Each CPU core is a device.
         data: the number of devices along the mesh axis `data`, over which each run's batch and parameters are divided
             (see `train.sharding`).
         model: the number of devices along the mesh axis `model`, over which each run's matrices are divided.
@@ -113,7 +114,7 @@ class Workload:
         return self.group.runs[0].config
 
     def widest(self, devices: int) -> int:
-        """Return the maximum number of runs in a pack on `devices` devices that fit into memory.
+        """Return the maximum number of runs that fit into memory in a pack on `devices` devices.
 
         The cores of a CPU share one memory, and each core computes one run at a time.
         """
@@ -154,9 +155,10 @@ def choose_layout(work: Workload, packing: Packing) -> tuple[Layout, str]:
 
 
 def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] | None:
-    """Return the bytes per device that a run needs between steps and the available bytes; None if the memory suffices.
+    """Return the needed and the available bytes per device for a run; None if the memory suffices.
 
-    If the run can be divided over devices, the division that needs the fewest bytes counts.
+    A run needs memory for the values that it keeps between steps. If the run can be divided over devices, the mesh that
+    needs the fewest bytes is assumed.
     """
     available, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
     mesh = config.train.compute.mesh
@@ -185,14 +187,17 @@ def without_kernels(execution: ComputeOptions, config: ResolvedConfig) -> Comput
 
 
 def least_division(work: Workload) -> tuple[int, int]:
-    """Return the smallest division `(data, model)` of a run that fits into memory; `(1, 1)` on a CPU."""
+    """Return the smallest mesh `(data, model)` on which a run fits into memory; `(1, 1)` on a CPU."""
     if jax.default_backend() == "cpu":
         return 1, 1
     return fitting_division(work.config, work.source, device_bytes_limit(), jax.device_count())
 
 
 def fitting_division(config: ResolvedConfig, source: Source, memory: int, devices: int) -> tuple[int, int]:
-    """Return the smallest division of a run whose parts fit into `memory` bytes; if none fits, the largest division."""
+    """Return the smallest mesh `(data, model)` on which a run needs at most `memory` bytes per device.
+
+    If no mesh is large enough, the largest mesh is returned.
+    """
     ways = list(possible_divisions(config, source.vocab_size, devices))
     sizes = (config.model, source.vocab_size, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
@@ -214,9 +219,9 @@ def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> L
 
 
 def default_layout(work: Workload, packing: Packing) -> Layout:
-    """Return the layout with the fewest packs that fit into memory, on as many devices as possible.
+    """Return a layout on as many devices as possible, with the smallest number of packs that fit into memory.
 
-    This layout is close to the fastest one: on a CPU, one run per core is faster than one run on all cores. If packs
+    This layout is close to the fastest layout: on a CPU, one run per core is faster than one run on all cores. If packs
     hold a single run, the batch of a small model may be divided over devices (see `exact_shard_counts`).
     """
     for devices in reversed(device_counts(work.size)):
@@ -230,8 +235,8 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
 def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     """Return the numbers of devices over which a run's batch can be divided with the same results up to rounding.
 
-    Batches are divided on CPUs only. Runs with dropout, hooks or plug-ins are not divided either, because their random
-    numbers depend on the division.
+    Batches are divided only on CPUs. The batch of a run with dropout, hooks or plug-ins is never divided, because the
+    run's random numbers may depend on the number of devices.
     """
     train, own = config.train, bool(plugin_sources(config))
     if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:

@@ -50,7 +50,7 @@ def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
 
     Products in a loop of known length are multiplied by that length. The body of a loop of unknown length counts once
     (see `count_unbounded_loops`). For a conditional, only the most expensive branch counts. Products in a Pallas kernel
-    are multiplied by the size of its grid. For splash attention, blocks that are completely masked are not counted.
+    are multiplied by the size of the kernel's grid. In splash attention, completely masked blocks are not counted.
     """
     return (one for _, one in _walk(jaxpr, 1, {}, ""))
 
@@ -151,7 +151,8 @@ def _contraction(eqn: Equation, contract: Sequence[int], batch: Sequence[int], n
 def _convolution(eqn: Equation) -> Sizes:
     """Return the sizes of a convolution, written as a matrix product of windows and kernels.
 
-    Windows that overlap the border count in full. Zeros inserted by dilation (the gradient of a stride) do not count.
+    Windows that overlap the border count in full. Zeros that dilation inserts (as in the gradient of a strided
+    convolution) do not count.
     """
     numbers, (_, kernel) = eqn.params["dimension_numbers"], (v.aval.shape for v in eqn.invars[:2])
     (out,) = (v.aval.shape for v in eqn.outvars)

@@ -55,7 +55,7 @@ class MetricBuffer:
             series.append(value)
 
     def next_window_end(self, step: int) -> int:
-        """Return the first step at or after `step` at which a window ends. A flush there changes no point."""
+        """Return the first step at or after `step` at which a window ends. A flush at this step splits no window."""
         return -(-step // self.every) * self.every
 
     def flush(self) -> tuple[int, int, list[Points]]:
@@ -75,12 +75,12 @@ class MetricBuffer:
 
 
 def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
-    """Return each run's metrics on a split or on a sample of it: mean loss in nats, accuracy, bits per byte of text.
+    """Return each run's metrics on a split or a sample: mean loss in nats, accuracy, and bits per byte of text.
 
     Args:
         sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.position_losses`).
         name: the prefix of the metric names.
-        split: the whole split. For a sample, its bytes and its unpredicted bits are scaled to the size of the sample.
+        split: the whole split. For a sample, `split.num_bytes` and `split.unpredicted_bits` are scaled to the sample.
     """
     sums = {key: values.sum(1) for key, values in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
@@ -89,7 +89,7 @@ def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) 
 
 
 def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
-    """Return the metrics of one run from its sums over a share of a split."""
+    """Return the metrics of one run from the sums over a share of a split."""
     weight = max(sums["weight"], 1.0)
     found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
     if split.num_bytes:
@@ -105,7 +105,7 @@ def sum_blocks(values: np.ndarray) -> np.ndarray:
 
 
 def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
-    """Return the steps with a checkpoint according to a rule; the last step always has one.
+    """Return the steps with a checkpoint according to a rule. The last step always has a checkpoint.
 
     Args:
         steps: the number of steps of a run.

@@ -61,8 +61,8 @@ def activation_bytes(
 ) -> int:
     """Return the activation bytes of a forward pass over one sequence, without rematerialised activations.
 
-    The largest rematerialised layer is counted, since the backward pass holds its activations. If the logits are
-    chunked, one chunk is counted.
+    The activations of the largest rematerialised layer are counted, because the backward pass holds them. If the logits
+    are chunked, only one chunk is counted.
     """
     counted = execution.attention != "plain"
     return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted)[1]
@@ -91,7 +91,7 @@ def _forward(
 
 
 def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
-    """Return the bytes of results that a backward pass keeps, and the maximum that it rematerialises at once."""
+    """Return the bytes kept for the backward pass, and the maximum bytes that this pass rematerialises at once."""
     kept = again = 0
     for eqn in jaxpr.eqns:
         own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)

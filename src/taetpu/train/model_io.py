@@ -129,7 +129,7 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
 
 
 def _check_plugins(digests: Iterable[str], where: str) -> None:
-    """Raise `UserError` for the first plug-in that is not loaded in the version that the model was trained with."""
+    """Raise `UserError` for the first plug-in that is not loaded in the version with which the model was trained."""
     loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:

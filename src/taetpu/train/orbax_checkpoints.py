@@ -1,4 +1,4 @@
-"""Reading the checkpoints that one process wrote with Orbax before December 2026.
+"""Read the checkpoints that a single process wrote with Orbax before December 2026.
 
 Orbax is not a dependency of taetpu any more; see `train.checkpoint`.
 """

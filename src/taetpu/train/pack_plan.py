@@ -1,4 +1,7 @@
-"""Pack plans. A plan is made and stored before the first step, so that resumed runs are bitwise reproducible."""
+"""Plans of packs. A pack is a group of runs that one program trains together.
+
+A plan is made and stored before the first step, so that resumed runs are bitwise reproducible.
+"""
 
 import hashlib
 import json
@@ -56,8 +59,8 @@ class PackPlan:
         runs: the keys of the runs. A pack with fewer than `layout.width` runs is padded with copies of its first run.
         layout: the width and the devices of the program.
         compute: the compute options of the model.
-        precision: dtype of activations and matrix products, which a study keeps when it moves to other devices.
-        live: fields that are traced although they are neutral in some of the runs (see `core.static_dynamic.split`).
+        precision: dtype of activations and matrix products. A study keeps this dtype when it moves to other devices.
+        live: fields that are traced even in runs where their value is neutral (see `core.static_dynamic.split`).
         chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions only).
         halved_from: the original width, if the pack ran out of memory and was split; otherwise None.
         platform: the platform that the pack was planned for: cpu, gpu or tpu; empty in plans of earlier versions.
@@ -172,7 +175,7 @@ def plan_packs(
     Args:
         runs: the runs.
         sources: the prepared task of each run.
-        earlier: the existing plans of the study, whose dtype for `precision: auto` is used again.
+        earlier: the existing plans of the study. For `precision: auto`, the dtype of the first plan is used again.
         packing: the value of the option `--pack`.
     """
     source_of = dict(zip((run.id for run in runs), sources, strict=True))

@@ -22,7 +22,7 @@ from taetpu.train.trace import WINDOW, summarize_trace, trace_file
 Summary: TypeAlias = dict[str, Any]
 """A profile's summary as plain data."""
 
-COMPILED = "/jax/core/compile/backend_compile_duration"  # also recorded for programs found in the cache
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX also records programs found in its cache
 STEPS = "advance"  # name of the program that trains, see `train.program.Program.advance`
 
 
@@ -124,7 +124,7 @@ class Profile:
             self.problem = f"{type(error).__name__}: {error}"
 
     def _on_event(self, event: str, duration_secs: float, **about: object) -> None:
-        """Record a compilation, as a recompile if a program of the same name was compiled before."""
+        """Record a compilation, and whether a program of the same name was compiled before."""
         if event == COMPILED:
             program = str(about.get("fun_name", "?")).removeprefix("jit(").removesuffix(")")
             again = any(program == known["program"] for known in self.compiles)

@@ -43,9 +43,9 @@ Numbers: TypeAlias = Mapping[str, Float[Array, "run ..."] | Float[np.ndarray, "r
 """The traced values of all runs, by path."""
 Seeds: TypeAlias = Int[Array, " run"] | Int[np.ndarray, " run"]
 Rows: TypeAlias = Int[Array, "run chunk batch"] | Int[np.ndarray, "run chunk batch"]
-"""The window numbers of the next steps."""
+"""The numbers of the windows (training sequences) in the batches of the next steps."""
 StepRows: TypeAlias = Int[Array, "run batch"] | Int[np.ndarray, "run batch"]
-"""The window numbers of one step."""
+"""The numbers of the windows in the batch of one step."""
 Count: TypeAlias = np.int32 | Int[Array, ""]
 
 InitFn: TypeAlias = Callable[[Numbers, Seeds], TrainState]
@@ -63,7 +63,7 @@ Result = TypeVar("Result")
 
 
 def make_mesh(layout: Layout, on: Sequence[Device] | None = None) -> tuple[Mesh, Division]:
-    """Return a mesh `(run, data, model)` of the first `layout.devices` devices, and the division of one run over it.
+    """Return a mesh `(run, data, model)` of the first `layout.devices` devices, and the `Division` of a run over it.
 
     If there are fewer runs than devices, several devices share the batch of each run.
 
@@ -172,7 +172,7 @@ class Program:
             f = map_sequentially(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
-        # Name the program in traces and dumps: `Program.advance.<locals>.take_steps` is `advance`.
+        # Name the program in traces and dumps: `Program.advance.<locals>.take_steps` becomes `advance`.
         mapped.__name__ = getattr(fn, "func", fn).__qualname__.removeprefix("Program.").split(".")[0]
         form: dict[str, Any] = {"donate_argnums": tuple(donate)}
         if not self.partitioned:
@@ -186,7 +186,7 @@ class Program:
 
     @property
     def local_runs(self) -> set[int]:
-        """The places in the pack of the runs on this process's devices."""
+        """The indices in the pack of the runs on this process's devices."""
         places = NamedSharding(self.mesh, RUNS).addressable_devices_indices_map((self.width,))
         return {i for index in places.values() if index for i in range(self.width)[index[0]]}
 
@@ -228,7 +228,7 @@ class Program:
     def observe(self, every: int) -> ObserveFn:
         """Return the function `(state, numbers, seeds, rows, arrays) -> values` that measures metrics.
 
-        The metrics that are due every `every` steps are measured. `rows` are the window numbers of the next step.
+        Only metrics with the interval `every` are measured. `rows` are the window numbers of the next step.
         """
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}

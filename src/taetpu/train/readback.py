@@ -1,4 +1,4 @@
-"""The check at the end of a run that the model loaded from its files reproduces the losses of training.
+"""The check at the end of training that models loaded from their files reproduce the losses of training.
 
 The check detects corrupted files, and state that is missing from the files, such as module state outside the config and
 the parameters, or random numbers drawn while the model is built. The model is loaded as in `taetpu.open_run` (with
@@ -22,10 +22,10 @@ from taetpu.train.program import Program
 
 # The maximum allowed difference between two losses of a sequence: in nats per token, or relative for losses above 1. If
 # the loaded model has the structure of the trained model, the same compiled function computes both losses, and they are
-# equal. The structures differ if training added a mask of ones because another run of the pack needs a mask: the files
-# do not contain it. Then two programs compute the losses and round differently. In reduced precision the bound covers
-# the total rounding error: in models with 3 to 12 layers, bfloat16 changed the loss of a sequence by up to 0.54 % of
-# the float32 loss.
+# equal. The structures differ if training added a mask of ones because another run of the pack needs a mask. The files
+# do not contain this mask. In this case, two programs compute the losses and round differently. In reduced precision,
+# the bound covers the total rounding error: in models with 3 to 12 layers, bfloat16 changed the loss of a sequence by
+# up to 0.54 % of the float32 loss.
 FULL, REDUCED = 1e-4, 1e-2
 
 Losses = Float[np.ndarray, " sequence"]
@@ -54,12 +54,12 @@ def mismatches(
     windows: Mapping[str, Batch | None],
     measured: Mapping[str, Mapping[str, np.ndarray]],
 ) -> dict[int, str]:
-    """Return the problems of stored models that do not reproduce the losses of training, by place in the pack.
+    """Return the problems of stored models that do not reproduce the losses of training, by index in the pack.
 
     Args:
         program: the program of the pack.
         trained: the trained models of the pack, with a leading run axis.
-        stored: the files of each stored model, by place.
+        stored: the files of each stored model, by index in the pack.
         windows: evaluation sets by split. The first split in `measured` is used.
         measured: the sums of each sequence in the first batch of a split for the trained models, `(width, batch)`.
     """
@@ -84,7 +84,7 @@ def mismatches(
 
 
 def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> dict[int, Losses]:
-    """Return each model's losses of the sequences in the first batch of `windows`, by the keys of `models`.
+    """Return each model's loss on every sequence in the first batch of `windows`, by the keys of `models`.
 
     Models with the same structure are evaluated together, padded with copies to the width of the pack.
     """

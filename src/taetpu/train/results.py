@@ -30,8 +30,8 @@ Files = Mapping[str, bytes]
 class ResultWriter:
     """Writes the metrics, models and results of a pack's runs.
 
-    If a process was killed while it wrote the results of a pack, some of its runs already have a result. These runs
-    are trained together with the others, but their files are not changed.
+    If a process was killed while it wrote the results of a pack, some runs of the pack already have a result. These
+    runs are trained together with the others, but their files are not changed.
 
     Args:
         pack: the pack.
@@ -58,10 +58,10 @@ class ResultWriter:
         return {folder.key: folder.digests() for folder in self.open.values()}
 
     def verify(self, about: Mapping[str, Any]) -> None:
-        """Raise `Damaged` if the files of the runs differ from their state when a checkpoint was written.
+        """Raise `Damaged` if a file of the runs differs from its digest in a checkpoint.
 
         Args:
-            about: the document of the checkpoint, which contains the digests of the files.
+            about: the document of the checkpoint, with the digests of the files.
         """
         for folder in self.open.values():
             if folder.key in about.get("runs", {}):
@@ -75,7 +75,7 @@ class ResultWriter:
         self.store.run_concurrently((partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
 
     def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
-        """Write the texts sampled at a step; `texts` is keyed by place in the pack."""
+        """Write the texts sampled at a step; `texts` is keyed by index in the pack."""
         for place, text in texts.items():
             self.pack.runs[place].folder.write_sample(step, text)
 
@@ -99,13 +99,13 @@ class ResultWriter:
         test: Sequence[Mapping[str, float]],
         diverged: Int[np.ndarray, " run"],
     ) -> None:
-        """Write the results of the runs at the given places.
+        """Write the results of the runs at the given indices.
 
         Args:
-            places: the places of the runs in the pack.
+            places: the indices of the runs in the pack.
             evaluator: the evaluator of the pack.
-            test: the metrics on the test split, by place.
-            diverged: the step at which each run diverged, by place; negative for runs that did not diverge.
+            test: the metrics on the test split, by index.
+            diverged: the step at which each run diverged, by index; negative for runs that did not diverge.
         """
         finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
         self.store.run_concurrently(finish)
@@ -144,7 +144,7 @@ class NoWriter:
     """Replaces `ResultWriter` in the processes that do not write.
 
     Args:
-        open: the places of the runs that have no result yet.
+        open: the indices in the pack of the runs that have no result yet.
     """
 
     def __init__(self, open: Sequence[int] = ()):

@@ -18,9 +18,9 @@ def draw(
         logits: unnormalised log probabilities.
         key: the random key.
         temperature: the divisor of the logits; 0 selects the most likely token.
-        top_k: the number of most likely tokens that are sampled. Fan et al. 2018.
-        top_p: the total probability of the smallest set of tokens that is sampled (nucleus sampling).
-            Holtzman et al. 2020.
+        top_k: the number of most likely tokens to sample from (Fan et al. 2018).
+        top_p: the minimum total probability of the tokens to sample from. The smallest such set of tokens is used
+            (nucleus sampling; Holtzman et al. 2020).
     """
     if temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)

@@ -23,7 +23,7 @@ from taetpu.store.digests import Damaged
 ArrayLike: TypeAlias = jax.Array | jax.ShapeDtypeStruct
 """An array, or the shape, dtype and sharding of an array."""
 StoredShard: TypeAlias = tuple[Any, list[int]]
-"""An array in a safetensors file, which is read when it is indexed, and its start index along each axis."""
+"""An array in a safetensors file, which is read when indexed, and the start index of the array along each axis."""
 
 
 def local_bytes(arrays: Mapping[str, jax.Array]) -> int:
@@ -98,7 +98,7 @@ def _read_array(shards: Sequence[StoredShard], like: ArrayLike) -> jax.Array:
 
 
 def _read_region(shards: Sequence[StoredShard], index: tuple[slice, ...], like: ArrayLike) -> np.ndarray:
-    """Return the part of an array at `index`, copied from the stored shards that overlap it."""
+    """Return the part of an array at `index`, copied from the stored shards that overlap this part."""
     first, last = (
         np.array([axis.indices(size)[:2] for axis, size in zip(index, like.shape, strict=True)]).reshape(-1, 2).T
     )

@@ -5,8 +5,8 @@ parameters and moments of the run are also divided over `data`, and gathered lay
 2020, stage 3). Matrices are divided over `model`: of two successive matrix products, the first matrix is divided by
 columns and the second by rows (Shoeybi et al. 2019). Sequences are not divided.
 
-All divisions share one implementation of the training step: a `Division` provides the local part of a batch, and sums
-over the whole batch.
+A `Division` is a sharding strategy. It provides the local part of a batch, and sums over the whole batch. All
+strategies share one implementation of the training step.
 """
 
 import re
@@ -135,9 +135,9 @@ def _divisors(sizes: Sequence[int]) -> str:
 
 
 def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
-    """Yield the divisions `(data, model)` of a run: fewest devices first, then the smallest `model` first.
+    """Yield the meshes `(data, model)` over which a run can be divided: fewest devices first, then smallest `model`.
 
-    The number of devices of each division divides `devices`.
+    The number of devices of each mesh, `data * model`, divides `devices`.
     """
     for share in (n for n in range(1, devices + 1) if devices % n == 0):
         for model in (n for n in range(1, share + 1) if share % n == 0):
@@ -152,14 +152,14 @@ Forward: TypeAlias = Callable[..., PyTree]
 
 
 class Division:
-    """The division of a run that stays whole. Base class of the other divisions."""
+    """The strategy for a run that is not divided, and the base class of the other sharding strategies."""
 
     def local_batch(self, batch: Batch) -> Batch:
         """Return this device's part of a batch or microbatch."""
         return batch
 
     def wrap(self, compute: Forward) -> Forward:
-        """Return a function of the model and a local batch, adapted to this division."""
+        """Return a function of the model and a local batch, adapted to this strategy."""
         return compute
 
     def sum(self, tree: PyTree) -> PyTree:
@@ -173,9 +173,9 @@ class Division:
 
 @dataclass(frozen=True)
 class ManualDivision(Division):
-    """A division of the batch over the mesh axis `DATA`, with replicated parameters, for small models.
+    """A sharding strategy for small models: the batch is divided over `DATA`, and the parameters are replicated.
 
-    Its methods are called under `shard_map`.
+    The methods are called under `shard_map`.
     """
 
     devices: int
@@ -198,7 +198,7 @@ class ManualDivision(Division):
 
 @dataclass(frozen=True)
 class PartitionedDivision(Division):
-    """A division in which XLA partitions a run and its parameters according to `tree_shardings`.
+    """A sharding strategy in which XLA partitions a run and its parameters according to `tree_shardings`.
 
     The batch and the residual stream are constrained to be divided over `DATA`. Otherwise XLA might follow the
     shardings of the parameters and all-reduce partial results of every matrix product.

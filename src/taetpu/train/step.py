@@ -37,7 +37,7 @@ class TrainState(eqx.Module):
         model: the model.
         opt: the state of the optimizer.
         step: the number of steps taken.
-        diverged_at: the first step whose loss was NaN or above the bound; -1 if the run has not diverged.
+        diverged_at: the first step whose loss was NaN or above `train.loss_bound`; -1 if the run has not diverged.
     """
 
     model: LM
@@ -84,7 +84,7 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
     """Return the state of a run that starts from a model."""
     params, _ = partition_trainable(model)
     start = jnp.zeros((), jnp.int32)
-    rule = build_update_rule(config.train.optimizer, start, params)  # its state ignores the learning rate
+    rule = build_update_rule(config.train.optimizer, start, params)  # its state does not depend on the learning rate
     return TrainState(model, rule.init(params), start, start - 1)
 
 
@@ -99,11 +99,11 @@ def update(
         config: the config of the run.
         source: the prepared task.
         arrays: the arrays of the task.
-        rows: the window numbers of the batch.
+        rows: the numbers of the windows in the batch.
         seed: the seed of the run.
         steps: the number of steps of the whole run.
         dtype: dtype of activations and matrix products.
-        division: the division of the batch over devices.
+        division: the strategy that divides the batch over devices.
     """
     key, train = root_key(seed), config.train
     now = Moment(state.step, steps, named(key, "hooks", state.step))
@@ -248,7 +248,7 @@ def evaluate(
         windows: the evaluation set, `(batches, batch, seq)`; under `shard_map`, this device's shard.
         count: the number of batches to evaluate; all by default. The sums of the remaining batches are 0.
         dtype: dtype of activations and matrix products.
-        division: the division of the batch over devices.
+        division: the strategy that divides the batch over devices.
     """
 
     def one(i: int | Int[Array, ""]) -> dict[str, Array]:

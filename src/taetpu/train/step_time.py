@@ -1,4 +1,4 @@
-"""The measured time per training step, and the cache of times that earlier training on this machine took."""
+"""The time per training step: measurements, and a cache of times from earlier training on this machine."""
 
 import hashlib
 import platform
@@ -97,13 +97,13 @@ def measure_step(work: Workload, layout: Layout) -> float:
 
 
 def remember_step(plan: PackPlan, config: ResolvedConfig, seconds: float) -> None:
-    """Store the seconds per step of a pack in the cache folder, for the times that `taetpu plan` predicts."""
+    """Store the seconds per step of a pack in the cache folder, so that `taetpu plan` can predict training times."""
     with suppress(UserError):  # without the cache, only predictions are missing
         open_store(cache_folder()).write(_step_key(plan, config), to_json({"seconds": seconds}), replace=True)
 
 
 def remembered_step(plan: PackPlan, config: ResolvedConfig) -> float | None:
-    """Return the stored seconds per step of an equal pack on this machine; None if there are none."""
+    """Return the stored seconds per step of an identical pack on this machine, or None if no time is stored."""
     store, key = open_store(cache_folder()), _step_key(plan, config)
     try:
         return float(from_json(store.read(key), store.where(key))["seconds"]) if store.exists(key) else None

@@ -99,7 +99,7 @@ def _operations(trace: Any, host: Iterable[Any]) -> Iterator[Operation]:
 
 
 def _read(device: str, event: Any) -> Iterator[Operation]:
-    """Yield the operation of an event, unless it is a container or marks the end of another operation.
+    """Yield the operation of an event, unless the event is a container or marks the end of another operation.
 
     The name of an event is the name of an operation or, on TPUs, HLO text such as `%psum.3 = f32[8] all-reduce(...)`.
     """

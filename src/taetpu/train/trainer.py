@@ -1,4 +1,4 @@
-"""The loop that trains a pack, from its plan to finished run folders. It resumes after interruptions."""
+"""The loop that trains a pack, from its plan to finished run folders. Training resumes after interruptions."""
 
 import math
 import time
@@ -158,7 +158,7 @@ class PackTrainer:
         return state, step
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
-        """Call `use` with the writer in the primary process. If the call fails, it fails in all processes."""
+        """Call `use` with the writer in the primary process. If the call fails, all processes fail."""
         writer = self.writer
         on_primary(lambda: use(writer) if isinstance(writer, ResultWriter) else None)
 
@@ -232,7 +232,7 @@ class PackTrainer:
         self.callback.on_usage(self.used())
 
     def observe(self, state: TrainState, step: int) -> None:
-        """Measure the metrics that are due at the next update, and record them under its number, counted from 1."""
+        """Measure the metrics that are due at the next update, and record them under the update's number, from 1."""
         for every in self.observations.get(step, ()):
             rows = self.program.place(self.rows(step, 1)[:, 0])
             values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
@@ -241,7 +241,7 @@ class PackTrainer:
                 self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
-        """Evaluate, sample and store. Metrics are stored before the state that they belong to."""
+        """Evaluate, sample and store as due at `step`. Metrics are stored before the state to which they belong."""
         if step in self.evals:
             values = self.evaluator.evaluate(state.model, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
@@ -291,7 +291,7 @@ class PackTrainer:
         """Write each run's model and result. The result is written last, since it marks the run as done.
 
         Raises:
-            NotReproduced: if the saved model of a run does not reproduce its losses. No result is written for this run.
+            NotReproduced: if a saved model does not reproduce the losses of its run. This run then gets no result.
         """
         test = self.evaluator.evaluate(state.model, "test")
         if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
@@ -321,7 +321,7 @@ class PackTrainer:
         return stored
 
     def model_files(self, state: TrainState) -> dict[int, Files]:
-        """Return the models of the runs without a result as files, by place in the pack."""
+        """Return the models of the runs without a result as files, by index in the pack."""
         files: dict[int, Files] = {}
         for i in self.writer.open:
             model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], state.model)

@@ -1,9 +1,9 @@
-"""The progress of a study, read incrementally from the store, and numbered messages about it.
+"""Read the progress of a study incrementally from the store, and describe changes as numbered messages.
 
 A page computes its content from the messages it receives. A new page receives a single `state` message. Later, the page
 sends the cursor of its last message and receives all newer messages. Every cursor contains a random name for the feed.
 A page that was opened before a server restart therefore sends an unknown cursor and receives a `state` message, which
-replaces all data in the page. Points are neither lost nor duplicated.
+replaces all data in the page. No point of a series is lost or duplicated.
 """
 
 import secrets
@@ -42,7 +42,7 @@ class Message:
 
 @dataclass
 class RunState:
-    """Last sent state of a run: the status, the series as (steps, values), and the device usage."""
+    """State of a run as last sent to pages: the status, the series as (steps, values), and the device usage."""
 
     arm: str
     seed: int
@@ -64,7 +64,7 @@ class Feed:
     Attributes:
         results: the results of the finished runs, as in `results.json`; None until they can be computed.
         errors: the errors raised during the last call of `poll`.
-        problem: the messages of `errors`.
+        problem: the text of `errors`, without duplicates.
     """
 
     def __init__(self, folder: StudyFolder):
@@ -138,7 +138,7 @@ class Feed:
         self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
         if ended != self._ended:
-            # A failed analysis is not retried until another run ends, since an analysis takes a second.
+            # A failed analysis is not retried until another run ends, because an analysis takes a second.
             self._ended, self._unjudged = ended, None
             try:
                 self.results = compute_results(self.folder)
@@ -149,7 +149,7 @@ class Feed:
         self.errors += [self._unjudged] if self._unjudged else []
 
     def _choose_series(self) -> None:
-        """Send the names of the series shown (`shown`) and plotted (`curve`) for the primary metric if they changed."""
+        """Send the names of the primary metric's series to show (`shown`) and plot (`curve`) if a name has changed."""
         recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
         primary = self.study["primary"]
         chosen = {"shown": progress_metric(primary, recorded), "curve": progress_metric(primary, recorded, curve=True)}
@@ -213,7 +213,7 @@ def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[
 
 
 def _usage_at(run: RunFolder, segment: str) -> str:
-    """Return a description of the device usage recorded with a segment of a run's metrics, or "" if none is."""
+    """Return a description of the usage recorded with a segment of a run's metrics, or "" if no usage is recorded."""
     key = f"{run.key}/times/{segment.rpartition('/')[2]}"
     if not run.store.exists(key):
         return ""

@@ -1,8 +1,8 @@
 """Server for the live page and its data. An open page polls for new messages.
 
-The server only reads the store, so it can be restarted while a study trains. Requests without the token in the printed
-link are rejected, since other users of the machine can reach 127.0.0.1. Requests that name another host (DNS rebinding)
-and requests from other origins are also rejected.
+The server only reads the store, so it can be restarted while a study trains. Other users of the machine can reach
+127.0.0.1. Requests without the token in the printed link are therefore rejected. Requests that name another host (DNS
+rebinding) and requests from other origins are also rejected.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HOSTS = ("127.0.0.1", "localhost")
-"""Hosts that requests may name, with any port, since `ssh -L` may forward a different port."""
+"""Hosts that requests may name. Any port is allowed, because `ssh -L` may forward a different port."""
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 
 
@@ -78,8 +78,8 @@ class Server:
     async def admitted(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
         """Answer requests with the token in a cookie or in the query, and reject all other requests.
 
-        A request with the token in the query is redirected to the same address without the token, which the response
-        stores in a cookie.
+        A request with the token in the query is redirected to the same address without the token. The response stores
+        the token in a cookie.
         """
         given = request.query_params.get("token")
         if given is not None and secrets.compare_digest(given.encode(), self.token.encode()):

@@ -1,1 +1,1 @@
-"""Independent checks of a machine: its devices, numerics, rates, and a short training run."""
+"""Independent checks of a machine: devices, numerics, rates and a short training run."""

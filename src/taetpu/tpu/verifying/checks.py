@@ -16,7 +16,7 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        status: `slow` means correct, but far below the device's published rate.
+        status: `slow` means that a rate is far below the published peak, or below the rate of another device.
         figure: text with the measured values or the problem.
         values: the measured values as plain data, in base units.
         remedy: instruction that replaces the check's default remedy; None for the default.
@@ -48,11 +48,14 @@ class Check:
 
     @property
     def group(self) -> Group:
-        """Process in which the check runs: this process, or a child process with jax, which a driver may kill."""
+        """Process in which the check runs: `machine` for this process, `jax` for a child process.
+
+        Checks with jax run in a child process because a faulty driver may kill the process.
+        """
         return "machine" if self.function.startswith("machine.") else "jax"
 
     def run(self) -> Finding:
-        """Run the check and return the result. An exception is a failure."""
+        """Run the check and return the result. An exception counts as a failure."""
         module, _, name = self.function.partition(".")
         try:
             return getattr(import_module(f"taetpu.tpu.verifying.{module}"), name)()
@@ -73,7 +76,8 @@ CHECKS = (
     ),
     Check(
         DEVICES, "devices that jax finds", "devices.devices", 180,
-        "Fix what versions and busy report first. On a slice of several hosts, run the check on all hosts at once.",
+        "First fix the problems that the checks `versions` and `busy` report. "
+        "On a slice of several hosts, run the check on all hosts at once.",
     ),
     Check(
         "matmul", "matmul against numpy", "numerics.matmul", 120,
@@ -93,7 +97,7 @@ CHECKS = (
 
 
 def select_checks(names: list[str]) -> list[Check]:
-    """Return the named checks in order, or all checks if `names` is empty.
+    """Return the named checks in the order of `CHECKS`, or all checks if `names` is empty.
 
     The check `devices` is added if a named check needs jax.
 

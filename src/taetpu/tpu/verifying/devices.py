@@ -25,7 +25,7 @@ REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "all_gather": lambda parts: parts.reshape(-1),
 }
 ACCELERATOR_KINDS = {"tpu": "TPU", "gpu": "NVIDIA GPU", "cuda": "NVIDIA GPU"}
-"""Kind of accelerator in the machine's list of device files, by jax platform."""
+"""Kind of accelerator as named by `core.devices.find_accelerators`, by jax platform."""
 
 
 def devices(installed: Sequence[Accelerators] | None = None) -> Finding:
@@ -81,7 +81,7 @@ def _format_devices(values: dict[str, Any]) -> str:
 def collectives(references: dict[str, Callable[[np.ndarray], np.ndarray]] = REFERENCES) -> Finding:
     """Compare each collective over all local devices with numpy, and measure its rate.
 
-    The rate is the number of bytes per second in the result on each device.
+    The rate is the number of bytes in the result on one device, divided by the duration in seconds.
     """
     devices = jax.local_devices()
     if len(devices) < 2:

@@ -1,6 +1,6 @@
 """Check installed versions and the processes that use the accelerators.
 
-The checks only read, so they end no process and delete no file.
+The checks only read. They do not end processes or delete files.
 """
 
 import os
@@ -21,11 +21,11 @@ NEEDED = {
     "TPU": (("libtpu",), "pip install 'taetpu[tpu]'"),
     "NVIDIA GPU": (("jax-cuda12-plugin", "jax-cuda13-plugin"), "pip install 'taetpu[cuda]'"),
 }
-"""Packages of which jax needs one, and the command that installs such a package, by kind of accelerator."""
+"""For each kind of accelerator: the packages of which jax needs one, and the command that installs one of them."""
 
 
 def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
-    """Check that the package for each accelerator is installed.
+    """Check that jax's package for each kind of accelerator is installed.
 
     Args:
         installed: accelerators in the machine; default: all accelerators that have a device file.
@@ -50,7 +50,7 @@ def _version(package: str) -> str | None:
 
 
 def busy(installed: Sequence[Accelerators] | None = None, lock: Path = LOCK) -> Finding:
-    """Check that no other process has the accelerators or libtpu's lock file open.
+    """Check that no other process has a TPU or libtpu's lock file open. GPUs may be shared by processes.
 
     Args:
         installed: accelerators in the machine; default: all accelerators that have a device file.
@@ -88,9 +88,9 @@ def describe_process(pid: int) -> str:
 
 
 def find_holders(files: Iterable[Path]) -> tuple[dict[Path, list[int]], int]:
-    """Find the processes that have files open. Linux only.
+    """Find the processes that have any of the given files open. This works only on Linux.
 
-    This process and its ancestors are omitted, because the check itself may hold a file.
+    This process and its ancestors are omitted, because the check itself may have a file open.
 
     Returns:
         The IDs of the processes by file, and the number of processes that this user has no permission to read.
@@ -118,7 +118,7 @@ def _own_pids() -> set[int]:
     while pid > 1 and pid not in pids:
         pids.add(pid)
         try:
-            # The command name in brackets may contain anything; the fields after the last bracket are numbers.
+            # The command name in brackets may itself contain brackets. The parent's ID follows the last bracket.
             pid = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break

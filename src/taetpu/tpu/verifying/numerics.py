@@ -19,7 +19,7 @@ small because the sums are accumulated in float32.
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> dict[str, np.ndarray]:
-    """Return `a @ b`, `(SIZE, SIZE)`, computed on the default device, by precision."""
+    """Return the product `a @ b`, `(SIZE, SIZE)`, as the default device computes it, by precision."""
     products: dict[str, Any] = {name: jnp.matmul(a, b, precision=name) for name in ("default", "high", "highest")}
     halves = (jnp.asarray(m, jnp.bfloat16) for m in (a, b))
     products["bfloat16"] = jnp.matmul(*halves, preferred_element_type=jnp.float32)

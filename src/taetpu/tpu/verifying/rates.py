@@ -15,7 +15,7 @@ MIN_SHARE_OF_PEAK = 0.5
 MIN_SHARE_OF_FASTEST = 0.8
 """A device is slow if its rate is below this share of the rate of the machine's fastest device."""
 MIN_SECONDS = 0.02
-"""Minimum duration of a matmul. The overhead of launching a longer matmul is negligible."""
+"""Target duration of a timed matmul: long enough that the overhead of launching the matmul is negligible."""
 MAX_SIZE = 8192
 MEBI = 2**20
 WINDOW = 0.4
@@ -77,7 +77,7 @@ def _memory_rate(device: Any) -> float:
 
 
 def _timed_devices() -> list[Any]:
-    """Return all local accelerators, or only the first CPU device, because CPU devices share the cores."""
+    """Return all local accelerators; on a CPU, only the first device, because CPU devices share the cores."""
     return jax.local_devices() if on_accelerator() else jax.local_devices()[:1]
 
 

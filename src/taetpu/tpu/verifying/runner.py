@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def remedy(self) -> str | None:
-        """Instruction to fix the problem; None if there is none."""
+        """Instruction to fix the problem; None if the check found no problem."""
         if self.finding.status not in ("FAILED", "slow"):
             return None
         return self.finding.remedy or self.check.remedy
@@ -100,7 +100,7 @@ def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[
 
 
 def _read_lines(stream: IO[str]) -> SimpleQueue[str | None]:
-    """Return a queue that a thread fills with the lines of a stream, then None. The thread closes the stream."""
+    """Return a queue that a thread fills with the lines of a stream and a final None. The thread closes the stream."""
     lines: SimpleQueue[str | None] = SimpleQueue()
 
     def read() -> None:

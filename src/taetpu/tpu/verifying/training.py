@@ -27,12 +27,12 @@ RUN: dict[str, Any] = {
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.01}
 """Maximum difference between a loss and the stored loss, by matmul precision. Processors differ in the order of float32
-sums, and compilers differ in the places at which they round to bfloat16. The losses at the two precisions differ by
-less than 0.001 over these 50 steps, in which the loss falls by 0.7."""
+sums, and compilers differ in the places at which they round to bfloat16. Over these 50 steps, the loss falls by 0.7,
+and the losses at the two precisions differ by less than 0.001."""
 
 
 def load_expected() -> dict[str, list[float]]:
-    """Return the loss of each step on a CPU, by precision."""
+    """Return the stored loss of each step, computed on a CPU, by precision."""
     return json.loads(files("taetpu.tpu.verifying").joinpath("losses.json").read_text())
 
 
