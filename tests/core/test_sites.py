@@ -202,7 +202,7 @@ def test_an_edit_of_a_layer_without_the_site_is_rejected(draw):
 def test_a_jitted_function_inside_capture_is_rejected():
     """Its trace belongs to nobody: reading from it would leak a tracer, and from its cache read nothing."""
     fn = jit_once(lambda x: site("here", x) + 1)
-    with pytest.raises(RuntimeError, match="site 'here' is inside a transform without tapes"):
+    with pytest.raises(RuntimeError, match="site 'here' is marked inside a JAX transform"):
         capture(fn, ["here"])(jnp.ones(2))
     fn(jnp.ones(2))
     with pytest.raises(UserError, match="no site 'here' in this model"):

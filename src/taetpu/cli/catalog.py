@@ -102,7 +102,7 @@ def _wrapped(text: str, before: str, below: str = INDENT) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a default as study files write it. A component is represented by its kind."""
+    """Return a default value in the notation of study files. A component is represented by its kind."""
     if isinstance(value, dict) and "kind" in value:
         return str(value["kind"])
     return "none" if value is None else json.dumps(value)

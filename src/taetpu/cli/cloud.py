@@ -27,7 +27,7 @@ def read_settings(need_project: bool = True) -> "Settings":
     """Return the settings of the current folder, and set the project for gcloud.
 
     Raises:
-        UserError: if the settings are invalid or do not name a project.
+        UserError: if the settings are invalid, or if `need_project` is set and they do not name a project.
     """
     from taetpu.cloud import settings
     from taetpu.cloud.gcloud import use_project
@@ -87,8 +87,8 @@ def with_idle_minutes(settings: "Settings", options: MachineOptions) -> "Setting
 def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions) -> list[str]:
     """Return the zones to try.
 
-    The zones in `--zone` take precedence over the zones in the settings. If neither are given, these are all zones that
-    offer the slice, cheapest first. Zones in which the cost could exceed the limit are left out.
+    The zones in `--zone` take precedence over the zones in the settings. If neither are given, all zones that offer
+    the slice are returned, cheapest first. Zones in which the cost could exceed the limit are left out.
 
     Raises:
         UserError: if the name of a zone is invalid, or if the cost could exceed the limit in every zone.
@@ -170,10 +170,10 @@ def print_commands(commands: "Sequence[Command]") -> None:
 
 
 def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
-    """Return the given zones in which a machine can reach Google's APIs, so that the machine can delete itself.
+    """Return the given zones in which a machine can reach Google's APIs. A machine needs these APIs to delete itself.
 
     Raises:
-        CloudError: if the network has no route to Google in any of the regions.
+        CloudError: if the network has no route to Google's APIs in any of the zones.
     """
     from taetpu.cloud.doctor import check_egress
     from taetpu.cloud.gcloud import CloudError
@@ -191,7 +191,7 @@ def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
 
 
 def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more: str = "") -> None:
-    """Print the plan of a machine, and the command that creates the machine in the first zone."""
+    """Print the plan for a machine, and the command that creates the machine in the first zone."""
     from taetpu.cloud.provision import creation_command
 
     confirm(f"{describe_plan(spec, zones)}{more}", "", yes=False, dry_run=True)
@@ -203,8 +203,8 @@ def show_creation(spec: "Spec", zones: Sequence[str], settings: "Settings", more
 def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
     """If the block is interrupted or fails, print a warning about resources that still cost money.
 
-    Ctrl-C, SIGTERM and SIGHUP exit with 128 plus the signal's number. A `UserError` is raised without the
-    warning. If `name` is given, the message of the error also lists the remaining machines with that name.
+    Ctrl-C, SIGTERM and SIGHUP exit with 128 plus the signal's number. After a `UserError`, the warning is not
+    printed. Instead, if `name` is given, the error's message also lists the remaining machines with that name.
     """
     received = signal.SIGINT
 
@@ -255,7 +255,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
 
 
 def find_hosts(settings: "Settings", name: str | None) -> "Hosts":
-    """Return the hosts of a machine, from the local cache if it contains them.
+    """Return the hosts of a machine. They are read from the local cache if it contains them.
 
     Raises:
         CloudError: if the machine does not exist or is not ready.

@@ -30,7 +30,7 @@ Shards = Annotated[int, integer(least=1, metavar="N", help="Number of tasks that
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(StudyOptions):
-    """Options of `taetpu export slurm`, which the commands for other schedulers also have."""
+    """Options that all `taetpu export` commands have. `taetpu export slurm` has no other options."""
 
     shards: Shards
     out: Annotated[
@@ -125,7 +125,8 @@ def _export_to_cloud(
 
     Args:
         options: options of the command.
-        text: function that returns the job's text, given the share, a folder, the files' paths in it, and the slice.
+        text: function that returns the job's text. Its arguments are the share, a folder, the paths of the study's
+            files in this folder, and the slice.
         ending: suffix of the file's default name.
         command: the command that submits the file.
     """
@@ -161,7 +162,7 @@ def _print_cost(tpu: "Slice", options: CloudOptions) -> None:
 
 
 def _shared_root(root: str | None) -> str:
-    """Return the root as an address for nodes that share a file system.
+    """Return the path or gs:// address of the root, for nodes that share a file system.
 
     Raises:
         UserError: if the root is a folder that is local to each node.
@@ -175,7 +176,7 @@ def _shared_root(root: str | None) -> str:
 
 
 def _bucket_root(root: str | None) -> str:
-    """Return the root as an address for machines without a shared file system.
+    """Return the gs:// address of the root, for machines without a shared file system.
 
     Raises:
         UserError: if the root is not in a bucket.
@@ -188,7 +189,7 @@ def _bucket_root(root: str | None) -> str:
 
 
 def _root_address(root: str | None) -> tuple[str | None, str]:
-    """Return the root's address if it is in a bucket (otherwise None), and the root as given by the user."""
+    """Return the root's gs:// address (None for a local folder), and the root as the user wrote it, or its default."""
     from taetpu.store.backend import default_root
     from taetpu.store.gcs_client import parse_address
 

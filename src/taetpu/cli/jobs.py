@@ -269,7 +269,7 @@ def _parse(words: list[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
-    """Copy the given paths, or the whole project if there are none, to the hosts. Return the changed paths."""
+    """Copy the given paths to the hosts, and return the changed paths. If `paths` is empty, copy the whole project."""
     from taetpu.cloud import transfer
 
     if not paths:
@@ -283,7 +283,7 @@ def _send(hosts: "Hosts", paths: list[str], workers: list[int]) -> list[str]:
 
 
 def _delete(hosts: "Hosts", paths: list[str], workers: list[int]) -> None:
-    """Delete the copies of the given paths, or of the whole project if there are none, from the hosts."""
+    """Delete the copies of the given paths from the hosts. If `paths` is empty, delete the whole copy."""
     from taetpu.cloud import transfer
 
     root = transfer.project_folder(Path.cwd())
@@ -295,7 +295,7 @@ def _relative(root: Path, paths: list[str]) -> list[str]:
 
 
 def _files(root: Path, name: str) -> list[str]:
-    """Return the path of a file, or the paths of all files in a folder that git does not ignore."""
+    """Return the path of a file. For a folder, return the paths of its files that git does not ignore."""
     from taetpu.cloud import transfer
 
     path = root / name
@@ -333,7 +333,7 @@ def run_job(
 ) -> None:  # fmt: skip
     """Start a job in the folder on the hosts that corresponds to the current folder.
 
-    Unless `detach` is set, print its log until it ends. Ctrl-C exits with 130, and the job continues.
+    Unless `detach` is set, print the job's log until the job ends. Ctrl-C exits with 130, and the job continues.
 
     Raises:
         Failed: if the job failed on a host.

@@ -1,4 +1,4 @@
-"""The entry point of `taetpu`, which registers the commands and turns errors into messages and exit codes.
+"""The entry point of `taetpu`. It registers the commands, and turns errors into messages and exit codes.
 
 Exit codes: 0 success, 1 bug or declined confirmation, 2 invalid input, 3 failed runs or claims, 75 other processes
 still train packs (`--no-wait`), 130 interrupted.

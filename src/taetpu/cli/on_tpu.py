@@ -54,13 +54,14 @@ class TpuRunOptions(OnTpuOptions, TrainOptions):
 
 
 def run_on_tpu(options: TpuRunOptions) -> int:
-    """Train a study on a machine, store its folder in the bucket, and return the exit code.
+    """Train a study on a machine, store the study's folder in the bucket, and return the exit code.
 
-    A preempted machine is created again as long as its maximum hours permit. At the end, the machine is deleted, unless
-    `--keep` is set or the machine was created for another purpose.
+    A preempted machine is created again while some of the maximum hours remain. At the end, the machine is deleted,
+    unless `--keep` is set or the machine was created for another purpose.
 
     Raises:
-        UserError: if the options, the study, the settings or the bucket cannot be used. No machine is created.
+        UserError: if the options, the study, the settings or the bucket cannot be used. In this case, no machine is
+            created.
         CloudError: if no machine is available or too many machines were lost.
     """
     from taetpu.cloud import provision
@@ -144,7 +145,7 @@ def check_options(options: TpuRunOptions) -> None:
 
 
 def _transfers(address: str, zones: "Sequence[str]") -> str:
-    """Return a warning about zones outside the bucket's region, or "" if there are none."""
+    """Return a warning about zones outside the bucket's region; "" if no zone is outside or the region is unknown."""
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import CloudError
 
@@ -200,7 +201,7 @@ class StudyJob:
             self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
 
     def follow(self, machine: "Machine") -> int:
-        """Print the job's log until the job ends, and return its exit code, which is 143 after `taetpu tpu stop`."""
+        """Print the job's log until the job ends, and return its exit code. After `taetpu tpu stop`, it is 143."""
         from taetpu.cloud import jobs
         from taetpu.cloud.supervise import Lost
 

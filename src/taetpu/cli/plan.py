@@ -168,7 +168,7 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking), with its arms."""
+    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking) and its arms."""
     arms = dict[str, dict[str, None]]()
     for pack in packs:
         names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
@@ -263,7 +263,7 @@ def _print_changes(found: dict[str, Any]) -> None:
 
 
 def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs of parameter names and shapes. Layers with the same shape share a pair."""
+    """Return pairs of parameter names and shapes. Layers whose parameters have the same shape share a pair."""
     from taetpu.contract.allowed_changes import fold_layers
 
     names_of: dict[str, list[str]] = {}

@@ -118,7 +118,7 @@ def _print_slice(found: dict[str, Any]) -> None:
 
 
 def _bound(programs: list[dict[str, Any]]) -> str:
-    """Return whether matmuls or memory traffic bound the programs, judged by their arithmetic intensity."""
+    """Return text that says whether matmuls or memory traffic bound the programs; "" if no intensity is known."""
     known = [one for one in programs if one.get("intensity")]
     if not known:
         return ""
@@ -200,7 +200,7 @@ def _bill(found: dict[str, Any]) -> str:
 
 
 def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
-    """Return a range as text: `29us-650us`, one value if both ends are printed alike, or `>14ms` if one is unknown."""
+    """Return a range as text: `29us-650us`, one value if the ends have the same text, `>14ms` if an end is unknown."""
     if found is None:
         return "-"
     low, high = (None if end is None else text(factor * end) for end in found)

@@ -56,7 +56,7 @@ def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
 
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:
-    """Print the differences between the stored results and the raw metrics. Raises `Failed` if there are any."""
+    """Print how the stored results differ from the raw metrics. Raises `Failed` if they differ."""
     from taetpu.stats.verify import verify
 
     problems = verify(study)

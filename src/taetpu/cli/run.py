@@ -79,7 +79,7 @@ def run(options: RunOptions) -> None:
         if options.coordinator is None:
             train_study(options)
             return
-        from taetpu.core.distributed import Cluster, join_cluster  # imports jax, which `started` prepares
+        from taetpu.core.distributed import Cluster, join_cluster  # imports jax, so it must follow `started`
 
         with join_cluster(Cluster(options.coordinator, options.processes, options.process)):
             code = _train_together(options)

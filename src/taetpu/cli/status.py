@@ -166,7 +166,7 @@ def _rounded(value: Any, places: int) -> Any:
 
 
 def watch_studies(monitor: "StudyMonitor", console: "Console | None" = None) -> None:
-    """Show studies on a live screen until all are done or Ctrl-C is pressed, then print them.
+    """Show studies on a live screen until all have ended, then print their final state. Ctrl-C ends without printing.
 
     If the output is not a terminal, only the final state is printed.
     """

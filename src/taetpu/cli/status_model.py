@@ -19,7 +19,7 @@ from taetpu.ui.feed import Feed, RunState
 
 @dataclass
 class StudyMonitor:
-    """The studies at a place, each with a feed that reads only new data."""
+    """The studies in a folder or under a root, each with a feed that reads only new data."""
 
     place: str
     feeds: dict[str, Feed] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class StudyProgress:
 
     @cached_property
     def runs(self) -> list[RunState]:
-        """The started runs of the study's arms and seeds, without the trials of tuning."""
+        """The runs of the study's arms and seeds that have started. Tuning trials are not included."""
         arms, seeds = (self.feed.study.get(part, ()) for part in ("arms", "seeds"))
         return [run for run in self.feed.runs.values() if run.arm in arms and run.seed in seeds]
 
@@ -57,7 +57,7 @@ class StudyProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether all runs are done and tuning, which adds arms at its end, is complete."""
+        """Whether all runs are done and no tuned arms remain to be added."""
         return not self.feed.problem and self.done == self.total and self._is_tuned()
 
     def _is_tuned(self) -> bool:
@@ -65,9 +65,10 @@ class StudyProgress:
         return not tuned or self.folder.read_results() is not None
 
     def arms(self) -> list[dict[str, Any]]:
-        """Return a row for each arm, with finished runs, smallest step, mean last losses, and effect in finished runs.
+        """Return a row for each arm.
 
-        A study that cannot be read has one row, which describes the problem.
+        A row has the number of finished runs, the smallest step of any run, the means of the last losses, and the
+        effect in the finished runs. For a study that cannot be read, the only row describes the problem.
         """
         study, results = self.feed.study, self.feed.results
         if self.feed.problem or results is None:
@@ -122,7 +123,7 @@ def _last_step(run: RunState) -> int:
 
 
 def _mean_last(own: Sequence[RunState], name: str) -> float | None:
-    """Return the mean of the last values of the runs, NaN if one of these is not finite, or None if there are none."""
+    """Return the mean over runs of a series' last value: NaN if any value is not finite, None if no run has a value."""
     values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 

@@ -213,8 +213,8 @@ def cost(as_json: AsJson = False) -> None:
     elif rows:
         print_table([{name: _rounded(value) for name, value in row.items()} for row in rows])
         print_text(
-            f"Rates of {table_date()}, without disks, traffic and storage. hours_left: hours until the latest "
-            "deletion time."
+            f"Rates of {table_date()}, without disks, traffic and storage. hours_left: hours until the deletion "
+            "deadline."
         )
     else:
         typer.echo("you have no machines")

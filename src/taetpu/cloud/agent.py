@@ -1,9 +1,9 @@
-"""Run jobs on one host. The host's system Python runs a copy of this file, so it imports only the standard library.
+"""Run jobs on one host. The host's system Python runs a copy of this file, which imports only the standard library.
 
 A job has a folder `~/.taetpu/jobs/NAME` with `job.json` (the request), `pid` (ID of the process that leads the job's
-process group), `log`, and `rc` (the exit code, written last). A job needs no open connection to continue. Usage:
-`python3 agent.py ACTION <request.json`, which prints JSON. Exit code 4 means that the request was refused, for the
-reason printed to standard error.
+process group), `log`, and `rc` (the exit code, written last). A job continues without an open connection. Usage:
+`python3 agent.py ACTION <request.json`. The answer is printed as JSON. Exit code 4 means that the request was refused.
+In this case, the reason is printed to standard error.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 def start(request):
-    """Start a job unless it exists, and return its name. Refuse if another job runs or a process holds the TPU."""
+    """Start a job unless it exists, and return its name. Raise `Refused` if the host is busy; see `refuse_if_busy`."""
     path = os.path.join(JOBS, request["name"])
     refuse_if_busy(request["name"])
     try:
@@ -59,7 +59,7 @@ def supervise(path):
     own["PATH"] = venv + os.pathsep + own.get("PATH", "")
     signal.signal(
         signal.SIGTERM, lambda number, frame: None
-    )  # the command also gets the signal; this process stores its exit code
+    )  # the command also gets the signal; this process survives it to store the command's exit code
     try:
         for variable, secret in job["secrets"].items():
             words = ["gcloud", "secrets", "versions", "access", "latest", f"--secret={secret}"]
@@ -139,7 +139,7 @@ def describe(name):
 
 
 def refuse_if_busy(name):
-    """Refuse if another job runs or a process holds the TPU; otherwise delete libtpu's lock file."""
+    """Raise `Refused` if another job runs or a process holds the TPU. Otherwise, delete libtpu's lock file."""
     for one in state({})["jobs"]:
         if one["state"] == "running" and one["name"] != name:
             raise Refused(f"the job {one['name']} is running: {shlex.join((one['commands'] or [['?']])[0])}")

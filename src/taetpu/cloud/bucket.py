@@ -15,8 +15,8 @@ WRITERS = ("roles/storage.objectAdmin", "roles/storage.objectUser", "roles/stora
 def create_command(name: str, region: str) -> Command:
     """Return the command that creates a bucket in the standard class.
 
-    The bucket has no public access and no access rights for single objects. Soft delete is off, because it would store
-    (and bill) each replaced checkpoint for another week.
+    The bucket has no public access and no per-object ACLs (uniform bucket-level access). Soft delete is off, because it
+    would store (and bill) each replaced checkpoint for another week.
     """
     return command(
         "storage", "buckets", "create", f"gs://{name}", location=region, uniform_bucket_level_access=True,
@@ -46,7 +46,7 @@ def far_zones(region: str, zones: Iterable[str]) -> list[str]:
 
 
 def objects_command(name: str) -> Command:
-    """Return the command that lists the sizes of a bucket's objects as JSON, which `du` and `ls` do not print."""
+    """Return the command that lists the sizes of a bucket's objects as JSON. `du` and `ls` print no JSON."""
     return command("storage", "objects", "list", f"gs://{name}/**", format="json(size)")
 
 

@@ -31,8 +31,8 @@ class Check:
 
     Attributes:
         found: result of the check, as text.
-        remedy: command or step that fixes the problem; "" if there is none.
-        regions: regions in which the check fails, if it checks regions.
+        remedy: command or step that fixes the problem; "" if no remedy is needed or known.
+        regions: regions in which the check fails; empty for a check that does not depend on the region.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _local(settings: Settings, folder: Path) -> Iterator[Check]:
 
 
 def key_files(folder: Path) -> Check:
-    """Check that no project file, and no file named in the environment, is a service-account key."""
+    """Check that neither a project file nor the file in GOOGLE_APPLICATION_CREDENTIALS is a service-account key."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
     found = [named] if named and _is_key(Path(named)) else []
     found += [name for name in list_files(folder) if _is_key(folder / name)]
@@ -239,7 +239,7 @@ def check_secrets_and_image(settings: Settings) -> Check:
 
 
 def check_bucket(settings: Settings) -> Check:
-    """Check that the bucket exists, that machines can write to it, and that their zones are in its region."""
+    """Check that the bucket exists, that machines can write to it, and that it is in the region of their zones."""
     from taetpu.cloud import bucket
 
     if (found := bucket.describe(settings.bucket)) is None:

@@ -1,8 +1,8 @@
-"""Run `gcloud` commands and parse their JSON. No other module calls Google's APIs.
+"""Run `gcloud` commands and parse their JSON. On this computer, `taetpu.cloud` calls Google's APIs only through gcloud.
 
 gcloud handles authentication, retries of single requests, and both TPU APIs. taetpu reacts differently to four kinds of
-failure: `NoCapacity`, `NoQuota`, `NotAllowed` and `OutcomeUnknown`. Any other error shows the command and the whole
-message from Google.
+failure: `NoCapacity`, `NoQuota`, `NotAllowed` and `OutcomeUnknown`. Every error shows the command and, if there is one,
+Google's whole message.
 """
 
 import json
@@ -44,7 +44,7 @@ UNKNOWN = (
     r"|[Nn]etwork is unreachable|[Nn]ame resolution|BrokenPipe|IncompleteRead|There was a problem refreshing"
 )
 PARTIAL = "WARNING: Some requests did not succeed"
-"""Message that gcloud prints, with exit code 0, if it may not list resources or if a zone does not answer."""
+"""Message that gcloud prints with exit code 0 if it lacks a permission to list resources or a zone does not answer."""
 
 
 class CloudError(UserError):

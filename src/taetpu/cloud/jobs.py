@@ -57,7 +57,7 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
     """Start a job on all hosts or on none, and return the job's name.
 
     Raises:
-        Unreachable: if a host does not answer. Hosts on which the job started are told to stop it.
+        Unreachable: if a host does not answer. The job is then stopped on the hosts on which it started.
         Refused: if another job runs, or a process holds the TPU.
     """
     chosen = list(hosts.all if workers is None else workers)
@@ -96,7 +96,7 @@ def state(hosts: Hosts, workers: Sequence[int] | None = None) -> dict[int, dict[
 
 
 def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[int, dict[str, Any]]:
-    """Return the descriptions of a job by worker. If `name` is "", the job is the newest one.
+    """Return the descriptions of a job by worker. If `name` is "", use the newest job.
 
     Raises:
         CloudError: if no host has the job.
@@ -216,7 +216,7 @@ def _follow_one(
 def _read_lines(
     hosts: Hosts, worker: int, words: Sequence[str], write: Callable[[str], None]
 ) -> tuple[int, CommandResult]:
-    """Run a command that prints a log. Return the number of bytes that were passed to `write`, and the result."""
+    """Run a command that prints a log. Return the number of bytes passed to `write`, and the command's result."""
     process = subprocess.Popen(
         [*hosts.ssh(worker), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

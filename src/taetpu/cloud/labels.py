@@ -1,4 +1,4 @@
-"""Create names and labels for machines. A machine's owner and latest deletion time are recorded only in labels."""
+"""Create names and labels for machines. A machine's owner and deletion deadline are read only from its labels."""
 
 import hashlib
 import re
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from taetpu.core.errors import UserError
 
 OWNER, EXPIRES, STUDY, SPEC = "taetpu-owner", "taetpu-expires", "taetpu-study", "taetpu-spec"
-"""Labels with the owner, the latest deletion time (seconds since 1970), the study, and the hash of the `Spec`."""
+"""Labels with the owner, the deletion deadline (seconds since 1970), the study, and the hash of the `Spec`."""
 LONGEST = 48
-"""Maximum number of characters in a machine's name. Compute Engine allows 63, and workers get a suffix."""
+"""Maximum number of characters in a machine's name. Compute Engine allows 63, and workers' names have a suffix."""
 
 
 def check_name(name: str) -> str:
@@ -28,7 +28,8 @@ def check_name(name: str) -> str:
 def default_name(owner: str, study: str = "") -> str:
     """Return the default name of an owner's machine, `tpu-OWNER`, or of a machine for a study, `tpu-OWNER-STUDY`.
 
-    If the name is too long or has invalid characters, it is changed and ends with a hash of the full name.
+    If the name is too long or has invalid characters, it is shortened or its characters are replaced, and a hash of the
+    full name is appended.
     """
     whole = f"tpu-{owner}-{study}" if study else f"tpu-{owner}"
     plain = re.sub(r"[^a-z0-9]+", "-", whole.lower()).strip("-")
@@ -56,6 +57,6 @@ def format_labels(labels: Mapping[str, str]) -> str:
 
 
 def hours_left(labels: Mapping[str, str]) -> float | None:
-    """Return the hours until a machine's latest deletion time, or None if the labels do not give this time."""
+    """Return the hours until a machine's deletion deadline, or None if the labels do not give the deadline."""
     text = labels.get(EXPIRES, "")
     return (int(text) - time.time()) / 3600 if text.isdecimal() else None

@@ -23,7 +23,7 @@ Api = Literal["gce", "tpu-api"]
 State = Literal["queued", "starting", "ready", "stopped", "lost", "deleting", "unknown"]
 
 TAG = "taetpu"
-"""Network tag of every machine, which the firewall rule for ssh targets."""
+"""Network tag of every machine. The firewall rule for ssh applies to machines with this tag."""
 IMAGE_PROJECT = "ubuntu-os-accelerator-images"
 
 STATES: Mapping[str, State] = {
@@ -60,7 +60,7 @@ class Machine:
     Attributes:
         detail: the API's name for the state, with the reason if the machine failed.
         created: ISO time of the request.
-        has_request: whether the machine has a queued resource, which uses quota until it is deleted.
+        has_request: whether the machine has a queued resource. A queued resource uses quota until it is deleted.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Machine:
 
     @property
     def study(self) -> str:
-        """Study for which the machine was created, as in the machine's labels; "" for none."""
+        """Study for which the machine was created, read from the machine's labels; "" for no study."""
         return self.labels.get(labels.STUDY, "")
 
 
@@ -93,8 +93,8 @@ class Spec:
     Attributes:
         hours: hours from the machine's start until it is deleted.
         runtime: software version (tpu-api) or image family (gce).
-        reservation: name of the reservation; "" for none.
-        study: study for which the machine is created; "" for none.
+        reservation: name of the reservation; "" for no reservation.
+        study: study for which the machine is created; "" for no study.
     """
 
     name: str
@@ -136,7 +136,9 @@ class Spec:
 
 
 def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
-    """Return the command that requests a machine. Because of `--async`, its answer only confirms the request.
+    """Return the command that requests a machine.
+
+    With `--async`, gcloud returns once the request is accepted, before the machine exists.
 
     Args:
         spec: specification of the machine.
@@ -180,7 +182,7 @@ def delete_command(machine: Machine) -> Command:
 def list_commands(zone: str = "-", api: str = "") -> list[Command]:
     """Return the commands that list queued resources, nodes and TPU instances in one zone or in all zones (`-`).
 
-    Requests are listed before nodes, so that the node of a request that becomes active in between is not missed.
+    Requests are listed before nodes. If a request becomes active between the two calls, its node is still listed.
     """
     types = "machineType~/machineTypes/ct OR machineType~/machineTypes/tpu"  # gcloud reads (ct|tpu) as a list
     lines = []
@@ -196,7 +198,7 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
 
     Args:
         zone: the zone; `-` for all zones.
-        unreachable: list to which zones that did not answer are appended. If None, these zones raise an error.
+        unreachable: list to which zones that did not answer are appended. If None, such zones cause an error.
         api: the API; "" for both.
 
     Raises:
@@ -236,9 +238,9 @@ def attributes_command(machine: Machine) -> Command:
 
 
 def add_instance_names(machine: Machine) -> Machine:
-    """Return the given machine with the instance names of its hosts, which tunnels through IAP need.
+    """Return the given machine with the instance names of its hosts. Tunnels through IAP need these names.
 
-    The names are in the guest attribute `hostname`, which a host of the TPU API writes after booting.
+    The names are in the guest attribute `hostname`. A host of the TPU API writes this attribute after booting.
     `gcloud alpha compute tpus tpu-vm ssh --tunnel-through-iap` reads the same attribute.
     """
     if all(worker.external or worker.instance for worker in machine.workers):
@@ -250,7 +252,7 @@ def add_instance_names(machine: Machine) -> Machine:
 
 
 def _join_requests(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return a machine for each request, with its node if the node exists, and for each node without a request."""
+    """Return one machine per request, joined with its node if the node exists, and one per node without a request."""
     by_place = {_zone_and_name(one["name"]): one for one in requests}
     machines = []
     for node in nodes:
@@ -303,7 +305,7 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
     interfaces = instance.get("networkInterfaces") or [{}]
     external = (interfaces[0].get("accessConfigs") or [{}])[0].get("natIP", "")
     kind, status = _last_segment(instance["machineType"]), instance.get("status", "")
-    # taetpu never stops instances. A suspended or terminated one was stopped by somebody else, so its disk is kept.
+    # taetpu never stops instances. Somebody else stopped a suspended or terminated instance, so its disk is kept.
     state = "stopped" if status.startswith(("SUSPEND", "TERMINATED", "PENDING_STOP")) else STATES.get(status, "unknown")
     return Machine(
         name=instance["name"], zone=_last_segment(instance["zone"]), api="gce", type=_slice_name(kind), state=state,
@@ -314,7 +316,7 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
 
 
 def _slice_name(machine_type: str) -> str:
-    """Return the name of the slice with the given machine type, such as `v6e-8`, or the type if it is unknown."""
+    """Return the name of the slice with the given machine type, such as `v6e-8`, or the given type if it is unknown."""
     slices = (one for chip in generations() for one in chip.slices())
     return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
 

@@ -43,7 +43,7 @@ DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
 
 
 def find_existing(spec: Spec) -> Machine | None:
-    """Return the machine with the name in a spec, or None if there is none or it is lost or being deleted.
+    """Return the machine with the name in a spec, or None if no such machine exists or it is lost or being deleted.
 
     Raises:
         CloudError: if the machine belongs to another owner, differs from the spec or is stopped, or if several machines
@@ -65,7 +65,7 @@ def find_existing(spec: Spec) -> Machine | None:
 
 
 def check_started(machine: Machine) -> None:
-    """Raise `CloudError` if a machine is stopped, because it does not become ready and its disk may contain data."""
+    """Raise `CloudError` if a machine is stopped. It would not become ready, and its disk may contain data."""
     if machine.state == "stopped":
         problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
         raise CloudError(
@@ -74,7 +74,7 @@ def check_started(machine: Machine) -> None:
 
 
 def check_one(machines: Sequence[Machine]) -> None:
-    """Raise `CloudError` if several machines have one name, as when two computers create it at the same time."""
+    """Raise `CloudError` if several machines have the same name, e.g. if two computers created them at once."""
     if len(machines) > 1:
         problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
         raise CloudError(problem, remedy=f"Delete yours with `taetpu tpu down {machines[0].name}`.")
@@ -85,9 +85,10 @@ def make(
 ) -> Machine:
     """Return a ready machine for a spec: the existing machine, or a new one in the first zone with capacity.
 
-    If `prepare` fails, a machine made by this call is deleted, because it is unused and its timer may not run. The
-    remains of failed requests are also deleted. Calls with the same name on one computer wait for each other. If
-    another computer makes a machine with this name at the same time, the machine that was requested first is kept.
+    If `prepare` fails, a machine made by this call is deleted, because it is unused and its timer may not run. What
+    failed requests leave behind, such as queued resources, is also deleted. Calls with the same name on one computer
+    wait for each other. If another computer makes a machine with this name at the same time, the machine that was
+    requested first is kept.
 
     Raises:
         NoCapacity: if no zone has capacity.
@@ -137,8 +138,8 @@ def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: 
 def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     """Keep the machine with this name and owner that was requested first, and delete the others.
 
-    Several machines exist if a request that seemed to be refused was granted later, or if another computer created one.
-    The machine is returned once it is ready.
+    Several machines exist if a request that seemed to be refused was granted later, or if another computer created a
+    machine with the same name. The kept machine is returned once it is ready.
     """
     same = [one for one in find(machine.name) if one.owner == machine.owner and one.state not in ("lost", "deleting")]
     first, *others = sorted(same or [machine], key=lambda one: (one.created, one.zone))
@@ -199,16 +200,16 @@ def operation_command(kind: str, name: str, zone: str) -> Command:
 
 
 def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
-    """Return the newest Compute Engine operation that creates a machine, or {} if there is none.
+    """Return the newest Compute Engine operation that creates a machine, or {} if no such operation exists.
 
-    The result is also {} for the TPU API, which reports failures in the machine's state.
+    The result is also {} for the TPU API. That API reports failures in the machine's state.
     """
     found = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
     return found[0] if found else {}
 
 
 def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
-    """Delete the remains of the owner's machine in a zone if it was refused or preempted."""
+    """Delete what a refused request or a preempted machine of the owner left in a zone, such as a queued resource."""
     for left in find(spec.name, zone, api=spec.api):
         if left.state in ("lost", "deleting") and left.owner == spec.owner:
             delete(left, settings, tell)
@@ -250,7 +251,7 @@ def wait_ready(machine: Machine, settings: Settings, tell: Tell) -> Machine:
 
 
 def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
-    """Delete a machine, which need not exist, and wait until it is no longer listed.
+    """Delete a machine if it exists, and wait until it is no longer listed.
 
     Raises:
         CloudError: if the machine has no owner label, or Google refuses to delete it.
@@ -306,7 +307,7 @@ def down(name: str, owner: str, settings: Settings, tell: Tell) -> list[Machine]
 
 
 def was_deleted_since(name: str, start: float) -> bool:
-    """Return whether `down` ran for a machine on this computer after `start`, in seconds since 1970."""
+    """Return whether `down` ran for a machine on this computer after `start` (seconds since 1970)."""
     with suppress(OSError, ValueError):
         return float(_state_file("deleted", name).read_text(encoding="utf-8")) > start
     return False
@@ -385,7 +386,7 @@ def delete_all(machines: Iterable[Machine], settings: Settings, tell: Tell) -> N
 
 
 def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
-    """Return an owner's machines that still exist after their latest deletion time, because their timers failed.
+    """Return an owner's machines that still exist after their deletion deadline, for example because a timer failed.
 
     Args:
         owner: owner in the machines' labels.
@@ -407,7 +408,7 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         return
     account = spec.service_account or default_account(project)
     bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
-    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may be false at that time
+    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may be false later
     own = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
     if own or any(role in DELETERS for role in roles):
         return

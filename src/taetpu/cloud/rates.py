@@ -1,6 +1,6 @@
-"""Look up zones and rates of TPUs in the table in `core/chips.yaml`, which gives dates and sources.
+"""Look up zones and rates of TPUs in the table `core/chips.yaml`. The table gives dates and sources.
 
-No command queries a price service. A zone in the table may have no capacity, which only a request can show.
+No command queries a price service. A zone in the table may lack capacity. Only a request shows whether it has capacity.
 """
 
 import math
@@ -19,7 +19,7 @@ class Rate:
 
     Attributes:
         usd: the rate; None if unknown.
-        elsewhere: whether the region's rate is unknown, so that `usd` is the highest known rate of any region.
+        elsewhere: whether the region's rate is unknown. If so, `usd` is the highest known rate of any region.
     """
 
     usd: float | None
@@ -122,10 +122,10 @@ def hourly_cost(machine: Machine) -> float | None:
 
 
 def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -> list[str]:
-    """Return the zones in which a machine costs at most `max_usd`, or all zones if there is no limit.
+    """Return the zones in which a machine costs at most `max_usd`, or all zones if `max_usd` is None.
 
     Raises:
-        UserError: if no zone is left. The remedy gives the hours that cost at most `max_usd`, if any.
+        UserError: if no zone is left. If fewer hours would cost at most `max_usd`, the remedy gives their number.
     """
     if max_usd is None:
         return list(zones)

@@ -1,4 +1,4 @@
-"""Read the table `[cloud]` in `taetpu.toml` (project, zones, limits), which environment variables override."""
+"""Read the table `[cloud]` in `taetpu.toml` (project, zones, limits). Environment variables override the table."""
 
 import getpass
 import os
@@ -50,7 +50,7 @@ class Settings(Config):
         service_account: service account of machines; empty for the project's default account.
         user: login name on machines.
         network, subnetwork: names of the machines' network and subnetwork.
-        external_ip: whether machines have an external address instead of ssh through IAP.
+        external_ip: whether machines have an external address. If not, ssh connects through IAP.
         max_hours: hours after which a machine is deleted.
         max_usd: maximum cost of a machine in USD; None for no limit.
         idle_minutes: minutes without a job or login after which a machine deletes itself; 0 for never.

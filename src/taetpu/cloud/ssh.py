@@ -113,7 +113,7 @@ class Hosts:
 
     @classmethod
     def load(cls, name: str, project: str) -> "Hosts | None":
-        """Return the hosts that `configure` wrote for a machine, or None if there are none. Google is not called."""
+        """Return the hosts that `configure` wrote for a machine, or None if it wrote none. Does not call Google."""
         folder = _folder(project, name)
         record = _read_record(folder)
         return cls(name, tuple(Worker(**one) for one in record["workers"]), folder) if record else None
@@ -138,11 +138,11 @@ class Hosts:
         raise UserError(f"{self.name} has no worker {worker}", remedy=f"Use 0 to {len(self.workers) - 1}, or all.")
 
     def ssh(self, worker: int, *options: str) -> list[str]:
-        """Return the ssh command for a host, to which a remote command may be appended."""
+        """Return the ssh command for a host. A remote command may be appended to it."""
         return [program("ssh"), "-F", str(self.folder / "config"), *options, f"w{worker}"]
 
     def run(self, worker: int, words: Sequence[str], *, stdin: str = "", limit: float | None = None) -> CommandResult:
-        """Run a program on a host, with quoted arguments, which the remote shell does not expand.
+        """Run a program on a host. The arguments are quoted, so that the remote shell does not expand them.
 
         Args:
             worker: the host's number.
@@ -260,7 +260,7 @@ def _key() -> Path:
         with (path.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.with_suffix(".pub").exists():
-                path.unlink(missing_ok=True)  # a killed command may have left it
+                path.unlink(missing_ok=True)  # a killed command may have left a private key
                 words = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "taetpu", "-f", str(path)]
                 subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     return path

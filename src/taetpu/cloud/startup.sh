@@ -1,5 +1,5 @@
 # Runs as root on each host at every boot, after lines that set name, project, zone, api, minutes, latest, idle and image.
-export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin" # where TPU images have the SDK, which needs HOME
+export HOME="${HOME:-/root}" PATH="$PATH:/snap/bin" # TPU images have the SDK in /snap/bin. It needs HOME.
 state="${STATE_DIRECTORY:-/var/lib/taetpu}"
 mkdir -p "$state"
 exec >>"$state/startup.log" 2>&1
@@ -10,7 +10,7 @@ if ! [[ "$(cat "$state/expires" 2>/dev/null)" =~ ^[0-9]+$ ]]; then
   echo $((end < latest ? end : latest)) >"$state/expires" # latest: from the machine's label
 fi
 
-# The timer starts first, so that the machine is deleted even if a later step fails. A reboot does not change its end.
+# The timer starts first, so that the machine is deleted even if a later step fails. A reboot does not change the deletion time.
 case $api in
   tpu-api)
     describe="gcloud compute tpus queued-resources describe $name --zone=$zone --project=$project --format=none"
@@ -40,7 +40,7 @@ systemctl is-active --quiet taetpu-timer ||
   systemd-run --quiet --unit=taetpu-timer --setenv=HOME="$HOME" --setenv=PATH="$PATH" --property=Restart=always \
     --property=RestartSec=10 /bin/bash "$state/timer.sh" ||
   fail "the timer cannot start"
-if [ "$api" = tpu-api ]; then # only the machine deletes itself, so it must be able to reach Google as its account
+if [ "$api" = tpu-api ]; then # only the machine deletes itself, so its account must be able to reach Google
   command -v gcloud >/dev/null || fail "the image has no gcloud, so the machine could not delete itself"
   for pause in 0 5 20 60 end; do
     [ $pause != end ] || fail "Google does not answer, so the machine could not delete itself; check Cloud NAT"

@@ -42,9 +42,9 @@ class Limits:
     """Limits of `supervise`.
 
     Attributes:
-        hours: maximum total hours of all machines, which limits the cost.
+        hours: maximum total hours of all machines. This limits the cost.
         losses: maximum number of lost machines.
-        idle: number of consecutive machines lost without progress at which `supervise` gives up.
+        idle: number of consecutive lost machines without new results after which `supervise` gives up.
         patience: maximum hours of waiting for capacity after a loss.
         shortest: minimum number of remaining hours for which another machine is made.
     """

@@ -35,7 +35,7 @@ mv "$list.new" "$list"
 def project_folder(folder: Path) -> Path:
     """Return the folder to sync.
 
-    This is the nearest of `folder` and its parents that contains a taetpu.toml or .git, or `folder` if there is none.
+    This is the nearest of `folder` and its parents that contains a taetpu.toml or .git. If none does, it is `folder`.
 
     Raises:
         UserError: if the result is the home folder or the root of the file system.
@@ -61,7 +61,7 @@ def remote_folder(root: Path) -> str:
 
 
 def list_files(source: Path) -> list[str]:
-    """Return the relative paths of the files in a folder that git does not ignore.
+    """Return the relative paths of a folder's files that git does not ignore.
 
     Outside a git repository, the paths of all files are returned.
     """
@@ -85,7 +85,7 @@ def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, kee
         keep: if True, no files are deleted. Use this while a job runs.
 
     Returns:
-        The changed paths, and lines for the deleted paths.
+        The changed paths, and a line `deleting PATH` for each deleted path.
 
     Raises:
         Unreachable: if the connection was lost. A repeated call continues the transfer.
@@ -114,7 +114,7 @@ def send(hosts: Hosts, root: Path, names: Sequence[str], target: str, workers: S
 
 
 def mirror(hosts: Hosts, source: Path, target: str) -> None:
-    """Make a folder on all hosts identical to a local folder, and delete all other files in the folder on the hosts."""
+    """Copy a local folder to a folder on all hosts. Files that the local folder does not contain are deleted there."""
     _to_all(hosts, ["--delete-after", *NEVER, f"{source}/"], target, hosts.all)
 
 

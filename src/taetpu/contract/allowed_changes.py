@@ -15,8 +15,8 @@ Place = tuple[str, ...]
 def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Computation, *, redrawn: bool) -> bool:
     """Return whether a config diff permits a parameter to change.
 
-    Every parameter may change if the sizes of the model change, since components are built from the sizes. Otherwise, a
-    parameter may be added, removed or reshaped if its component or `model.bias` changes. It may be redrawn if the
+    Every parameter may change if the sizes of the model change, because components are built from the sizes. Otherwise,
+    a parameter may be added, removed or reshaped if its component or `model.bias` changes. It may be redrawn if the
     model's `init` or a field of its component changes. It may also be redrawn if its component is replaced and the old
     or the new component declares `own_init`.
 
@@ -58,8 +58,8 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
 def _belongs(home: list[str], slot: str) -> bool:
     """Return whether a parameter, named relative to its block or model, belongs to the component in a slot.
 
-    The norm of a branch also belongs to the component of the branch. The parameters of a position component are inside
-    the mixer that uses it.
+    The norm of a branch, such as `ffn_norm`, belongs to the norm and to the component of the branch. The parameters of
+    a position component are inside the mixer that uses it.
     """
     if slot == "norm":
         return home[0].endswith("norm")
@@ -93,7 +93,7 @@ def value_at(config: Any, place: Place) -> Any:
 
 
 def fold_layers(names: list[str] | tuple[str, ...]) -> list[str]:
-    """Return parameter names in which names that differ only in the layer are merged, such as `layers.0-3.ffn.up`."""
+    """Return parameter names. Names that differ only in the layer are merged, such as `layers.0-3.ffn.up`."""
     layers: dict[str, list[int]] = {}
     for name in names:
         head, _, rest = name.partition(".")

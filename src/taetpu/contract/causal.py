@@ -17,7 +17,7 @@ from taetpu.train.model_cost import num_params
 from taetpu.train.step import new_model
 
 MAX_PARAMS = 300_000_000  # larger models are not checked: building them takes too long
-NOISE = 0.02  # standard deviation of noise on the parameters: a weight of zero would remove a dependence on its input
+NOISE = 0.02  # standard deviation of noise on the parameters: a weight of zero would hide a dependence on its input
 TOLERANCE = 1e-4  # maximum difference between logits, relative to the largest logit
 
 

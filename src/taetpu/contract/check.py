@@ -61,7 +61,7 @@ class Comparison:
 def compare_parameters(baseline: Computation, arm: Computation) -> Comparison:
     """Compare an arm's parameters with the baseline's.
 
-    Initial values are compared by the way in which they are drawn, so the comparison holds for every seed.
+    Initial values are compared by digests of the operations that draw them, so the comparison holds for every seed.
     """
     old, new = baseline.parameters, arm.parameters
     both = [name for name in new if name in old]
@@ -108,7 +108,7 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
     """Check the contract of one arm.
 
     Returns:
-        The baseline's computation, the arm's computation, and the error if the arm breaks the contract, otherwise None.
+        The baseline's computation, the arm's computation, and the error, or None if the arm meets the contract.
 
     Raises:
         UserError: If the study has no such arm, or the baseline is invalid.
@@ -146,7 +146,7 @@ class Contract:
         self.computations[arm.name] = new
 
     def check_change(self, arm: Arm, new: Computation) -> None:
-        """Raise `UserError` if an arm changes nothing or too much, equals another arm, or sees later tokens."""
+        """Raise `UserError` if an arm changes nothing, changes too much, equals another arm, or sees later tokens."""
         if arm is not self.baseline:
             self.check_parameters(arm, new)
             if new.same_as(self.computations[self.baseline.name]):
@@ -187,7 +187,7 @@ class Contract:
             redrawn = kind == "redrawn"
             more = [n for n in getattr(found, kind) if not is_declared(n, arm.diff, old, new, redrawn=redrawn)]
             if more:
-                # Parameters of other components are reported first.
+                # If parameters of other components change, only these parameters are reported.
                 elsewhere = [n for n in more if not is_declared(n, arm.diff, old, new, redrawn=False)]
                 listed = fold_layers(elsewhere or more)
                 shown = ", ".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
@@ -262,7 +262,7 @@ def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None
 
 @contextmanager
 def _tracing(arm: Arm) -> Iterator[None]:
-    """Convert exceptions that plug-ins raise while an arm is traced to `UserError`s located in the study file."""
+    """While an arm is traced, convert exceptions of plug-ins to `UserError`s that name a location in a file."""
     try:
         with attribute_errors(f"arm {arm.name!r} cannot be traced", iter_components(arm.config)):
             yield

@@ -27,7 +27,7 @@ from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
 
 MAX_KEPT = 64  # maximum number of cached outlines
-CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # excludes custom calls, which are not in the module
+CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # excludes custom calls, whose bodies are not in the module
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Computation:
         config: The config.
         source: The prepared task of the config.
         live: The fields to trace even at their neutral value (see `core.static_dynamic.split`). Use the same fields for
-            all configs to compare, so that, for example, a mask of ones and no mask compute the same.
+            all configs that are compared, so that, for example, a mask of ones and no mask have the same program.
 
     Attributes:
         outline: The part of the computation that depends only on the structure of the config.
@@ -71,10 +71,10 @@ class Computation:
         self._state = digests[len(shapes) :]
 
     def same_as(self, other: "Computation") -> bool:
-        """Return whether both computations give bitwise identical results from the same data.
+        """Return whether both computations read the same data and give bitwise identical results.
 
-        No program is lowered if the parameters differ or both computations have the same structure, which is the case
-        for most arms.
+        For most arms, no program is lowered, because the parameters differ or both computations have the same
+        structure.
         """
         same_length = self.outline.steps == other.outline.steps
         if self.parameters != other.parameters or not same_length or not self.same_data(other):
@@ -98,15 +98,15 @@ class Computation:
 
 
 class Outline:
-    """The traced initialisation and the lowered training step and evaluation of runs with the same structure.
+    """The traced initialisation, training step and evaluation of runs with the same structure.
 
-    Layers are drawn one by one, and equal layers are stacked afterwards. Therefore, neither the draws nor the program
-    text depend on how the configs of neighbouring layers are written.
+    The parameters of each layer are drawn separately, and equal layers are stacked afterwards. Therefore, neither the
+    draws nor the program text depend on how the configs of neighbouring layers are written.
 
     Args:
         structure: The config without its traced numbers.
         source: The prepared task of the config.
-        numbers: The traced numbers by path, in order. Only the shapes of the numbers are used.
+        numbers: The traced numbers by path, in order. Only the shapes and dtypes are used.
         precision: The dtype of activations and matrix products.
     """
 
@@ -125,7 +125,7 @@ class Outline:
         return named_parameters(model), first_state(config, stacked)
 
     def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
-        """Return all values that one training step and one evaluation compute, except the step of divergence."""
+        """Return all values that one training step and one evaluation compute, except step counters."""
         config = bind(self.structure, numbers)
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
@@ -154,7 +154,7 @@ class Outline:
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
-        """The names of the values that the metrics return. Tracing the metrics raises the errors in their code."""
+        """The names of the values that the metrics return. Reading them raises the errors in the metrics' code."""
 
         def measure(state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any) -> dict[str, Any]:
             config = bind(self.structure, numbers)
@@ -167,8 +167,8 @@ class Outline:
     def lowered(self) -> tuple[str, dict[str, int]]:
         """The sha256 of the program, and the number of calls of each StableHLO operation.
 
-        jax omits operations that no result depends on. The sha256 covers the program's text and the closed-over arrays,
-        because these may be inputs of the program, so that the text does not contain their values.
+        jax omits operations that no result depends on. The sha256 covers the program's text and the closed-over arrays.
+        jax may make these arrays inputs of the program, so that the text does not contain their values.
         """
         text = self.traced_step.lower().as_text()
         closed_over = [digest_array(const).hex() for const in self.traced_step.jaxpr.consts]
@@ -196,7 +196,7 @@ class Outline:
 
     @property
     def reads_directly(self) -> frozenset[str]:
-        """The paths of the numbers that the step itself reads, not those that only the initial state depends on."""
+        """The paths of the numbers that the step itself reads, without those that only the initial state reads."""
         return _select(self.shapes, self._used[len(self.reads_of_state) :])
 
     @cached_property

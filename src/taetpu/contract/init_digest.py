@@ -1,8 +1,8 @@
 """Digests of the results of a traced function. Each digest covers the operations and values that the result depends on.
 
-Results with equal digests are computed identically, even if their functions differ in other results. The text of a
-program could not be used instead, because it covers all results together. The text of a jaxpr could not be used
-because it omits the content of closed-over arrays.
+Results with equal digests are computed identically, even if their functions differ in other results. A hash of the
+program text would not work, because the text covers all results together. A hash of the jaxpr's text would not work
+either, because that text omits the content of closed-over arrays.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Cache = dict[int, Any]
-"""Digests and texts of parts of a jaxpr that do not depend on its inputs, by the `id` of the part.
+"""Digests and texts of a jaxpr's constants and operation parameters, by `id`. They do not depend on the inputs.
 
-The cache saves time because a deep model calls the same part many times.
+The cache saves time because a deep model calls the same inner functions many times.
 """
 
 
@@ -44,7 +44,7 @@ def _cached(cache: Cache, part: Any, compute: Callable[[], Any]) -> Any:
 
 
 def digest_array(value: Any, dtype: Any = None) -> bytes:
-    """Return the digest of an array's dtype, shape and content. For random keys, their key data is used."""
+    """Return the digest of an array's dtype, shape and content. For a random key, the digest covers its key data."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value, dtype)

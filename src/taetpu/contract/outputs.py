@@ -36,7 +36,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
     With `precision: auto`, components are called in float32 and in bfloat16.
 
     Raises:
-        UserError: If the shape or dtype of a result is not the required one. The error's path is a path in the config.
+        UserError: If a result does not have the required shape and dtype. The error's path is a path in the config.
     """
     precision = config.train.precision
     check_batch(config, source)

@@ -22,7 +22,10 @@ padded to a multiple of this number."""
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a figure. `read` is the ISO date of reading, or None if only `via`, which quotes it, was read."""
+    """The source of a figure.
+
+    `read` is the ISO date on which the source was read. If it is None, only `via`, which quotes the source, was read.
+    """
 
     title: str
     url: str | None
@@ -45,7 +48,7 @@ class Chip:
             jax reports on a machine. None if no name is needed.
         single_host_chips: Sizes, in chips, of the slices that fit on one machine.
         multi_host_chips: Chips per machine in a larger slice.
-        machine_types: Compute Engine machine types by chips per machine. Empty if there are none.
+        machine_types: Compute Engine machine types by chips per machine. Empty if Compute Engine has no such machines.
         runtime: The runtime version with which the Cloud TPU API starts the machines.
         apis: The Google APIs that create machines with the chip (`gce` and `tpu-api`), with the default first.
         zones: The zones that offer the chip, as published.
@@ -60,7 +63,7 @@ class Chip:
         mxus_per_core: Matrix units per core.
         clock_hz: Clock frequency of the cores.
         topologies: Every published slice shape in chips, by size.
-        sources: The source of each attribute that is not None.
+        sources: The sources of the figures, by attribute.
     """
 
     name: str
@@ -179,7 +182,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Peak:
-    """The published peak figures of a device. `source` is for `bf16_flops` or, if that is None, for the bandwidth."""
+    """The published peak figures of a device. `source` is for `bf16_flops`, or for `hbm_bandwidth` if that is None."""
 
     name: str
     bf16_flops: float | None
@@ -248,7 +251,7 @@ def find_chip(device_kind: str) -> Chip | None:
 
 
 def find_peak(device_kind: str) -> Peak | None:
-    """Return the published peak figures of a jax device kind, or None if none are known, as for a CPU."""
+    """Return the published peak figures of a jax device kind, or None if no figures are known, as for a CPU."""
     if chip := find_chip(device_kind):
         share = chip.devices_per_chip
         source = dict(chip.sources)["bf16_flops"]

@@ -1,4 +1,4 @@
-"""Frozen, typed configs with marks on fields. See `loading` for parsing, `static_dynamic` for traced numbers."""
+"""Frozen, typed configs, with metadata on fields. See `loading` for parsing and `static_dynamic` for traced numbers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Size = Annotated[int, Field(gt=0, le=MAX_SIZE)]
 
 @dataclass(frozen=True)
 class Traced:
-    """A mark on a config field whose value is an input to the compiled program, not a constant in it.
+    """Field metadata: the value of the config field is an input to the compiled program, not a constant in it.
 
     Args:
         neutral: A value that needs a different program and therefore stays part of the structure. For example, a
@@ -33,7 +33,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class SlotMark:
-    """A mark on a field that holds a component of a slot or, with `many`, a mapping from names to components."""
+    """Field metadata: the field holds a component of a slot or, with `many`, a mapping from names to components."""
 
     name: str
     many: bool = False
@@ -72,7 +72,7 @@ class Component(Config):
 
 @cache
 def traced_fields(cls: type[Config]) -> dict[str, Traced]:
-    """Return the marks of a config class's traced fields, by field name."""
+    """Return the `Traced` metadata of a config class's traced fields, by field name."""
     found = {}
     for name, info in cls.model_fields.items():
         for mark in info.metadata:
@@ -82,12 +82,12 @@ def traced_fields(cls: type[Config]) -> dict[str, Traced]:
 
 
 def slot_of(cls: type[Config], field: str) -> SlotMark | None:
-    """Return the slot mark of a field, or None if the field has no such mark."""
+    """Return the `SlotMark` of a field, or None if the field does not hold components."""
     return next((m for m in cls.model_fields[field].metadata if isinstance(m, SlotMark)), None)
 
 
 def config_class_of(cls: type[Config], field: str) -> type[Config] | None:
-    """Return the config class in a field's annotation (plain, optional or in a tuple), or None if there is none."""
+    """Return the config class in a field's annotation (plain, optional or in a tuple), or None."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
 

@@ -1,4 +1,4 @@
-"""The requirements of each slot for its config classes: the base class, the fields, and the methods with arguments."""
+"""The requirements of each slot for its config classes: the base class, the fields, and the methods' arguments."""
 
 import inspect
 import json
@@ -53,9 +53,9 @@ def check_declaration(cls: type[Component]) -> None:
     """Check that a registered config class meets the requirements of its slot.
 
     Raises:
-        UserError: if the class has a wrong base class, lacks a field or method, or has a method with other arguments,
-            an annotation that cannot be resolved, or a default that its field rejects or that a study file cannot
-            contain.
+        UserError: if the class has a wrong base class, or lacks a field or method; if a method takes other arguments;
+            if an annotation cannot be resolved; or if a default is rejected by its field or cannot be written in a
+            study file.
     """
     asked = DECLARATIONS[cls.slot]
     module, _, attribute = asked.base.rpartition(".")
@@ -115,7 +115,7 @@ def _refuse_defaults(cls: type[Component]) -> None:
     except PydanticUserError as error:
         problem = f"{cls.__name__}: {str(error).splitlines()[0]}"
         raise _error(cls, problem, "Correct the annotations of the class's fields.") from None
-    except Exception:  # a cross-field check, which the defaults need not pass
+    except Exception:  # a cross-field check failed; defaults need not pass such a check
         pass
     for name, value in known.items():
         try:

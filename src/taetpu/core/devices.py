@@ -1,7 +1,7 @@
 """Detection of this machine's accelerators by their device files, and selection of one accelerator for a process.
 
-The accelerator is selected with environment variables, which must be set before jax is imported and which child
-processes inherit. This module does not import jax.
+The accelerator is selected with environment variables. They must be set before jax is imported, and child processes
+inherit them. This module does not import jax.
 """
 
 import os
@@ -40,7 +40,7 @@ class Accelerators:
 
     @property
     def variable(self) -> str | None:
-        """The environment variable that selects among the accelerators, or None if there is none."""
+        """The environment variable that selects among the accelerators, or None if this kind has no such variable."""
         return KINDS[self.kind][1]
 
 

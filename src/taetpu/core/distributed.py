@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 
 from taetpu.core.errors import Failed, StudyFailed, UserError
 
-MIN_FRAME_BYTES = 1024  # size of a short broadcast; longer ones are padded to a power of two
+MIN_FRAME_BYTES = 1024  # size of a short broadcast; longer broadcasts are padded to a power of two
 AUTO = "auto"
 SHUTDOWN_SECONDS = 20  # time for which processes wait for each other when they end
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 class PeerFailed(StudyFailed):
-    """Another process, whose output contains the reason, failed in a step that all processes take."""
+    """Another process failed in a step that all processes take. The output of that process contains the reason."""
 
 
 class LocalFailure(StudyFailed):
-    """A failure in this process only, between collectives, after which the processes cannot continue together."""
+    """A failure of this process alone, between collectives. Afterwards, the processes cannot continue together."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Cluster:
 
 
 JOINED: list[Cluster] = []
-"""A list with the cluster that this process has joined, if any."""
+"""A list with the cluster that this process has joined; empty if it has joined no cluster."""
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def is_primary() -> bool:
 
 
 def any_process(*flags: bool, number: int = 0) -> tuple[Any, ...]:
-    """Return whether each flag is set in any process, then the primary process's `number`. Use one collective."""
+    """Return, for each flag, whether any process sets it, then the primary process's `number`. Use one collective."""
     if not multi_process():
         return *flags, number
     gathered = np.asarray(multihost_utils.process_allgather(np.array([*flags, number], np.int32)))
@@ -169,7 +169,7 @@ def raise_local_failure() -> Iterator[None]:
     """Convert an exception that only this process raises to a `LocalFailure`.
 
     The other processes may be waiting for this process in a collective. `UserError` and `Failed` are not converted,
-    because they come from a step that all processes take and in which all processes raise them.
+    because all processes raise them in the same step.
     """
     try:
         yield

@@ -45,7 +45,7 @@ class UserError(Exception):
         self.path, self.file, self.line = path, file, line
 
     def within(self, *prefix: str | int, file: str | Path | None = None, line: int | None = None) -> "UserError":
-        """Return the error with `prefix` prepended to its path, and with `file` and `line` if it has none."""
+        """Return the error with `prefix` prepended to its path. `file` and `line` are used if the error has none."""
         return self.map(
             lambda error: UserError(
                 error.problem,
@@ -93,7 +93,7 @@ class ErrorList(list[UserError]):
             self.extend(error.all_errors)
 
     def raise_all(self) -> None:
-        """Raise the first collected error by line, with the rest in its `others`. Do nothing if the list is empty."""
+        """Raise the first error by line, with the remaining errors in its `others`. Do nothing if the list is empty."""
         if self:
             ordered = sorted(self, key=lambda error: error.line or 0)
             first, *others = {error.message: error for error in ordered}.values()

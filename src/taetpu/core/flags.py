@@ -19,7 +19,7 @@ from taetpu.core.errors import UserError
 
 XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
-# Flags that do not change programs: the number of CPU devices, which a pack's layout records, and dump options.
+# Flags that do not change programs: dump options and the number of CPU devices. A pack's layout records this number.
 WITHOUT_EFFECT = ("--xla_force_host_platform_device_count", "--xla_dump_")
 NOT_FOR_TPUS = ("--xla_cpu_", "--xla_gpu_")  # flags that do not change programs for TPUs
 PROBES = {
@@ -72,7 +72,7 @@ def set_flags(
     """
     has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
     if libtpu and not has_tpu:
-        problem = f"`--libtpu-args` requires a TPU, but this machine has none, got {libtpu!r}"
+        problem = f"`--libtpu-args={libtpu}` requires a TPU, but this machine has none"
         remedy = "Omit --libtpu-args, or use --xla-flags for flags of XLA."
         raise UserError(problem, path=("--libtpu-args",), remedy=remedy)
     for name, given in ((XLA, xla), (LIBTPU, libtpu)):

@@ -1,4 +1,4 @@
-"""The identity of a run: a hash over plain data, which can be recomputed from stored records without jax."""
+"""The identity of a run: a hash over plain data. It can be recomputed from stored records without jax."""
 
 import hashlib
 import json
@@ -86,7 +86,7 @@ def identity(
         seed: The seed of the run.
         fingerprint: The fingerprint of the task's data.
         plugins: The sorted sha256 digests of the plug-ins whose kinds the config uses.
-        defaults: The default values by dotted path (see `without_defaults`). Omit them for schema 2.
+        defaults: The default values by dotted path (see `without_defaults`). Omit them for schemas 1 and 2.
         schema: The version of the hash.
     """
     data = {

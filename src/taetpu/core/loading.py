@@ -79,7 +79,7 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     assert made is not None
     for name, value in made:
         if type(value) is int and abs(value) > MAX_INT:
-            problem = f"{value} is not allowed: must fit in 64 bits"
+            problem = f"{value} is out of range: integers must fit in 64 bits"
             raise UserError(problem, path=(*path, name), remedy=f"Use at most {MAX_INT}.")
     return made
 
@@ -123,11 +123,11 @@ def build_components(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Com
 
 
 def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
-    """Return the settings by name, with their kinds, for a slot that accepts several components.
+    """Return the settings of each component, including its kind, by name, for a slot that accepts several components.
 
     Args:
         slot: The name of the slot.
-        value: `{name: settings}` or a list of kinds. The name is the kind unless the settings contain a `kind`.
+        value: `{name: settings}` or a list of kinds. An entry's name is its kind unless its settings contain a `kind`.
             An entry whose settings are None or `none` is removed.
         path: The path of `value` in its document.
 
@@ -213,7 +213,7 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
 
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
-    """Return a remedy for a value that is out of bounds, with the limit and, if there is one, the default."""
+    """Return a remedy for an out-of-bounds value. It names the limit and the default, if the field has one."""
     shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = " and ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:

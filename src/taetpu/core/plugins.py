@@ -32,7 +32,8 @@ class Plugin:
     Attributes:
         file: The absolute path of the file.
         source: The content of the file.
-        sha256: The SHA-256 digest of the content. It is part of the identity of every run that uses one of the kinds.
+        sha256: The SHA-256 digest of the content. It is part of the identity of every run that uses a kind of this
+            plug-in.
         kinds: The registered kinds, as `slot/kind`.
     """
 
@@ -161,7 +162,7 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
 
 @contextmanager
 def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Iterator[None]:
-    """Convert every exception that a plug-in raises, except Ctrl-C, to a `UserError` with its file and line.
+    """Convert exceptions that a plug-in raises, except Ctrl-C, to a `UserError` with the plug-in's file and line.
 
     This includes `SystemExit`, because `sys.exit(0)` in a plug-in must not end a study successfully.
 

@@ -16,7 +16,7 @@ def cpu_cores() -> int:
 
 
 def cache_folder() -> Path:
-    """Return the folder for compiled programs and measurements: `TAETPU_CACHE`, or the user's cache for taetpu."""
+    """Return the folder for compiled programs and measurements: `TAETPU_CACHE`, or `taetpu` in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("TAETPU_CACHE") or Path(base) / "taetpu")
 

@@ -14,8 +14,8 @@ DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SI
 def record_signal(number: signal.Signals) -> Iterator[Callable[[], bool]]:
     """Record the first signal with this number. A second signal has Python's default effect.
 
-    The yielded function returns whether the signal was received. Outside the main thread, which alone can set
-    handlers, no signal is recorded.
+    The yielded function returns whether the signal was received. Only the main thread can set handlers, so
+    no signal is recorded in other threads.
     """
     received = threading.Event()
 

@@ -44,7 +44,8 @@ class Ragged:
     """The activations at a site whose shape differs between layers, e.g. attention with different numbers of heads.
 
     Attributes:
-        parts: Arrays `(layers, ...)`, in order, each for neighbouring layers with the same activation shape.
+        parts: One array `(layers, ...)` for each group of consecutive layers, in order. The layers of a group have
+            equal activation shapes.
     """
 
     parts: tuple[Array, ...]
@@ -132,8 +133,8 @@ def site(name: str, x: Array) -> Array:
     for tape in requesting:
         if tape.trace != _trace_now():
             raise RuntimeError(
-                f"site {name!r} is inside a transform without tapes; wrap the body of the transform with "
-                "sites.with_layer_tapes"
+                f"site {name!r} is marked inside a JAX transform (such as scan), where captures cannot read it; wrap "
+                "the transform's body with sites.with_layer_tapes"
             )
         _check_single(tape, name)
         for edit in tape.edits:
@@ -167,10 +168,12 @@ def _listed(layers: Iterable[Any]) -> str:
 
 
 def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callable[..., tuple[Any, Reads]]:
-    """Wrap the body of a scan over `layers` with new tapes: `wrapped(layer, *args) -> (body(*args), reads)`.
+    """Wrap the body of a scan over `layers` so that it returns the captured reads.
+
+    The result is a function `wrapped(layer, *args) -> (body(*args), reads)`.
 
     Wrap the body again for every scan, because jax caches traces by function identity, and a cached trace does not
-    record reads on the current tapes.
+    record reads for the current captures.
     """
 
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
@@ -186,9 +189,10 @@ def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callabl
 
 
 def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
-    """Add a stack's reads to the enclosing tapes. Reads of several stacks are concatenated along the layer axis.
+    """Pass the activations that were read in a stack of layers to the enclosing captures.
 
-    Reads whose shape differs between layers become `Ragged`.
+    Reads of several stacks are concatenated along the layer axis. Reads whose shape differs between layers become
+    `Ragged`.
 
     Args:
         reads: The reads of each capture, with arrays `(layers, ...)`.

@@ -1,7 +1,7 @@
 """A snapshot of the state that all runs share and that plug-ins must not change.
 
-The state consists of jax's settings; the environment variables of devices; taetpu's names, classes and tables; and the
-functions of libraries.
+The state consists of jax's settings; the environment variables for devices, jax and taetpu; taetpu's names, classes
+and tables; and the functions of libraries.
 """
 
 import os
@@ -67,7 +67,7 @@ class Snapshot:
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
-    """Yield every object that holds shared state, with a format for the name of one of its values."""
+    """Yield each object that holds shared state, and a format string for its values' names, such as `jax.config.{}`."""
     yield "os.environ[{!r}]", os.environ
     if "jax" in sys.modules:
         yield "jax.config.{}", sys.modules["jax"].config
@@ -96,7 +96,7 @@ def _content(owner: Any) -> dict[str, Any]:
 
 
 def _affects_runs(form: str, owner: Any, before: Any, after: Any) -> bool:
-    """Return whether a change can affect other runs, unlike imports of submodules and new names in libraries."""
+    """Return whether a change can affect other runs. Imports of submodules and names added to libraries cannot."""
     if form.startswith(("os.environ", "jax.config")):
         return before != after
     if not isinstance(owner, ModuleType):

@@ -41,7 +41,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
 
 def promoted_fields(config: Config) -> frozenset[str]:
-    """Return the wildcard paths of a config's promotable fields whose value is not neutral, for `split`'s `live`."""
+    """Return the wildcard paths of a config's promotable fields whose value is not neutral (`live` in `split`)."""
     found: set[str] = set()
 
     def note(node: Config, name: str, path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The temporary folder of this process, which is removed at exit or, after a kill, by a later process."""
+"""The temporary folder of this process. It is removed at exit. After a kill, a later process removes it."""
 
 import atexit
 import fcntl
