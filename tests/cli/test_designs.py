@@ -51,7 +51,7 @@ REFUSED = [
     (("plan", "--noise", "0"), "`noise` must be finite and above 0, got 0"),
     (("plan", "--effect", "-1", "--noise", "1"), "`effect` must be finite and above 0, got -1"),
     (("plan", "--effect", "1"), "the number of seeds for an effect depends on the noise"),
-    (("run", "--until-resolved"), "--until-resolved requires planned interim analyses, but none follows the 2 seeds"),
+    (("run", "--until-resolved"), "--until-resolved requires an interim analysis after the first 2 seeds"),
     (("plan", "--noise", "nan"), "invalid value for '--noise': 'nan' is not a number"),
     (("run", "--reuse", "there", "--audit", "2"), "`audit` must be from 0 to 1, got 2.0"),
     (("run", "--audit", "0.5"), "--audit requires --reuse"),

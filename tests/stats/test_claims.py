@@ -69,8 +69,8 @@ def test_failed_claims_give_the_reason() -> None:
         return check_claim(parse_claim(text, ()), RESULTS, ()).evidence
 
     assert why("nope is better") == "worse. So it is."
-    assert why("nope is worse by at least 0.04").startswith("the 95 % interval starts at a size of 0.0300.")
-    assert why("nope is worse by at most 0.04").startswith("the 95 % interval extends to a size of 0.0900.")
+    assert why("nope is worse by at least 0.04").startswith("the 95 % interval contains effects as small as 0.0300.")
+    assert why("nope is worse by at most 0.04").startswith("the 95 % interval contains effects as large as 0.0900.")
     assert why("early is worse").startswith("there is no verdict yet.")
 
 

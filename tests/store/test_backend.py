@@ -19,7 +19,7 @@ from taetpu.store.names import NotStored, check_name
 def test_key_is_written_once(store: Store):
     store.write("s/a", b"first")
     store.write("s/a", b"first")
-    with pytest.raises(UserError, match="written once") as caught:
+    with pytest.raises(UserError, match="must not be overwritten") as caught:
         store.write("s/a", b"second")
     assert store.where("s/a") in str(caught.value)
     assert "Nothing was overwritten" in str(caught.value)

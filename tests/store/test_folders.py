@@ -46,7 +46,7 @@ def test_study_is_frozen(study: StudyFolder):
     study.write_study(STUDY)
     assert study.exists()
     assert repr(study.read_study()) == repr(STUDY)  # the arms in their order too
-    with pytest.raises(UserError, match="written once"):
+    with pytest.raises(UserError, match="must not be overwritten"):
         study.write_study({**STUDY, "seeds": [3, 1, 2]})
     assert study.read_study()["seeds"] == [3, 1]
     study.write_study({**STUDY, "seeds": [3, 1, 2]}, replace=True)
@@ -95,14 +95,14 @@ def test_run_goes_from_absent_to_done(run: RunFolder):
     run.start({"lr": 0.1, "arm": "heads=8"})
     run.start({"arm": "heads=8", "lr": 0.1})
     assert (run.status(), run.result()) == ("started", None)
-    with pytest.raises(UserError, match="written once"):
+    with pytest.raises(UserError, match="must not be overwritten"):
         run.start({"lr": 0.2})
     assert run.config() == {"lr": 0.1, "arm": "heads=8"}
     run.write_model({"model.safetensors": b"weights", "config.json": b"{}"})
     run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
     run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
     assert (run.status(), run.result()) == ("done", {"outcome": "diverged", "metrics": {"val/loss": None}})
-    with pytest.raises(UserError, match="written once"):
+    with pytest.raises(UserError, match="must not be overwritten"):
         run.finish({"outcome": "finished"})
     assert run.read_model() == {"model.safetensors": b"weights", "config.json": b"{}"}
 
@@ -138,7 +138,7 @@ def test_different_values_for_stored_steps_are_refused(run: RunFolder):
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [1.0])})
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [9.0])})
     assert run.times()["wall"].value == [9.0]
-    with pytest.raises(UserError, match="written once"):
+    with pytest.raises(UserError, match="must not be overwritten"):
         run.append(0, 10, {"x": ([10], [2.0])})
     run.append(5, 15, {"x": ([15], [1.0])})
     with pytest.raises(UserError, match="overlaps") as caught:

@@ -144,7 +144,7 @@ def test_write_whose_response_was_lost_succeeds(store: GcsStore, world: World, r
     world.faults.append(Fault("objects.insert", None, moment="after"))
     store.write("s/a", b"mine", replace=replace)
     assert store.read("s/a") == b"mine"
-    with pytest.raises(UserError, match="written once"):
+    with pytest.raises(UserError, match="must not be overwritten"):
         store.write("s/a", b"other")
 
 
@@ -152,7 +152,7 @@ def test_second_of_two_concurrent_writers_is_refused(store: GcsStore, elsewhere:
     assert not store.exists("s/a")
     elsewhere.write("s/a", b"theirs")
     store.write("s/b", b"mine")
-    with pytest.raises(UserError, match="written once") as caught:
+    with pytest.raises(UserError, match="must not be overwritten") as caught:
         store.write("s/a", b"mine")
     assert caught.value.file == f"gs://{BUCKET}/root/s/a"
     assert store.read("s/a") == b"theirs"

@@ -69,7 +69,8 @@ def test_study_without_inconclusive_arms_ends_at_the_first_analysis(looked):
 def test_until_resolved_requires_planned_analyses(looked):
     with pytest.raises(UserError) as caught:
         looked(TINY + "seeds: 2\narms: {momentum: {train.optimizer.b1: 0.5}}\n")
-    assert caught.value.problem == "--until-resolved requires planned interim analyses, but none follows the 2 seeds"
+    problem = "--until-resolved requires an interim analysis after the first 2 seeds, but none is planned"
+    assert caught.value.problem == problem
     assert "measure: {looks: [2, 4]}" in str(caught.value.remedy)
 
 

@@ -1,4 +1,4 @@
-"""Computation of `results.json`, which is a deterministic function of a study's stored runs."""
+"""Computation of `results.json`. Its content is a deterministic function of a study's stored runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class Group:
     imputed: model.Fit
 
     def places(self, table: Table) -> int:
-        """Return the number of decimal places for the arms' means, which is also the minimum for their effects."""
+        """Return the number of decimal places for the arms' means. Effects have at least as many decimal places."""
         return formatting.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
 
 
@@ -54,7 +54,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     """Compute the results of a study from its stored runs, without storing them.
 
     Unless `checked` is true, the function first runs the cheap checks of `RunFolder.find_damage` on the completed runs.
-    The results have no verdicts while runs are unfinished or if no analysis is planned at this number of seeds.
+    The results include verdicts only if all runs have ended and `has_verdicts` is true for the number of seeds.
 
     Args:
         folder: the study's folder.
@@ -65,9 +65,9 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
         label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms`; see docs/statistics.md.
 
     Raises:
-        UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged or mislabelled, a
-            finished run lacks the primary metric, two runs have the same arm and seed, a run ended early, or evaluation
-            sets differ.
+        UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged, a run's record
+            contradicts its folder, a finished run lacks the primary metric, two runs have the same arm and seed, a run
+            ended early, or evaluation sets differ.
     """
     if not checked:
         raise_if_damaged(find_damage([run for run in folder.runs() if run.status() == "done"], contents=False))
@@ -122,7 +122,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
 
 
 def baselines(study: Mapping[str, Any]) -> dict[str, str]:
-    """Return the baseline of each arm that is not a baseline itself."""
+    """Return the baseline of each arm, by arm. Baselines themselves are omitted."""
     roles = study.get("roles", {})
     against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
     return {arm: base for arm, base in against.items() if arm != base}
@@ -131,7 +131,8 @@ def baselines(study: Mapping[str, Any]) -> dict[str, str]:
 def has_verdicts(plan: Plan, seeds: int) -> bool:
     """Return whether a complete study with this number of seeds has verdicts.
 
-    A study has verdicts if its number of seeds is that of a planned analysis or exceeds that of the last one.
+    Verdicts are given at the number of seeds of each planned analysis, and at every number of seeds beyond the last
+    planned analysis.
     """
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
@@ -150,7 +151,7 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
     return found
 
 
-# Fields of a baseline, which has no verdict.
+# Fields of a baseline. A baseline has no verdict.
 _NOT_JUDGED: dict[str, Any] = {
     **dict.fromkeys(("effect", "ci95", "ci90", "ci_simultaneous", "effect_sd")),
     **dict.fromkeys(("p", "p_holm", "p_equivalent", "divergence_p", "worst_case")),
@@ -225,7 +226,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
 
 
 def _packs(table: Table) -> list[dict[str, Any]]:
-    """Return each pack layout with the reason for its choice and the number of `runs` trained with it."""
+    """Return each pack layout with the reason for choosing it, and the number of `runs` trained with this layout."""
     found: dict[str, dict[str, Any]] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}

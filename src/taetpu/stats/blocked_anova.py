@@ -1,4 +1,4 @@
-"""Two-way analysis of variance with the factors arm and seed, which allows empty cells, and tests for unequal noise."""
+"""Two-way analysis of variance (arm, seed) that allows empty cells, and tests for unequal and correlated noise."""
 
 import functools
 import math
@@ -15,24 +15,24 @@ Values = Mapping[str, Mapping[int, float]]
 """Values of finished runs: arm -> seed -> value."""
 
 GUARD_ALPHA = 0.15
-"""Level of the test for a noisy arm, which is lenient because a missed noisy arm costs more than a wider interval.
+"""Level of the test for a noisy arm.
 
-The level was chosen with `benchmarks/calibration.py`. At 0.1, the coverage of intervals is too low if a study has few
-arms and one of them is two or three times as noisy as the others. At 0.2, a study with few equally noisy arms loses too
-much power.
+The level is high because missing a noisy arm is worse than widening an interval. It was chosen with
+`benchmarks/calibration.py`. At 0.1, the coverage of intervals is too low if a study has few arms and one of them is two
+or three times as noisy as the others. At 0.2, a study with few equally noisy arms loses too much power.
 """
 
 COPIES_ALPHA = 0.03
-"""Level of the test for correlated noise between arms, which is strict because a rejection adds a paired test to all
-effects.
+"""Level of the test for correlated noise between arms.
 
-The level was chosen with `benchmarks/calibration.py`. At 0.05, a study with few independent arms loses too much power.
+The level is low because a rejection adds a paired test to all effects. It was chosen with `benchmarks/calibration.py`.
+At 0.05, a study with few independent arms loses too much power.
 """
 NULL_DRAWS = 20_000
-"""Number of draws that approximate the null distribution of John's statistic, which has no closed form."""
+"""Number of random draws from the null distribution of John's statistic. The distribution has no closed form."""
 
 ROUNDING = 1e-12
-"""Spread relative to the values' magnitude up to which differences count as rounding errors instead of noise."""
+"""Maximum spread, relative to the values' magnitude, that counts as rounding errors instead of noise."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Estimate:
         return self.value - half, self.value + half
 
     def p_inside(self, bound: float) -> float:
-        """Return the p-value of equivalence, the larger p-value of the one-sided tests against `-bound` and `bound`.
+        """Return the p-value of equivalence: the larger p-value of the one-sided tests at `-bound` and at `bound`.
 
         Source: Schuirmann (1987), A comparison of the two one-sided tests procedure and the power approach.
         """
@@ -115,7 +115,7 @@ class Blocked:
 
     @classmethod
     def from_values(cls, values: Values) -> "Blocked":
-        """Build the table from values by arm and seed, without the arms that have no values."""
+        """Build the table from values by arm and seed. Arms without values are omitted."""
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
@@ -187,8 +187,9 @@ class Blocked:
         """Whether the noise of arms is correlated beyond the effect of the seed.
 
         Nearly identical arms train nearly identical runs. Their residuals are not independent, so the pooled noise
-        estimate is too small. John's test rejects uncorrelated residuals with equal variance if few directions hold
-        most of the variance. The test uses the seeds that all arms share and excludes arms flagged as noisy.
+        estimate is too small. The null hypothesis of John's test is that residuals are uncorrelated and have equal
+        variance. The test rejects it if most of the variance lies along a few principal axes. The test uses the seeds
+        that all arms share and excludes arms flagged as noisy.
 
         Source: John (1972), The distribution of a statistic used for testing sphericity of normal distributions.
         """
@@ -207,7 +208,7 @@ class Blocked:
 
     @cached_property
     def noisy(self) -> dict[str, Noisy]:
-        """Arms that are noisier than the other arms pooled."""
+        """Arms whose noise exceeds the pooled noise of the other arms."""
         return dict(self._noisy())
 
     def _noisy(self) -> Iterator[tuple[str, Noisy]]:

@@ -30,7 +30,7 @@ class Claim:
         verdict: the claimed verdict.
         negated: whether the claim says that the verdict does not hold.
         bound: `at least` or `at most` if the claim bounds the size of the effect, else None.
-        size: the bound. The whole 95 % interval must satisfy it.
+        size: the bound on the effect's size. The claim holds only if the whole 95 % interval satisfies the bound.
     """
 
     text: str
@@ -91,7 +91,7 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
         where: the claim's location in the claims file, for messages.
 
     Raises:
-        UserError: If the claim's arm is not an arm with a baseline in the study.
+        UserError: If the study has no such arm, or the arm is a baseline.
     """
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     if claim.arm not in arms:
@@ -109,10 +109,10 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
     places = max(formatting.decimals(formatting.half_width(arm["ci95"])), MIN_PLACES)
     if claim.bound == "at least" and least < claim.size:
         size = formatting.number(least, places)
-        return Finding(claim, False, f"the 95 % interval starts at a size of {size}. {evidence}")
+        return Finding(claim, False, f"the 95 % interval contains effects as small as {size}. {evidence}")
     if claim.bound == "at most" and most > claim.size:
         size = formatting.number(most, places)
-        return Finding(claim, False, f"the 95 % interval extends to a size of {size}. {evidence}")
+        return Finding(claim, False, f"the 95 % interval contains effects as large as {size}. {evidence}")
     return Finding(claim, True, evidence)
 
 

@@ -37,7 +37,7 @@ def analyse_designs(
         judged: the effect and verdict of each arm.
 
     Returns:
-        `limits`, and an entry for each of the designs `leave_one_out, add_one_in, factorial, ladder` in the study.
+        `limits`, and an entry for each design of the study: `leave_one_out`, `add_one_in`, `factorial`, `ladder`.
     """
     roles = _original_roles(study)
     found: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def analyse_designs(
 
 
 def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the roles of all arms except the copies added by matching or tuning."""
+    """Return the roles of all arms except those added by matching or tuning. A role says how an arm was derived."""
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
 
@@ -61,7 +61,7 @@ def _scale(role: Mapping[str, Any]) -> str:
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
-    """Return `{rung: {part: (arm, baseline)}}`. The part None means all parts together."""
+    """Return `{rung: {part: (arm, baseline)}}`. The key None stands for the arm that changes all parts together."""
     found: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:
@@ -70,7 +70,7 @@ def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tu
 
 
 def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
-    """Return the joint effect of all parts minus the sum of the single effects; None without an arm for all parts."""
+    """Return the joint effect of all parts minus the sum of the single effects; None if no arm changes all parts."""
     if None not in parts:
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
@@ -162,6 +162,6 @@ def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
 
 
 def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:
-    """Return whether an arm is written in the study file or in its grid and has the study's `own` scale."""
+    """Return whether the study file or its grid defines the arm, and the arm has the scale `own`."""
     derived = {"design", "match", "tuned"} & set(role)
     return arm != BASELINE and not derived and _scale(role) == own

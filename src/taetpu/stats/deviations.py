@@ -57,12 +57,12 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
 
 
 def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:
-    """Return the metric by which tuning selected the best trial; the primary metric if no metric is recorded."""
+    """Return the metric by which tuning selected the best trial. If no metric is recorded, return `primary`."""
     return tuning.get("metric", primary)
 
 
 def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
-    """Return whether tuning adds this arm and either has not ended or found no best trial for some arm."""
+    """Return whether tuning adds this arm, and tuning is unfinished or found no best trial for at least one arm."""
     if not arm.endswith(TUNED_SUFFIX):
         return False
     tuning = study.get("tuning")

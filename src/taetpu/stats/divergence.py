@@ -28,7 +28,7 @@ class Count:
 
 @lru_cache(maxsize=4096)  # each call searches over the nuisance parameter
 def boschloo_p(arm: Count, baseline: Count) -> float | None:
-    """Return the two-sided p-value of equal divergence rates.
+    """Return the two-sided p-value of Boschloo's exact test for equal divergence rates.
 
     The p-value is None if either arm has fewer than two ended runs or if all runs have the same outcome.
 
@@ -43,7 +43,7 @@ def boschloo_p(arm: Count, baseline: Count) -> float | None:
 
 
 def impute_worst(values: Values, lost: DivergedSeeds, direction: Direction) -> dict[str, dict[int, float]]:
-    """Return the values, in which each diverged run counts with the worst value of any finished run."""
+    """Return the values, with the worst value of any finished run imputed for each diverged run."""
     known = [value for row in values.values() for value in row.values()]
     if not known:
         return {arm: dict(row) for arm, row in values.items()}

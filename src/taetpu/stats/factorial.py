@@ -66,7 +66,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
     """Return an analysis of variance (marginal tests, "type III") with Holm's correction over terms.
 
-    Each term is estimated separately for each seed and tested against its variation over seeds, as in a
+    Each term is estimated separately for each seed and tested against the variation of these estimates, as in a
     repeated-measures analysis. Pooling over cells would underestimate the noise. Cells that share a level also share
     initial weights and data, so their noise is correlated.
 
@@ -74,7 +74,7 @@ def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, fl
         design: the factorial design.
         values: values by arm and seed. Only the seeds with a value for every arm are used. Nothing is estimated if
             there are no such seeds or if the design does not identify all terms.
-        bounds: smallest and largest possible value, to which intervals are clipped.
+        bounds: smallest and largest possible value. Intervals are clipped to the effects that these bounds allow.
 
     Returns:
         `terms`, `seeds` (the number of seeds used) and `missing` (the arms without a value). Each term has `factors`,
@@ -109,7 +109,7 @@ def _term(
     y: np.ndarray | None,
     bounds: tuple[float, float],
 ) -> dict[str, Any]:
-    """Return the analysis of one term. `y` has shape `(arms, seeds)` and is None if nothing can be estimated."""
+    """Return the analysis of one term. `y` has the shape `(arms, seeds)`; it is None if nothing can be estimated."""
     own = columns[term].shape[1]
     found: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": own}
     found |= {"effect": None, "ci95": None, "p": None, "share": None}

@@ -27,11 +27,11 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
 
 
 def mean_places(residual_sd: float | None, baseline: float | None) -> int:
-    """Return the number of decimal places for a study's means, which is also the minimum for its effects.
+    """Return the number of decimal places for a study's means. Effects have at least as many decimal places.
 
     Args:
-        residual_sd: standard deviation of one run's noise, or None.
-        baseline: the baseline's mean, which determines the number of decimal places without `residual_sd`.
+        residual_sd: standard deviation of one run's noise, or None if it is unknown.
+        baseline: the baseline's mean. It determines the number of decimal places if `residual_sd` is None.
     """
     return decimals(residual_sd, baseline or 0)
 
@@ -69,7 +69,7 @@ def effect(value: float | None, interval: Sequence[float] | None, places: int = 
 
 
 def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
-    """Return the number of decimal places for an effect, at least one if a nonzero effect would be rounded to `0`."""
+    """Return the number of decimal places for an effect: at least one if a nonzero effect would be rounded to `0`."""
     if value is None or is_zero(value):
         return max(places, 0 if interval is None else decimals(half_width(interval)))
     return max(decimals(half_width(interval), value), places, 0 if round(value) else 1)

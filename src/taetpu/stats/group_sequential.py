@@ -22,7 +22,7 @@ MIN_P = 1e-12  # lower bound for overall p-values after the first analysis
 
 
 def overall_p(p: float, shares: Sequence[float], index: int) -> float:
-    """Return the overall p-value of an interim analysis, the smallest overall error rate at which it rejects.
+    """Return the overall p-value: the smallest overall error rate at which the interim analysis rejects.
 
     Args:
         p: two-sided p-value of the analysis alone.
@@ -58,7 +58,7 @@ def nominal_level(alpha: float, shares: Sequence[float], index: int) -> float:
 
 
 def _continuing(alpha: float, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return quadrature points and masses of the Brownian motion at the last share, without paths already stopped."""
+    """Return quadrature points and masses of the Brownian motion at the last share, excluding stopped paths."""
     points, mass, before, spent = np.zeros(1), np.ones(1), 0.0, 0.0
     for share in shares:
         sd, total = math.sqrt(share - before), alpha_spent(alpha, share)

@@ -33,7 +33,7 @@ def find_damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[
 
 
 def raise_if_damaged(found: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
-    """Raise `Damaged`, a `UserError` that lists the problems, if there are damaged runs."""
+    """Raise `Damaged`, a `UserError` that lists the problems, if any run is damaged."""
     if not found:
         return
     lines = [problem for _, problems in found for problem in problems]
@@ -64,7 +64,7 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
     about = {run: read_config(run) for run in runs}
     problems = {run: list(_check_own_record(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
-    # Defaults are removed because versions with different fields may have recorded the runs of one arm.
+    # Defaults are removed because the runs of an arm may be recorded by versions whose configs have different fields.
     own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
     usual = _most_common_configs(own)
     written = {**study["arms"], **_tuning_overrides(study)}
@@ -200,7 +200,7 @@ def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]
     Args:
         config: a resolved config.
         path: the path of an override.
-        layered: True if the baseline or the arm overrides single layers. Settings of layers then have no known value.
+        layered: whether the baseline or the arm overrides single layers. If so, settings of layers have no known value.
     """
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])
@@ -228,7 +228,8 @@ def _get(data: Any, parts: Sequence[str]) -> Any:
 def _could_resolve_to(found: Any, written: Any) -> bool:
     """Return whether the value written in the study may resolve to the value found in a resolved config.
 
-    Numbers, strings and the kinds of components must agree.
+    Numbers and strings must be equal; components must have the same kind. The fields of a component are compared in the
+    same way.
     """
     if isinstance(found, Mapping):
         if isinstance(written, str):

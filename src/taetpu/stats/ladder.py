@@ -23,7 +23,7 @@ class Rung:
     Attributes:
         name: the scale's name.
         params: number of parameters in the rung's baseline.
-        differences: the arm's value minus the baseline's value on each seed on which both finished.
+        differences: the arm's value minus the baseline's value, for each seed on which both runs finished.
         effect: the effect at this rung.
         verdict: the verdict at this rung.
     """
@@ -46,9 +46,9 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
         plan: the analysis plan.
 
     Returns:
-        `fate`, `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs`, and `extrapolated` (`{"params", "effect",
-        "ci95"}`), whose interval assumes that the trend stays linear. All values except `fate` are None without noise
-        or with fewer than two scales.
+        `fate` (see `classify_trend`), `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs` (Welch's p-value), and
+        `extrapolated` (`{"params", "effect", "ci95"}`). The interval of `extrapolated` assumes that the trend stays
+        linear. All values except `fate` are None without noise or with fewer than two scales.
     """
     usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
     scales = sorted({rung.params for rung in usable})
@@ -83,7 +83,7 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
 
 
 def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:
-    """Classify the change of the effect from the smallest to the largest rung.
+    """Classify the change of the effect from the first (smallest) to the last (largest) rung.
 
     An effect is clear if its verdict is better or worse. The first matching class applies:
 

@@ -1,4 +1,4 @@
-"""Loading of stored studies, run configs and results, with checks of their structure."""
+"""Loading of stored studies, run configs and results. Their structure is checked."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -6,14 +6,14 @@ from few seeds. Without empty cells, an arm's effect is the difference of the me
 `sqrt(2 s^2 / seeds)`.
 
 The mean of a bounded metric is bounded. For example, accuracies are between 0 and 1, so their differences are between
--1 and 1. Effects are estimated in the metric's unit. Intervals are clipped to the possible range, which does not change
-their coverage.
+-1 and 1. Effects are estimated in the metric's unit. Intervals are clipped to the possible range. Clipping does not
+change their coverage.
 
-Pooling assumes equal noise in all arms. The guard tests this assumption for each arm, including the baseline. For each
-arm of an effect that is noisier than the rest, the guard adds an estimate from the noise of this arm and the pooled
-noise of the other arms. If both arms are noisier, the guard also adds the paired t-test, which assumes nothing about
-other arms. The p-value is the largest p-value of all estimates, and the interval covers the intervals of all estimates.
-A noisy baseline therefore guards every effect.
+Pooling assumes equal noise in all arms. The guard tests this assumption for each arm, including the baseline. An effect
+compares an arm with its baseline. For each of these two arms that is noisier than the rest, the guard adds an estimate
+from the noise of this arm and the pooled noise of the other arms. If both are noisier, the guard also adds the paired
+t-test. This test assumes nothing about other arms. The effect's p-value is the largest p-value of all estimates, and
+its interval covers the intervals of all estimates. A noisy baseline therefore guards every effect.
 """
 
 import math
@@ -49,7 +49,7 @@ class Effect:
 
     @property
     def p(self) -> float | None:
-        """Two-sided p-value of this effect without correction for other arms, the largest p-value of all estimates."""
+        """Two-sided p-value, not corrected for other arms: the largest p-value of all estimates."""
         return max((estimate.p for estimate in self.estimates), default=None)
 
     @property
@@ -131,7 +131,7 @@ def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tupl
 
 
 def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
-    """Return the effect for one contrast, which has no estimates if the runs show no noise."""
+    """Return the effect for one contrast. The effect has no estimates if the runs show no noise."""
     weights = cells.weights(contrast)
     if weights is None:
         return Effect()
@@ -154,7 +154,7 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:
-    """Return the estimate of the paired t-test as a list, which is empty if the differences show no noise."""
+    """Return a list with the estimate of the paired t-test, or an empty list if the differences show no noise."""
     if np.std(differences) <= rounding:
         return []
     return [Estimate(float(differences.mean()), float(stats.sem(differences)), len(differences) - 1)]

@@ -36,7 +36,7 @@ class Plan:
         arms: the compared arms, the baseline first.
         seeds: the seeds of the first analysis.
         looks: numbers of seeds per arm at the planned analyses, ascending.
-        equivalence: the equivalence margin, or None.
+        equivalence: the equivalence margin, or None if equivalence is not tested.
         alpha: maximum probability of at least one false verdict of better or worse over all arms and planned analyses.
     """
 
@@ -66,7 +66,7 @@ class Plan:
         return json.dumps(asdict(self), sort_keys=True)
 
     def analysis_index(self, seeds: int) -> int | None:
-        """Return the index of the planned analysis at this number of seeds, or None."""
+        """Return the index of the planned analysis at this number of seeds, or None if no analysis is planned there."""
         return self.looks.index(seeds) if seeds in self.looks else None
 
     def overall_p(self, p: float, seeds: int) -> float:
@@ -83,22 +83,22 @@ class Plan:
         return self.overall_p(min(1.0, 2 * p), seeds) / 2
 
     def strictest_level(self, arms: int, seeds: int) -> float:
-        """Return the error rate that matches the level of Holm's strictest test at this number of seeds.
+        """Return the error rate that corresponds to Holm's strictest test at this number of seeds.
 
-        A single analysis with this error rate, divided equally among `arms` arms, tests each arm at the same level as
-        the strictest test at this planned analysis.
+        If a single analysis had this error rate and divided it equally among `arms` arms, it would test each arm at the
+        level of the strictest test at this planned analysis.
         """
         index = self.analysis_index(seeds)
         shares = [number / self.looks[-1] for number in self.looks]
         return self.alpha if index is None else arms * group_sequential.nominal_level(self.alpha / arms, shares, index)
 
     def error_rate(self, seeds: int, judged_at: Sequence[int] | None = None) -> float:
-        """Return the probability of a false verdict, which exceeds `alpha` after repeated verdicts beyond the plan.
+        """Return the probability of a false verdict: `alpha`, or more after repeated verdicts beyond the plan.
 
         Args:
             seeds: number of seeds per arm.
-            judged_at: number of seeds at each earlier verdict. If it is None (not recorded), verdicts are assumed at
-                every smaller number of seeds from `MIN_SEEDS`.
+            judged_at: number of seeds at each earlier verdict. None means that earlier verdicts were not recorded. In
+                this case, a verdict is assumed at each number of seeds from `MIN_SEEDS` to `seeds - 1`.
         """
         last = self.looks[-1]
         if seeds <= last:

@@ -57,7 +57,10 @@ class PowerAnalysis:
         return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
 
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
-        """Return the smallest number of seeds, at least `start`, that detects this effect; None above `MAX_SEEDS`."""
+        """Return the smallest number of seeds, from `start` to `MAX_SEEDS`, that detects this effect with `power`.
+
+        The result is None if no number of seeds in this range is sufficient.
+        """
         tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
         enough = tried[self.power_at(effect, sd, tried) >= self.power] if len(tried) else tried
         return int(enough[0]) if len(enough) else None

@@ -42,7 +42,7 @@ class Cell:
 
     @cached_property
     def evaluation(self) -> Mapping[str, Array]:
-        """Sums by block of the evaluation set. Reading this property raises `UserError` if the sums are damaged."""
+        """Metric sums for each evaluation block. Reading this property raises `UserError` if the sums are damaged."""
         return self.run.evaluation() if self.run else {}
 
     @property
@@ -125,7 +125,7 @@ def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str
 
 
 def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
-    """Raise `UserError` if a finished run ended early, since its learning-rate schedule is incomplete."""
+    """Raise `UserError` if a finished run ended early. The learning-rate schedule of such a run is incomplete."""
     asked = read_config(run).get("config", {}).get("train", {}).get("steps")
     if result["outcome"] == "finished" and asked is not None and result["steps"] < asked:
         problem = f"this run ended after {result['steps']} of its {asked} steps and cannot be compared"
@@ -174,7 +174,7 @@ def sd(values: Mapping[int, float]) -> float | None:
 
 
 def mean_metrics(metrics: list[Mapping[str, float | None]]) -> dict[str, float]:
-    """Return the mean of each metric over the runs that have it; NaN if one of their values is None."""
+    """Return the mean of each metric over the runs that have the metric; NaN if any of its values is None."""
     columns: dict[str, list[float]] = {}
     for row in metrics:
         for name, value in row.items():

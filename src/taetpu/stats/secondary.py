@@ -9,8 +9,8 @@ verdict generalises to other texts.
 
 Efficiency is the cost at which an arm reaches the baseline's final value. During training, curves are evaluated on a
 sample of the validation split. The arm's curve is compared with the last point of the baseline's curve on the same
-sample, never with a value from the whole split. Interpret the results with care if the learning rate decays. The loss
-in the middle of a schedule is worse than the final loss of a schedule that ends at the same step.
+sample, never with a value from the whole split. Interpret the results with care if the learning rate decays, because
+the loss in the middle of a schedule is worse than the final loss of a schedule that ends at the same step.
 """
 
 import math
@@ -29,7 +29,7 @@ from taetpu.stats.results_table import Cell
 from taetpu.store.metrics import curve_metric
 
 MIN_FLIPPED = 6
-"""Minimum number of seeds for the sign-flip test, whose smallest possible p-value is 2 / 2^seeds."""
+"""Minimum number of seeds for the sign-flip test. The smallest possible p-value of this test is 2 / 2^seeds."""
 MAX_FLIPPED = 16
 """Maximum number of seeds for the sign-flip test.
 
@@ -46,12 +46,12 @@ SUMS = {"loss": "nll", "accuracy": "correct"}
 
 @lru_cache(maxsize=512)
 def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
-    """Return the critical value for simultaneous intervals of `arms` arms, which is that of Student's t for one arm.
+    """Return the critical value for simultaneous intervals of `arms` arms. With one arm, it equals that of Student's t.
 
     All effects share the baseline's error, so the correlation between the errors of two effects is one half. Given the
     baseline's error and the noise estimate, the effects are independent. The probability that none of the t statistics
-    exceeds `c` is therefore a double integral over the baseline's error and the noise estimate, which is computed by
-    quadrature.
+    exceeds `c` is therefore a double integral over the baseline's error and the noise estimate. The integral is
+    computed by quadrature.
 
     Source: Dunnett (1955), A multiple comparison procedure for comparing several treatments with a control.
     """
@@ -88,7 +88,8 @@ def alternative_analyses(
     Returns:
         `paired` (effect, ci95 and p of the paired t-test), `sign_flip_p` (exact p-value), `correlation` (between arm
         and baseline over seeds) and `without_a_seed` (smallest and largest effect when one seed is left out). An entry
-        is None if its analysis needs more seeds, more variation or, for `sign_flip_p`, at most `MAX_FLIPPED` seeds.
+        is None if its analysis needs more seeds or more variation. `sign_flip_p` is also None with more than
+        `MAX_FLIPPED` seeds.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])
@@ -145,7 +146,8 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
 
     Returns:
         `sd` and percentile `ci95` of the effect, and the number of `blocks`. None if the metric is not a mean over
-        positions, the arms share no seeds, the blocks of a run were not stored, or there are fewer than two blocks.
+        positions, the arms share no seeds, the stored blocks are missing or differ between the arms, or there are fewer
+        than two blocks.
 
     Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 8.
     """
@@ -228,7 +230,7 @@ def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:
 
 
 def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> float:
-    """Return the first step, linearly interpolated, at which a curve is at or below the target; inf if none is."""
+    """Return the first step (linearly interpolated) at which a curve reaches or falls below the target, else inf."""
     below = np.flatnonzero(values <= target)
     if not len(below):
         return math.inf

@@ -135,7 +135,7 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
         evidence: the arm's evidence.
         plan: the analysis plan.
         seeds: number of seeds per arm.
-        places: number of decimal places for the arms' means, which is the minimum for the effect.
+        places: minimum number of decimal places for the effect, namely the number for the arms' means.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
     if evidence.all_diverged:
@@ -167,8 +167,8 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
     """Return the number of additional seeds needed to detect the effect if the observed effect is the true effect.
 
-    The observed effect is uncertain, so the result is only an order of magnitude. It is None if there is no effect, no
-    estimate or a single seed, or if more than `power.MAX_SEEDS` seeds are needed.
+    The observed effect is uncertain, so the result is only an order of magnitude. The result is None if the effect is
+    zero, cannot be estimated or is based on a single seed, or if more than `power.MAX_SEEDS` seeds are needed.
 
     Args:
         evidence: the arm's evidence.

@@ -58,7 +58,9 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
 
 
 def find_contradictions(run: RunFolder) -> Iterator[str]:
-    """Yield contradictions between a run's result and its logs in the last values, costs, outcome or steps.
+    """Yield the contradictions between a run's result and its logs.
+
+    The last values, costs, outcome and steps are compared.
 
     Raises:
         UserError: If the result is invalid or the metrics are damaged.
@@ -87,7 +89,7 @@ def find_contradictions(run: RunFolder) -> Iterator[str]:
 
 
 def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[str, Series]) -> Iterator[str]:
-    """Yield contradictions between a run's outcome and its logs, which show whether the loss diverged."""
+    """Yield contradictions between a run's outcome and its logs. The logs show whether the loss diverged."""
     logged = [name for name in result["metrics"] if name in series]
     at, lost = result.get("diverged_at"), [name for name in logged if not math.isfinite(series[name].value[-1])]
     if result["outcome"] == "finished":
@@ -104,7 +106,8 @@ def _check_outcome(run: RunFolder, result: Mapping[str, Any], series: Mapping[st
         bound = read_config(run).get("config", {}).get("train", {}).get("loss_bound")
         if point < len(steps) and bound is not None:
             length = steps[point] - (steps[point - 1] if point else 0)
-            # Losses are not negative, so in this case no loss in the mean was above the bound.
+            # The logged value is a mean over `length` losses. Losses are not negative, so if this condition holds, none
+            # of these losses exceeded the bound.
             if values[point] * length < bound * (1 - ROUNDING):
                 yield f"the outcome is 'diverged' at step {at}, but train/loss is {values[point]} in the log"
 
@@ -189,7 +192,7 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
 def _close(stored: Any, computed: Any) -> bool:
     """Return whether two numbers agree up to rounding, or two sentences have the same words and the same numbers.
 
-    Numbers in sentences agree if they are equal at the smaller of their numbers of decimal places.
+    Two numbers in sentences agree if they differ by at most half a unit in the last decimal place that both have.
     """
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)

@@ -1,6 +1,6 @@
-"""The interface of a store, and its implementation in a local folder. `gcs` implements it in a bucket.
+"""The interface of a store, and its implementation in a local folder. `gcs` implements the interface in a bucket.
 
-A key is names joined by `/`, such as `my-study/runs/nope/0-1f3a9c04/config.json`.
+A key consists of names joined by `/`, such as `my-study/runs/nope/0-1f3a9c04/config.json`.
 """
 
 import fcntl
@@ -126,7 +126,7 @@ def open_store(root: str | Path) -> Store:
 
 
 def move_to_damaged(store: Store, study: str, key: str) -> str:
-    """Move a key, or every key below it, to the study's folder `damaged`, which is never read.
+    """Move a key, or every key below it, to the study's folder `damaged`. No command reads this folder.
 
     Returns:
         The new path or address.
@@ -155,7 +155,8 @@ class LocalStore:
         with disk.explain_os_error("write", path, needed=len(data)):
             if disk.write_file(path, data, replace=replace) or path.read_bytes() == data:
                 return
-        raise UserError("this file is written once and already has other content", file=path, remedy=WRITTEN_ONCE)
+        problem = "this file already exists with different content and must not be overwritten"
+        raise UserError(problem, file=path, remedy=WRITTEN_ONCE)
 
     def read(self, key: str) -> bytes:
         """See `Store.read`."""

@@ -21,7 +21,7 @@ def to_json(data: Any) -> bytes:
     """Encode as JSON with sorted keys, an indent of 2 and a final newline. NumPy scalars become plain numbers.
 
     Raises:
-        ValueError: if a float is not finite. JSON cannot represent it; see `finite`.
+        ValueError: if a float is not finite. JSON cannot represent such numbers; `finite` replaces them by None.
     """
     text = json.dumps(data, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False, default=_plain)
     return f"{text}\n".encode()

@@ -1,7 +1,7 @@
 """The store in a Cloud Storage bucket, `gs://bucket/folder`, built on Google's client.
 
-Uploads are atomic. A key is written only once, because its object is created only if it does not exist yet. `folder`
-returns a local folder of this process; `save_folder` uploads the files in it, followed by a list of these files.
+Uploads are atomic. Unless `replace` is set, a write creates the object only if it does not exist yet. `folder` returns
+a local folder of this process; `save_folder` uploads the files in this folder, followed by a list of these files.
 """
 
 import json
@@ -36,7 +36,7 @@ THREADS = 8
 
 @lru_cache(maxsize=16)
 def open_bucket(address: Address) -> "GcsStore":
-    """Return the store at an address. A process has one store per address, so that the store's caches are shared."""
+    """Return the store at an address. A process has one store per address, so all its callers share the caches."""
     return GcsStore(address)
 
 
@@ -81,7 +81,7 @@ class GcsStore:
                 self.listings.apply({key: entry})
                 self.contents.put(key, entry.generation, data)
                 return
-        problem = "this object is written once and already has other content"
+        problem = "this object already exists with different content and must not be overwritten"
         raise UserError(problem, file=str(place), remedy=WRITTEN_ONCE)
 
     def read(self, key: str) -> bytes:
@@ -326,7 +326,7 @@ class GcsStore:
         return data
 
     def _read_ahead(self, key: str, known: Mapping[str, Entry]) -> None:
-        """Cache all small objects in the key's folder, because a reader of one metrics segment reads all segments."""
+        """Cache all small objects in the key's folder, since a caller that reads one metrics segment reads them all."""
         folder = key.rpartition("/")[0]
         near = [other for other in known if other.rpartition("/")[0] == folder and known[other].size <= SMALL]
         new = [other for other in near if self._cached(other, known[other]) is None]

@@ -58,7 +58,7 @@ class Listings:
             return found
 
     def fresh(self, name: str) -> Mapping[str, Entry] | None:
-        """Return the cached keys below a study's name; None if the listing is older than `MAX_AGE`."""
+        """Return the cached keys below a study's name, or None if they were listed more than `MAX_AGE` seconds ago."""
         with self.lock:
             listed, found = self.known.get(name, (0.0, None))
             return found if time.monotonic() - listed < MAX_AGE else None

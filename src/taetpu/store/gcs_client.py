@@ -34,7 +34,7 @@ class StorageUnavailable(BucketError):
 
 @dataclass(frozen=True)
 class Address:
-    """The address `gs://bucket/name`, or that of the bucket itself if the name is empty."""
+    """The address `gs://bucket/name`, or `gs://bucket` if the name is empty."""
 
     bucket: str
     name: str = ""

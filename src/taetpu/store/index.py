@@ -24,13 +24,13 @@ class StudyEntry:
     started: int
     """Number of runs that are started but not done."""
     done: int
-    """Number of pairs of an arm and a seed whose run is done. Tuning trials are not counted."""
+    """Number of (arm, seed) pairs whose run is done. Tuning trials are not counted."""
     total: int
     """Number of arms times number of seeds."""
     changed: datetime
     """Time of the last write, in UTC."""
     problem: str | None = None
-    """The reason why the study cannot be read; None if it can. With a problem, `arms`, `seeds` and `total` are 0."""
+    """The reason why the study cannot be read, or None. If there is a reason, `arms`, `seeds` and `total` are 0."""
 
 
 def find_studies(place: str | Path, required: bool = False) -> list[StudyFolder]:

@@ -27,7 +27,7 @@ LEASE_SECONDS = 60
 RENEW_SECONDS = 15
 """Seconds between two renewals."""
 CHECK_SECONDS = 45
-"""Age in seconds, by the holder's clock, from which the holder renews its lease before it writes anything."""
+"""Maximum age of the lease for a write, in seconds by the holder's clock. An older lease is first renewed."""
 
 
 class Lease:
@@ -95,7 +95,7 @@ class Lease:
                 return
             with suppress(errors.NotFound):
                 blob, holder = self._read_holder()
-                if holder.get("token") == self.token:  # an earlier request succeeded, and its response was lost
+                if holder.get("token") == self.token:  # an earlier request succeeded, but its response was lost
                     self.generation = int(blob.generation or 0)
                     return
                 age = self._age(blob)
@@ -108,7 +108,7 @@ class Lease:
     def _write(self, generation: int, retry: Any) -> bool:
         """Write the lease if the object still has the given generation, and return whether the lease was written.
 
-        Generation 0 means that the object does not exist.
+        With generation 0, the lease is written if the object does not exist.
         """
         blob, started = self.new_blob(), awake_seconds()
         try:
@@ -121,7 +121,10 @@ class Lease:
         return True
 
     def _read_holder(self) -> "tuple[Blob, dict[str, Any]]":
-        """Return the blob, with its generation, and the description of the holder in its content."""
+        """Return the blob (which has its generation) and the holder's description, which is the blob's content.
+
+        If the content is not a JSON object, the description is empty.
+        """
         blob = self.new_blob()
         data = blob.download_as_bytes(retry=self.retry)
         with suppress(ValueError):
@@ -132,7 +135,7 @@ class Lease:
     def _age(self, blob: "Blob") -> float | None:
         """Return the seconds since the lease was last written, by the server's clock.
 
-        If the holder has renewed the lease since the blob was read, return None.
+        The result is None if the holder has renewed the lease since the blob was read.
         """
         blob.metadata = {"asked": self.token}
         try:
@@ -150,7 +153,7 @@ class Lease:
                 self.renew(None)
 
     def renew(self, retry: Any) -> None:
-        """Renew the lease. If another process has taken or deleted it, record this in `lost`."""
+        """Renew the lease. If another process has taken or deleted the lease, store the reason in `lost`."""
         with self.renewing:
             if self.lost or self.released.is_set() or self._write(self.generation, retry):
                 return
@@ -159,7 +162,7 @@ class Lease:
             except import_google("google.api_core.exceptions").NotFound:
                 self.lost = "another program deleted the lock"
                 return
-            if holder.get("token") == self.token:  # an earlier renewal succeeded, and its response was lost
+            if holder.get("token") == self.token:  # an earlier renewal succeeded, but its response was lost
                 self.generation, self.renewed = int(blob.generation or 0), awake_seconds()
             else:
                 self.lost = f"no renewal for {LEASE_SECONDS} s, and {format_holder(holder)} has taken the claim over"

@@ -45,12 +45,12 @@ def progress_metric(primary: str, recorded: Iterable[Collection[str]], curve: bo
     """Return the name of the series that shows the progress of a study's primary metric.
 
     The primary metric may be measured only at the end of a run, on the test split or on the whole validation split.
-    Until all runs have recorded it, the same metric on validation data is shown.
+    Until all runs have recorded the primary metric, the same metric on validation data is shown.
 
     Args:
         primary: the name of the primary metric.
         recorded: the names of the recorded series of each started run.
-        curve: whether to prefer a series that is measured throughout training to the primary metric itself.
+        curve: whether to prefer the series measured during training over the primary metric itself.
 
     Returns:
         The first of these series that all runs have: the primary metric, `val_sample/<name>`, `val/<name>`,
@@ -111,13 +111,13 @@ def decode_segment(data: bytes, file: str, remedy: str = RETRAIN) -> dict[str, S
 
 
 def content_digest(series: Mapping[str, Series]) -> str:
-    """Return the digest of a run's metrics. Their division into segments does not affect the digest."""
+    """Return the digest of a run's metrics. The digest does not depend on how the metrics are split into segments."""
     parts = [(name, s.step.tolist(), _to_json_numbers(s.value)) for name, s in sorted(series.items())]
     return digest(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
 
 
 def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
-    """Concatenate segments, given in step order, into one series per metric. Segments may have different metrics."""
+    """Concatenate segments, given in step order, to one series per metric. Segments may contain different metrics."""
     parts: dict[str, list[Series]] = {}
     for segment in segments:
         for name, series in segment.items():

@@ -30,7 +30,7 @@ def check_name(name: str, what: str = "name", path: KeyPath = ()) -> str:
     Args:
         name: the name. Characters such as `=`, `.`, `-`, `+`, `,` and spaces are allowed.
         what: the noun for the name in the error message.
-        path: the path of the error.
+        path: the location of the name in the study, for the error message.
 
     Raises:
         UserError: if the name is empty, starts with a dot, contains a slash or an unprintable character, or is longer
@@ -54,7 +54,7 @@ def describe_process() -> dict[str, str | int]:
 
 
 def format_claim(place: str, holder: Mapping[str, Any]) -> str:
-    """Return the message that the claim at `place` is held. If it is a claim on a pack, the caller names the pack."""
+    """Return a message with the holder of the claim at `place`. If a pack is claimed, the caller names the pack."""
     return f"{'the study is ' if place.endswith('/lock') else ''}held by {format_holder(holder)}"
 
 

@@ -48,7 +48,9 @@ class PackFolder:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def fetch(self, step: int) -> Path | None:
-        """Return the local folder of a checkpoint of an earlier version, in one part; None if there is none.
+        """Return the local folder of a checkpoint in the format of earlier versions, or None if it is not stored.
+
+        Earlier versions stored a checkpoint in one piece instead of one part per process.
 
         Raises:
             Damaged: if a stored file is missing or damaged.
@@ -72,7 +74,7 @@ class PackFolder:
         return self.part(step, process) if self.store.fetch_folder(f"{self.key}/{step}/process-{process}") else None
 
     def complete(self, step: int, processes: int, about: Mapping[str, Any]) -> None:
-        """Commit a checkpoint whose parts are all stored, and delete all but the newest of the older checkpoints.
+        """Commit a checkpoint whose parts are all stored. Of the older checkpoints, keep only the newest.
 
         Args:
             step: the step of the checkpoint.
@@ -88,7 +90,7 @@ class PackFolder:
         return self.store.exists(f"{self.key}/{step}/{COMPLETE}")
 
     def read_complete(self, step: int) -> dict[str, Any] | None:
-        """Return the `processes` and `about` values that `complete` stored; None if `complete` was not called.
+        """Return the `processes` and `about` values that `complete` stored; None if the checkpoint is not committed.
 
         Raises:
             Damaged: if the stored document is damaged.
@@ -97,11 +99,11 @@ class PackFolder:
         return unseal(self.store.read(key), self.store.where(key)) if self.store.exists(key) else None
 
     def write_mark(self, name: str) -> None:
-        """Write an empty file that shows other processes that they share this folder."""
+        """Write an empty marker file. Other processes that find it know that they share this folder."""
         self.store.write(f"{self.key}/mark-{name}", b"")
 
     def has_mark(self, name: str) -> bool:
-        """Return whether a process that shares this folder has written the mark `name`."""
+        """Return whether a process that shares this folder has written the marker file `name`."""
         try:
             self.store.read(f"{self.key}/mark-{name}")
         except NotStored:
@@ -109,7 +111,7 @@ class PackFolder:
         return True
 
     def delete_mark(self, name: str) -> None:
-        """Delete the mark `name`."""
+        """Delete the marker file `name`."""
         self.store.delete(f"{self.key}/mark-{name}")
 
     def delete(self, step: int) -> None:

@@ -88,7 +88,7 @@ class RunFolder:
         files = {name: about for name, about in self.digests().items() if not name.startswith("metrics/")}
         keys = self._segments("metrics")
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
-        # The digest is computed from the values, because their division into segments depends on when a run is stopped.
+        # The digest is computed from the values, because the segments' boundaries depend on when a run is interrupted.
         files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
         self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
 
@@ -187,7 +187,8 @@ class RunFolder:
         Args:
             other: the run to copy.
             config: the config of the copy.
-            source: the study in which `other` was trained. By default, the copy keeps the origin of `other`, if any.
+            source: the study in which `other` was trained, stored as the copy's origin. By default, the origin of
+                `other` (if any) is copied.
         """
         self.store.delete(self.key)
         self.known.clear()
@@ -249,7 +250,7 @@ class RunFolder:
             self.store.delete(f"{self.key}/checkpoints/{later}")
 
     def write_evaluation(self, sums: Mapping[str, ArrayLike]) -> None:
-        """Store the trained model's sums over the blocks of each evaluation split.
+        """Store the sums of the trained model's metrics over each block of the evaluation splits.
 
         Args:
             sums: an array of shape `(blocks,)` for each `split/name`.
@@ -259,7 +260,7 @@ class RunFolder:
         self._put("evaluation.json", metrics.encode_segment(0, last, series), replace=True)
 
     def has_evaluation(self) -> bool:
-        """Return whether the evaluation of the trained model is stored. It is written before the result."""
+        """Return whether the trained model's evaluation is stored. The evaluation is written before the result."""
         return self.store.exists(f"{self.key}/evaluation.json")
 
     def evaluation(self) -> dict[str, NDArray[np.float64]]:

@@ -8,7 +8,7 @@ from taetpu.store.documents import DAMAGED
 from taetpu.store.runs import RunFolder
 
 Settings = Mapping[str, Any]
-"""Values by dotted path. As in a study file, the path of a setting that all layers share has no layer number."""
+"""Values by dotted path. As in a study file, a path without a layer number is a setting that all layers share."""
 
 
 def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:

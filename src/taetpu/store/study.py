@@ -1,4 +1,4 @@
-"""The folder of one study: its specification, plan, packs, runs and results."""
+"""The folder of one study: its specification, pack plan, packs, runs and results."""
 
 import re
 from contextlib import AbstractContextManager
@@ -55,17 +55,17 @@ class StudyFolder:
         return self.store.claim(f"{self.name}/claims/{pack_id}")
 
     def claimed_packs(self) -> list[str]:
-        """Return the IDs of the packs that a process holds, or held when it was killed."""
+        """Return the IDs of the packs for which a claim is stored. The process that held the claim may have ended."""
         return [key.rpartition("/")[2] for key in self.store.list(f"{self.name}/claims")]
 
     def delete_claims(self) -> None:
         """Delete all claims on packs. The caller must hold the study's claim, and all packs must be done."""
         self.store.delete(f"{self.name}/claims")
 
-    # Specification and plan.
+    # Specification and pack plan.
 
     def write_study(self, data: dict[str, Any], replace: bool = False) -> None:
-        """Store the study's plain data, which freezes the study. Writing the same data again has no effect.
+        """Freeze the study by storing its plain data. Writing the same data again has no effect.
 
         Raises:
             UserError: if other data is stored and `replace` is False.
@@ -104,11 +104,11 @@ class StudyFolder:
         return self.store.modified(f"{self.name}/study.yaml")
 
     def write_plan(self, data: dict[str, Any]) -> None:
-        """Store the plan, which assigns runs to packs. An earlier plan is replaced."""
+        """Store the pack plan, which assigns runs to packs. An earlier pack plan is replaced."""
         self._write("plan.json", data)
 
     def read_plan(self) -> Any | None:
-        """Return the plan; None if no plan is stored."""
+        """Return the pack plan; None if no pack plan is stored."""
         return self._read("plan.json")
 
     def write_plugin(self, name: str, source: bytes) -> None:
@@ -167,14 +167,14 @@ class StudyFolder:
     # Results.
 
     def write_results(self, data: dict[str, Any]) -> None:
-        """Store the analysis, which replaces an earlier one. NaN and infinities become null.
+        """Store the results of the analysis, replacing earlier results. NaN and infinities become null.
 
-        The analysis must not contain wall times; see `write_pack_time`.
+        The results must not contain wall times; see `write_pack_time`.
         """
         self.store.write(f"{self.name}/results.json", to_json(finite(data)), replace=True)
 
     def read_results(self) -> dict[str, Any] | None:
-        """Return the analysis; None if no analysis is stored."""
+        """Return the results of the analysis; None if no results are stored."""
         return self._read("results.json")
 
     def write_audit(self, data: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class StudyFolder:
         return self._read("audit.json")
 
     def write_pack_time(self, pack_id: str, data: dict[str, Any]) -> None:
-        """Store the wall time of a pack, separately from the results, which do not depend on the machine."""
+        """Store the wall time of a pack. Results do not contain wall times, since these depend on the machine."""
         self._write(f"times/{pack_id}.json", data)
 
     def read_pack_times(self) -> dict[str, dict[str, Any]]:

@@ -14,9 +14,9 @@ def list_arms(
 ) -> tuple[Arm, ...]:
     """Return the arms of a study, the baseline first, each with its `stage`.
 
-    Written and generated arms come from the study file. Arms matched by FLOPs or parameters also depend on the
-    study's data.
-    Arms matched by time and tuned arms depend on measurements, and are listed only if `steps` or `tuning` is given.
+    Written and generated arms come from the study file. Arms matched by FLOPs or parameters also depend on the study's
+    data. Time-matched arms and tuned arms depend on measurements. They are included only if `steps` and `tuning`,
+    respectively, are given.
 
     Args:
         study: the study as loaded from its file.
@@ -37,7 +37,7 @@ def _with_matched(study: Study, matched: Iterable[Arm]) -> tuple[Arm, ...]:
     """Return the arms of a study followed by the matched arms.
 
     A matched arm is not added if an existing arm has the same config and baseline, so that no run or comparison counts
-    twice. Instead, the role of the existing arm records the matching under `also`.
+    twice. Instead, the match is added to the entry `also` in the existing arm's `role`.
     """
     arms = list(study.arms)
     for new in matched:

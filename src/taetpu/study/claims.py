@@ -33,7 +33,7 @@ def check_claims(file: Path) -> list[Finding]:
 
     Raises:
         UserError: if the file contains no claims, if a claim cannot be checked, or if the study has no results.
-        Failed: if the stored results do not agree with the runs. No claim can be checked then.
+        Failed: if the stored results do not agree with the runs. In this case, no claim is checked.
     """
     document = read_document(file, FORM)
     try:

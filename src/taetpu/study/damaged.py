@@ -1,4 +1,4 @@
-"""Finding damaged runs of a study, which are rejected or moved away so that they are trained again."""
+"""Finding damaged runs of a study. Damaged runs are rejected, or moved away and trained again."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
 
     Args:
         folder: the study's folder.
-        retrain: move damaged finished runs away, so that they are trained again.
+        retrain: whether to move damaged finished runs away, so that they are trained again.
         callback: receives a report of each damaged run or record.
 
     Raises:

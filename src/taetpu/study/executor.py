@@ -23,7 +23,7 @@ from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Run
 
 POLL_SECONDS = 2.0
-"""Interval between attempts to acquire a claim, and between checks for packs that other processes have finished."""
+"""Seconds between attempts to acquire a claim, and between checks for packs that other processes have finished."""
 
 
 @dataclass
@@ -42,11 +42,11 @@ class Executor:
 
     @contextmanager
     def claim(self, callback: Callback) -> Iterator[None]:
-        """Hold the study's claim. Only its holder plans packs, analyses the study and writes the report.
+        """Hold the study's claim. Only the claim's holder plans packs, analyses the study and writes the report.
 
         Raises:
             ClaimHeld: if another process runs the study or trains one of its packs, and does not end within the
-                seconds that the environment variable `CLAIM_PATIENCE` sets.
+                number of seconds in the environment variable `TAETPU_CLAIM_PATIENCE` (0 by default).
         """
         with waiting_claim(self.claim_now, callback, float(os.environ.get(CLAIM_PATIENCE) or 0)):
             yield
@@ -93,7 +93,7 @@ def waiting_claim(
     """Hold a claim during a `with` block, after waiting up to `seconds` seconds for another process to release it.
 
     Raises:
-        ClaimHeld: if the other process still holds the claim after this time.
+        ClaimHeld: if another process still holds the claim after `seconds` seconds.
     """
     until, reason = time.monotonic() + seconds, ""
     with ExitStack() as held:

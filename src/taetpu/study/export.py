@@ -24,7 +24,7 @@ from taetpu.core.errors import UserError
 WAITS, INTERRUPTED, FAILED, REFUSED = 75, 130, 3, 2
 """Exit codes of `taetpu run`: waiting for other shards (--no-wait), interrupted, failed runs, invalid input."""
 SIGNAL_SECONDS = 90
-"""Seconds before the time limit at which Slurm sends SIGTERM, so that a checkpoint is stored: submitit's default."""
+"""Slurm sends SIGTERM this many seconds before the time limit, so that a checkpoint is stored (submitit's default)."""
 ACCELERATORS = {
     "v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice",
     "tpu7x": "tpu7x",
@@ -107,7 +107,8 @@ def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, in
     """Return a task for `sky jobs launch --num-jobs N`, with one managed job and machine for each shard.
 
     If a job has to wait for other shards, it ends successfully and its machine is deleted. The other jobs train the
-    remaining packs. A restart by exit code would delete the machine and immediately create another one.
+    remaining packs. Such a job is not restarted by its exit code, because SkyPilot would delete the machine and
+    immediately create another one.
 
     Args:
         share: the command of each job.
@@ -225,7 +226,7 @@ def _rules() -> list[dict[str, Any]]:
 
 
 def _items(files: Sequence[str]) -> list[dict[str, str]]:
-    """Return the path for each key of the ConfigMap. Keys must not contain a slash, so they are numbered."""
+    """Return the path for each key of the ConfigMap. Keys are numbered, because they must not contain a slash."""
     return [{"key": f"file-{number}", "path": Quoted(name)} for number, name in enumerate(files)]
 
 

@@ -21,7 +21,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     Args:
         study: the study with all arms that are known so far.
         folder: the study's folder.
-        found: measurements to record: the steps of arms matched by time (`matching`) and the best values (`tuning`).
+        found: measurements to record: the steps of time-matched arms (`matching`) and the best values (`tuning`).
 
     Raises:
         UserError: if the folder contains another study, if arms would be compared on seeds that they were tuned on, or
@@ -77,7 +77,7 @@ def _refuse_tuned_seeds(study: Study, stored: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_data(study: Study, done: Sequence[RunFolder]) -> None:
-    """Raise `UserError` if the data or a plug-in of a finished run has changed since it was trained."""
+    """Raise `UserError` if the data or a plug-in of a finished run has changed since the run was trained."""
     now = {(run.arm, run.seed): run for run in study.runs()}
     for run in done:
         new = now.get((run.arm, run.seed))

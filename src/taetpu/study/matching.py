@@ -1,7 +1,7 @@
 """Arms matched to their baseline by training FLOPs, training time or number of parameters.
 
-Without matching, all arms are trained for the same number of steps, and an arm may win only because it computes more
-per token. `match` adds a variant of the arm that is trained for fewer or more steps, or is narrower or wider.
+Without matching, all arms are trained for the same number of steps, so an arm may be better only because it computes
+more per token. `match` adds a variant of the arm that is trained for fewer or more steps, or is narrower or wider.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -58,7 +58,7 @@ def match_times(study: Study, steps: Mapping[str, int]) -> Iterator[Arm]:
 
 
 def time_matched_steps(study: Study, seconds: Callable[[str], float], known: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of steps for which each arm can be trained in its baseline's training time.
+    """Return, for each arm, the number of steps that can be trained in the training time of the arm's baseline.
 
     Args:
         study: the study.
@@ -83,7 +83,7 @@ def arms_to_time(study: Study) -> list[Arm]:
 
 
 def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
-    """Return the measured seconds per train step of one run of an arm. The pack contains only runs of this arm.
+    """Return the measured seconds per train step of one run of an arm. The timed pack contains only runs of this arm.
 
     Raises:
         UserError: if there are several processes.
@@ -103,7 +103,7 @@ def seconds_per_step(study: Study, name: str, callback: Callback) -> float:
 
 
 def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
-    """Return whether an arm is not a baseline and has the same overrides of these paths as its baseline."""
+    """Return whether an arm is not a baseline and its overrides of these paths equal those of its baseline."""
     baseline = study.against(arm)
     return arm is not baseline and not any(arm.overrides.get(p) != baseline.overrides.get(p) for p in paths)
 
@@ -142,7 +142,7 @@ def flops_per_step(study: Study, arm: Arm) -> float:
 
 
 def affordable_steps(study: Study, arm: Arm, cost: Callable[[Study, Arm], float]) -> int:
-    """Return the number of steps of an arm that cost as much as training its baseline. `cost` returns a step's cost."""
+    """Return the number of steps that make an arm cost as much as its baseline. `cost` returns the cost of a step."""
     baseline = study.against(arm)
     return max(1, round(steps_of(study, baseline) * cost(study, baseline) / cost(study, arm)))
 

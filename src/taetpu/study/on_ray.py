@@ -44,9 +44,9 @@ RETRIES = 20
 """Maximum number of times that Ray restarts a task whose node or process died."""
 CONNECT_SECONDS = 10.0
 ENDED_SECONDS = 0.5
-"""Time to wait for a pack to end before another attempt. Ctrl-C is handled between attempts."""
+"""Seconds for which one call waits for a pack to end. Ctrl-C is handled between the calls."""
 HELD_SECONDS = 120.0
-"""Time that a task waits for the pack's claim. The previous attempt may still hold it if its host is gone."""
+"""Seconds that a task waits for the pack's claim. If the host of an earlier attempt died, its claim must expire."""
 
 
 class PackFailed(Failed):
@@ -66,7 +66,8 @@ class RayExecutor(Executor):
     """Trains packs on the nodes of a Ray cluster.
 
     Attributes:
-        file, sets: the arguments with which the nodes load the study.
+        file: the study file that the nodes load.
+        sets: the changes to the baseline, as in `taetpu.run`.
         root: the bucket or absolute path of the store.
         platform: the JAX backend of the node that `place` describes: `tpu`, `gpu` or `cpu`.
         node: Ray resources that reserve all devices of this node.
@@ -87,10 +88,10 @@ class RayExecutor(Executor):
         self.place = self.ask(node_place)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function on a node with all devices of the node, and return its result.
+        """Call a function on a node with all devices of the node, and return the function's result.
 
         Raises:
-            UserError: if the function raised it on the node.
+            UserError: if the function raised a `UserError` on the node.
             PackFailed: if the task failed for another reason.
         """
         import ray
@@ -115,7 +116,7 @@ class RayExecutor(Executor):
 
     @contextmanager
     def claim_now(self) -> Iterator[None]:
-        """Hold the study's claim, even if tasks of a killed driver still train packs."""
+        """Hold the study's claim without waiting for tasks that a killed driver left running."""
         with self.folder.claim():
             yield
 
@@ -206,7 +207,7 @@ class RayExecutor(Executor):
 
 
 def resources(backend: str, devices: int) -> dict[str, Any]:
-    """Return the Ray resources of a number of devices of a JAX backend."""
+    """Return the Ray resources that reserve a number of devices of a JAX backend."""
     if backend == "tpu":
         return {"num_cpus": 1, "resources": {"TPU": devices}}
     return {"num_cpus": 1, "num_gpus": devices} if backend == "gpu" else {"num_cpus": devices}

@@ -45,7 +45,7 @@ class PackStore:
         """Return the packs with unfinished runs that the study file names, in the order of the stored plan.
 
         Args:
-            clean: delete the training state of finished packs, which a killed process may have left behind.
+            clean: whether to delete checkpoints that a killed process left behind for finished packs.
         """
         packs = []
         for plan in stored_plans(self.folder):
@@ -88,7 +88,7 @@ class PackStore:
 
 
 def stored_plans(folder: StudyFolder) -> list[PackPlan]:
-    """Return the planned packs of a study."""
+    """Return the stored plans of a study's packs."""
     return [PackPlan.from_data(data) for data in (folder.read_plan() or {"packs": []})["packs"]]
 
 

@@ -98,7 +98,8 @@ def preview(
 
     Returns:
         A dictionary with these entries:
-        `study`, `seeds`, `steps`, `task`: the name, the seeds, the number of steps and the task of the baseline.
+        `study`, `seeds`: the study's name and seeds.
+        `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training (each of the `endless_loops` counts as one iteration), the number of `runs` and of `done` runs, its
         `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
@@ -108,7 +109,7 @@ def preview(
         if no time is stored for one of the packs.
         `evaluation`: the sample that is evaluated during training.
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
-        `at_run`: the arms to match by time, if their times have not been measured.
+        `at_run`: the arms to match by time if their times have not been measured, else empty.
         `resolution`: see the function `resolution`.
         `tuning`: the number of runs that tuning adds, or None if nothing is tuned.
 
@@ -155,7 +156,7 @@ def _train_seconds(packs: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _at_run(study: Study) -> list[str]:
-    """Return the names of the arms to match by time, or an empty list if they were measured."""
+    """Return the names of the arms to match by time, or an empty list if these arms were measured."""
     by = {match["by"] for arm in study.arms for match in (arm.role.get("match", {"by": ""}), *arm.role.get("also", ()))}
     return [] if "time" in by or "time" not in study.match else [arm.name for arm in arms_to_time(study)]
 
@@ -227,7 +228,7 @@ def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
 
 
 def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:
-    """Return an entry for each stored pack, and then for each new pack."""
+    """Return an entry for each stored pack with missing runs, followed by an entry for each new pack."""
     wanted = {run.key: run for run in missing}
     stored = stored_plans(folder)
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
@@ -272,7 +273,7 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
         `operations`: the StableHLO operations of a train step and an evaluation whose count changes, as
         `{name: [old, new]}`, largest changes first.
         `same_data`: whether a seed reads the same windows in the same order.
-        `breaks`: how the arm breaks the contract, or None.
+        `breaks`: how the arm breaks the contract, or None if the arm respects it.
 
     Raises:
         UserError: if the study has no such arm or if the arm cannot be built.
@@ -329,9 +330,9 @@ def resolution(
 
     Returns:
         A dictionary with these entries:
-        `noise`, `noise_from`: the noise and its source, or None if it is unknown.
+        `noise`, `noise_from`: the noise and its source (`stated` or `measured`); None if the noise is unknown.
         `resolves`: the smallest detectable effect in the metric's unit, or None if the noise is unknown.
-        `resolves_sd`: the smallest detectable effect in standard deviations.
+        `resolves_sd`: the smallest detectable effect in standard deviations of the noise.
         `most`: the largest effect that the metric's bounds allow, or None if there is no limit.
         `power`: the power of the test.
         `effect`, `seeds`, `flops`: the given effect, the number of seeds required to detect it, and the FLOPs of

@@ -65,7 +65,7 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, primary: str) -> None:
-        """Store the primary metric, which is displayed for each evaluation."""
+        """Store the name of the primary metric. Its value is displayed for each evaluation."""
         self.primary = primary
 
     def on_step_timing(self, arm: str) -> None:
@@ -82,7 +82,7 @@ class StudyProgress(Callback):
         self.warn(f"damaged: {where}: {problem}" + (f"; moved to {moved}" if moved else ""))
 
     def on_train_begin(self, run_steps: int) -> None:
-        """Extend the bar by the given number of run-steps."""
+        """Extend the bar by the given number of steps, summed over runs."""
         self.bars.update(self.bar, total=self.bars.tasks[0].completed + run_steps)
 
     def on_pack_begin(self, number: int, total: int, runs: Sequence[RunSpec]) -> None:
@@ -130,7 +130,7 @@ class StudyProgress(Callback):
             self.log(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
 
     def shown_metric(self, arms: Sequence[str]) -> str:
-        """Return the metric that represents the primary metric in the last evaluations of the given arms."""
+        """Return the metric to display for the last evaluations of the given arms; see `progress_metric`."""
         return progress_metric(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
 
     def values(self, arm: str, metric: str) -> dict[int, float]:
@@ -158,7 +158,7 @@ class StudyProgress(Callback):
         self.bars.advance(self.bar, run_steps)
 
     def on_wait(self, reason: str) -> None:
-        """Display the reason for which the study waits."""
+        """Display the reason why the study waits."""
         if reason:
             self.log(f"waiting: {reason}")
         self.bars.update(self.bar, description=f"waiting: {reason}" if reason else "preparing", rate="", left="")

@@ -48,7 +48,7 @@ class Reuse:
         return {run_id: run for studies in self.roots for run_id, run in finished_runs(studies).items()}
 
     def adopt(self, runs: Sequence[Run], reserved: Container[str] = ()) -> list[Run]:
-        """Copy results for the given runs that have none, if a finished run with the same ID exists.
+        """Copy finished runs to the given runs that have no result but the same IDs.
 
         Args:
             runs: the runs of the study.
@@ -75,7 +75,7 @@ def find_reusable(root: str) -> list[StudyFolder]:
     """Return the studies under a root whose run IDs use the current schema.
 
     Raises:
-        UserError: if there is no such study.
+        UserError: if no study under the root uses the current schema.
     """
     schemas = {study: _schema(study) for study in find_studies(root, required=True)}
     current = [study for study, schema in schemas.items() if schema == SCHEMA]
@@ -144,7 +144,10 @@ def sample_runs(runs: Sequence[Run], share: float) -> list[Run]:
 REPLICAS = "audit"
 """Name of the folder within a study's folder for runs that are trained again."""
 TOLERANCE = 1e-4
-"""Maximum difference in the primary metric, relative for values above 1. Other packs and machines round differently."""
+"""Maximum difference in the primary metric, or maximum relative difference for values above 1.
+
+Results may differ by rounding errors, because other packs and machines round differently.
+"""
 
 
 @dataclass(frozen=True)
@@ -201,7 +204,7 @@ class Replication:
 
 
 def find_disagreement(run: Run, replica: Run, metric: str) -> str | None:
-    """Return how the results of a replica differ from the reused run, or None if they agree."""
+    """Return how the results of a replica differ from those of the reused run, or None if the results agree."""
     old, new = run.folder.result(), replica.folder.result()
     assert old is not None  # the run was copied
     assert new is not None  # the replica has just been trained

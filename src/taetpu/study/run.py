@@ -45,7 +45,7 @@ class Outcome:
         report: the addresses of the report, by format.
         failed: the packs that failed.
         refuted: one message for each reused run whose results differed when it was trained again.
-        folder: the study's folder, which `taetpu.plot` accepts.
+        folder: the study's folder. It can be passed to `taetpu.plot`.
     """
 
     results: dict[str, Any]
@@ -72,7 +72,8 @@ class Options:
     Attributes:
         packing: how runs are packed.
         reuse: roots of studies whose finished runs are copied instead of being trained again.
-        audit: the fraction of the reused runs to train again for verification. By default 0 (in `taetpu run`: 0.05).
+        audit: the fraction of the reused runs to train again for verification. The command `taetpu run` uses 0.05 by
+            default.
         until_resolved: add the seeds of the next interim analysis while an arm is inconclusive.
         profile: the number of steps to trace in each pack.
         retrain_damaged: move away finished runs with damaged files and train these runs again.
@@ -186,7 +187,7 @@ def run_study(
     """
     if options.until_resolved and not study.measure.looks:
         first = len(study.seeds)
-        problem = f"--until-resolved requires planned interim analyses, but none follows the {first} seeds"
+        problem = f"--until-resolved requires an interim analysis after the first {first} seeds, but none is planned"
         looks = f"measure: {{looks: [{max(first, 2)}, {2 * max(first, 2)}]}}"
         remedy = f"Add `{looks}` to the study file before the first run."
         raise study.document.locate(UserError(problem, path=("measure", "looks"), remedy=remedy))
@@ -250,10 +251,10 @@ class StudyRunner:
         return self.study.changed(arms=list_arms(self.study, self.steps, tuning), seeds=seeds)
 
     def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
-        """Train the arms with the given seeds, run the tuning if there is any, then analyse and report.
+        """Train the arms with the given seeds, tune the arms if the study requests it, then analyse and report.
 
         Returns:
-            The outcome, or None if another process has analysed these seeds in the meantime and added seeds.
+            The outcome, or None if another process has meanwhile analysed these seeds and added seeds.
         """
         untuned = self.with_arms(seeds)
         freeze(untuned, self.folder)
@@ -299,7 +300,7 @@ def next_seeds(study: Study, seeds: tuple[int, ...], results: Mapping[str, Any])
 
 
 def seeds_begun(study: Study, seeds: tuple[int, ...], folder: StudyFolder) -> tuple[int, ...]:
-    """Return `seeds`, extended to the interim analysis for which an earlier process began training."""
+    """Return `seeds`, extended by the seeds that an earlier process added for the next interim analysis."""
     stored = read_study(folder)["seeds"] if folder.exists() else []
     known = (*seeds, *(seed for seed in stored if seed not in seeds))
     planned = next((number for number in study.measure.looks if number >= len(known)), len(known))

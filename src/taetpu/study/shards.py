@@ -26,10 +26,10 @@ from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 
 ABANDONED_SECONDS = 300.0
-"""Time that a process waits, in a study with stages, before it trains packs that no process has begun."""
+"""Seconds that a process waits, in a study with stages, before it trains packs that no process has begun to train."""
 MOST_SHARDS = 100_000
 WAITING_EXIT_CODE = 75
-"""The exit code EX_TEMPFAIL of sysexits.h, which means that the command must be run again later."""
+"""The exit code EX_TEMPFAIL of sysexits.h. It means that the command must be run again later."""
 
 
 class SharesLeft(Exception):
@@ -72,7 +72,8 @@ class ShardExecutor(Executor):
 
     Attributes:
         staged: whether more packs may be planned once all current packs are done.
-        wait: if `staged`, wait for packs that other processes train; otherwise end with `WAITING_EXIT_CODE`.
+        wait: whether to wait, if `staged` is set, for packs that other processes train. If False, the process ends with
+            `WAITING_EXIT_CODE` instead.
     """
 
     live: bool = False
@@ -94,7 +95,7 @@ class ShardExecutor(Executor):
         self.study_claim.enter_context(waiting_claim(self.folder.claim, callback))
 
     def reserved_runs(self) -> set[str]:
-        """Return the IDs of all planned runs, which other processes may be training."""
+        """Return the IDs of all planned runs. Other processes may be training these runs."""
         return {run_id for plan in stored_plans(self.folder) for _, _, run_id in plan.runs}
 
     def train(
@@ -113,7 +114,7 @@ class ShardExecutor(Executor):
         missing = missing_packs(packs, callback, packing)
         if not missing:
             return []
-        helps = not self.own(missing)  # this share is done or empty, so that this process trains packs of other shares
+        helps = not self.own(missing)  # this share is done or empty, so this process trains packs of other shares
         tried, failed = set[str](), list[Failure]()
         self.study_claim.close()
         idle_since = time.monotonic()
@@ -130,7 +131,7 @@ class ShardExecutor(Executor):
                 failed += train_packs(packs, sources, callback, todo, profile, partial(self.claim, callback), held)
                 tried |= {pack.id for pack in todo} - held
                 idle_since = time.monotonic()
-            if len(held) == len(todo):  # other processes train all of these packs, or there are none
+            if len(held) == len(todo):  # other processes train all of these packs, or there are no packs to train
                 if failed:
                     break
                 self.pause(len(missing), unbegun, callback)
@@ -152,7 +153,7 @@ class ShardExecutor(Executor):
 
         Args:
             left: the number of packs that are not done.
-            unbegun: the number of packs that no process trains, which this process will take over.
+            unbegun: the number of packs that no process has begun to train. This process will train them later.
             callback: receives the reason for waiting.
 
         Raises:
@@ -170,4 +171,5 @@ class ShardExecutor(Executor):
             raise SharesLeft(
                 f"{done}. More packs will be planned. Run the same command again later.", WAITING_EXIT_CODE
             )
-        raise SharesLeft(f"{done}. The last shard to finish writes the report, and so does running this command again.")
+        remedy = "The last shard to finish writes the report. You can also run this command again to write it."
+        raise SharesLeft(f"{done}. {remedy}")

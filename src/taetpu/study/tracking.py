@@ -16,10 +16,10 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
     """Yield a callback that also forwards metrics to the study's trackers.
 
     Args:
-        study: the study, whose file names the trackers.
+        study: the study. Its file lists the trackers.
         folder: the study's folder.
         callback: receives all events, including the failures of trackers.
-        live: whether trackers receive runs during training. Otherwise, finished runs are sent when the block ends.
+        live: whether trackers receive runs during training. If False, finished runs are sent when the block ends.
     """
     if not study.trackers:
         yield callback
@@ -34,7 +34,7 @@ def tracked(study: Study, folder: StudyFolder, callback: Callback, live: bool = 
 
 
 class Tracking(Callback):
-    """Forwards events to trackers. Their errors do not stop training; only exceptions such as Ctrl-C are raised."""
+    """Forwards events to trackers. A tracker's error does not stop training, but Ctrl-C does."""
 
     def __init__(self, trackers: Trackers):
         self.trackers = trackers

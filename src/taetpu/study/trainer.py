@@ -126,10 +126,10 @@ class StudyTrainer:
     programs: ProgramCache = field(default_factory=ProgramCache)
 
     def train(self, pack: Pack) -> Exception | None:
-        """Train a pack to its end. Return its error, or None if it succeeded.
+        """Train a pack to its end. Return the error that stopped the training, or None if the pack was trained.
 
-        An error is returned so that the study can continue with other packs. Only `UserError` and `StudyFailed` are
-        raised, since they end the study.
+        The error is returned instead of raised, so that the study can continue with other packs. Only `UserError` and
+        `StudyFailed` are raised, because they end the study.
         """
         began, source = time.monotonic(), self.sources.prepare(pack.config)
         profile = Profile(self.folder, pack.id, self.profile) if self.profile else None

@@ -48,7 +48,7 @@ def choose_values(study: Study, trial_runs: Iterable[Run]) -> dict[str, Any] | N
         `values` (the values tried, by path), `seeds`, the deciding `metric`, and an entry of `arms` for each arm that
         tries values. The entry contains the `trials` by combination, the `best` combination, and in `edge` the paths
         whose best value is the smallest or largest value tried. A trial has the name of its `arm`, its `values`, the
-        metric `by_seed` (None for a run that diverged), and the `mean` (None if any run diverged).
+        metric's value `by_seed` (None for a run that diverged), and the `mean` (None if any run diverged).
     """
     results: dict[str, list[dict[str, Any]]] = {}
     for run in trial_runs:
@@ -90,7 +90,7 @@ def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | No
 def tuned_arms(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
     """Yield each arm, including baselines, with its best values. Tuned arms are compared with tuned baselines.
 
-    There is no tuned arm if the arm or its baseline tried no values, or if every combination had a diverged run.
+    An arm is omitted if the arm or its baseline tried no values, or if every combination of either had a diverged run.
     """
     best = {name: entry["trials"][entry["best"]]["values"] for name, entry in chosen["arms"].items() if entry["best"]}
     for arm in study.arms:

@@ -21,7 +21,7 @@ def check_study(
 ) -> tuple[Study, dict[str, Computation]]:
     """Check a study. Return it with all arms that are known without measurements, and the computation of each arm.
 
-    Arms that are matched by time or tuned depend on measurements (see `taetpu.study.arms.list_arms`).
+    Time-matched arms and tuned arms are not included, because they depend on measurements (see `arms.list_arms`).
 
     Args:
         study: the study as loaded from its file.
@@ -32,7 +32,7 @@ def check_study(
         UserError: if the devices do not support the requested attention or mesh, if the data cannot be used, or if an
             arm cannot be matched, breaks the contract or cannot be tuned.
     """
-    first_device()  # before the data is prepared, which may use JAX
+    first_device()  # must be called before the data is prepared, because preparing the data may use JAX
     study.runs()
     refuse_place(study, place)
     checked = study.changed(arms=list_arms(study))
@@ -96,7 +96,7 @@ def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
 
 
 def refuse_mesh(study: Study, arm: Arm) -> None:
-    """Raise `UserError` if an arm's runs cannot be divided over the mesh that the study requests."""
+    """Raise `UserError` if an arm's runs cannot be sharded over the mesh that the study requests."""
     mesh = arm.config.train.compute.mesh
     if mesh != "auto":
         try:

@@ -1,4 +1,4 @@
-"""The command `python -m taetpu.testing FILE`, which checks every kind that a plug-in registers."""
+"""The command `python -m taetpu.testing FILE`. It checks every kind that a plug-in registers."""
 
 import sys
 from pathlib import Path

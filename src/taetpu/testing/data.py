@@ -196,7 +196,7 @@ def check_reload(tokenizer: Any) -> str:
 
 
 def check_escape_bits(tokenizer: Any) -> str:
-    """Check that `escape_bits` returns enough bits to distinguish texts that encode to the same tokens."""
+    """Check that `escape_bits` returns enough bits to distinguish the texts that encode to the same tokens."""
     charged = dict[tuple[int, ...], list[float]]()
     for text in (TEXT + character for character in UNSEEN):
         try:
@@ -210,4 +210,4 @@ def check_escape_bits(tokenizer: Any) -> str:
             problem = f"escape_bits returns {min(found):g} bits for {len(found)} texts that encode to the same tokens"
             remedy = f"Return at least {np.log2(len(found)):g} bits, or None if there is no code."
             raise CheckFailed(problem, at=(tokenizer, "escape_bits"), remedy=remedy)
-    return f"{sum(map(len, charged.values()))} of {len(UNSEEN)} unseen characters are charged"
+    return f"escape_bits returns a cost for {sum(map(len, charged.values()))} of {len(UNSEEN)} unseen characters"

@@ -16,7 +16,7 @@ from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, all_finite, build_
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
 OWN = {"scores": ".mixer.scores.", "position": "position.", "norm": "norm.", "embedding": "embedding.", "init": ""}
-"""A substring that occurs in the names of a component's own parameters, by slot; `.SLOT.` for other slots."""
+"""A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""
 
 
 def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class TinyProgram:
 def perturb(model: LM, seed: int) -> LM:
     """Return the model with noise added to every parameter.
 
-    A parameter that is initialised to zero would otherwise hide errors in the values that it is multiplied with.
+    Otherwise, a parameter that is initialised to zero would hide errors in the values that are multiplied by it.
     """
     rng = np.random.default_rng(seed)
 
@@ -140,8 +140,8 @@ def check_gradients(component: Any, program: TinyProgram) -> str:
     found = {name: np.asarray(array) for name, array in named_parameters(program.first["gradients"]).items()}
     own = [name for name in found if OWN.get(component.slot, f".{component.slot}.") in name]
     dead = [name for name, gradient in found.items() if not gradient.any()]
-    # Report other parameters first, because a blocked gradient also zeroes the gradients of the component's own
-    # parameters in earlier layers.
+    # Parameters of other components are reported first: if the component blocks gradients, its own parameters in
+    # earlier layers have zero gradients too.
     if others := [name for name in dead if name not in own]:
         raise CheckFailed(
             f"the gradient of {', '.join(others[:3])} is zero everywhere, because the component blocks it",
@@ -154,7 +154,8 @@ def check_gradients(component: Any, program: TinyProgram) -> str:
             at=(component, "init"),
             remedy="Use the parameter in __call__, remove it, or wrap it in Fixed if it is not trained.",
         )
-    return f"all {len(own)} of the component's parameters have one" if own else "they pass through the component"
+    passed = "the component passes gradients to all parameters of the model"
+    return f"all {len(own)} of the component's parameters have nonzero gradients" if own else passed
 
 
 def check_packs(component: Any, program: TinyProgram) -> str:

@@ -90,7 +90,7 @@ def check_start(component: Any, part: Part) -> str:
 
 
 def _drawn(build: Callable[..., Any], index: int) -> bool:
-    """Return whether the `index`-th array of `build(key)` depends on random bits."""
+    """Return whether the `index`-th array of `build(key)` depends on random numbers."""
     traced = jax.make_jaxpr(build)(root_key(0))
     only = [i == index for i in range(len(traced.jaxpr.outvars))]
     return "random_bits" in str(dce_jaxpr(traced.jaxpr, only)[0])

@@ -23,7 +23,7 @@ def check_in_model(checks: Checks) -> None:
     if passed:
         check_model(checks)
     else:
-        checks.skip("a model with it")
+        checks.skip("model")
 
 
 CHECKS: dict[str, Callable[[Checks], None]] = {

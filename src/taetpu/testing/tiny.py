@@ -20,7 +20,7 @@ from taetpu.nn.lm import LM, ModelConfig
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
 TOLERANCE = 1e-4  # relative to the largest value; rounding differences between programs are about 1e-6
 
-# These kinds pass gradients to every parameter.
+# With these kinds, every parameter of the tiny model has a nonzero gradient.
 HOST = {
     "dim": DIM,
     "num_layers": LAYERS,
@@ -86,7 +86,7 @@ def plain_model(seed: int = 0) -> LM:
 
 
 def distance(a: Any, b: Any) -> float:
-    """Return the largest difference between two trees of arrays, relative to the largest value in each array."""
+    """Return the largest difference between two trees of arrays, relative to the largest value of each array in `b`."""
     differences = [0.0]
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)

@@ -43,7 +43,7 @@ class UpdateRule:
         return optax.tree.norm(jax.tree.map(jnp.subtract, params, self.goal), squared=True) / 2
 
     def descend(self, numbers: Numbers, scale: Any) -> tuple[Any, jax.Array]:
-        """Return the parameters and the loss after `STEPS` steps that start at `scale` times the initial parameters."""
+        """Return the parameters and the loss after `STEPS` steps, starting at `scale` times the initial parameters."""
 
         def step(_: Any, carry: Any) -> Any:
             params, state = carry
@@ -117,7 +117,7 @@ def check_schedule(checks: Checks) -> None:
 
 
 def check_rates(component: Any) -> str:
-    """Check that the learning rate of every step is a finite number of at least 0, also in a run with one step."""
+    """Check that the learning rate of every step is finite and at least 0, also in a run with only one step."""
     at = (component, "lr")
     structure, numbers = split_numbers(component)
 

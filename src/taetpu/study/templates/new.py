@@ -1,9 +1,10 @@
 """A plug-in: your own kinds, for a study that names this file under `plugins`.
 
     python -m taetpu.testing NAME.py         checks each kind in tiny models: shapes, causality, gradients and more
-    taetpu catalog ffn --plugin NAME.py      lists it together with the built-in kinds
+    taetpu catalog ffn --plugin NAME.py      lists the new kind together with the built-in kinds
 
-A kind is a config class, whose fields a study sets, and an equinox module, which `init` builds for each layer.
+A kind consists of a config class and an equinox module. A study sets the fields of the config class. The config's
+method `init` builds the module for each layer.
 """
 
 from typing import Annotated
