@@ -289,7 +289,7 @@ def test_invalid_shares_are_refused(folder: Path):
 def test_a_refused_character_is_an_error_of_the_tokenizer(folder: Path):
     error = refused(folder, source="one.txt", tokenizer={"kind": "char", "unseen": "error"})
     assert error.path == ("tokenizer", "unseen")
-    assert "(U+0268, number 0 of the text)" in error.problem
+    assert "(U+0268, at index 0 of the text)" in error.problem
 
 
 @pytest.fixture

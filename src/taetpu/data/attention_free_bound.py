@@ -1,8 +1,10 @@
 """The best loss and accuracy without attention, that is, for functions of the current token and its position.
 
-A model without a mixer sees one token and its position. Its best score follows from the joint distribution of
-(position, token, target) over the scored positions, which this module computes exactly as a sum over the length n of
-a question (all lengths are equally likely). A model with attention has to beat this score to show that attention helps.
+The best score of such a function follows from the joint distribution of (position, token, target) over the scored
+positions. This module computes the distribution exactly, as a sum over the length n of a question (all lengths are
+equally likely). A model with attention has to beat this score to show that attention helps.
+
+In formulas, V is the number of different symbols.
 """
 
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ Joint = np.ndarray  # (seq, tokens, targets): expected count in a sequence, up t
 
 
 class Successive(NamedTuple):
-    """Distribution of successive answers among the answers y_1 .. y_n to a question of length n."""
+    """Joint distribution of neighbouring answers y_j, y_{j+1} to a question of length n; marginals of y_1 and y_n."""
 
     first: np.ndarray  # P(y_1), (answers,)
     steps: np.ndarray  # P(y_j, y_{j+1}), (n - 1, answers, answers)
@@ -25,7 +27,8 @@ class Successive(NamedTuple):
 def score_best_policy(joint: Joint) -> tuple[float, float]:
     """Return the loss in nats per target and the accuracy of the best policy.
 
-    The loss is the conditional entropy of the target. The accuracy is the probability of the target's mode.
+    The loss is the conditional entropy of the target given position and token. The accuracy is the mean probability of
+    the most likely target.
     """
     given = joint.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -36,8 +39,8 @@ def score_best_policy(joint: Joint) -> tuple[float, float]:
 def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """Return the joint distribution of `<bos> x <sep> y <eos>`, where each answer token predicts the next.
 
-    `<sep>` is at position n + 1 and y_j at n + 1 + j. The last index of tokens is `<sep>`, and that of targets
-    is `<eos>`.
+    `<sep>` is at position n + 1, and y_j is at position n + 1 + j. On the token axis, the last index stands for
+    `<sep>`. On the target axis, the last index stands for `<eos>`.
 
     Args:
         lengths: Pairs of a length n and the distribution of the answers for this length.
@@ -68,15 +71,15 @@ def encoder_joint(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbo
 
 
 def independent_answers(n: int, symbols: int) -> Successive:
-    """Return the distribution of independent uniform answers, as in `copy` and `reverse`."""
+    """Return the distribution of independent uniform answers, as in the tasks `copy` and `reverse`."""
     one = np.full(symbols, 1 / symbols)
     return Successive(one, np.full((n - 1, symbols, symbols), symbols**-2.0), one)
 
 
 def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
-    """Return P(a given one of n uniform symbols occurs c times) for c = 1 .. `most`: `(most,)`.
+    """Return the distribution of the number of occurrences of x_i in x, for n uniform symbols x: `(most,)`.
 
-    The count is 1 + Bin(n - 1, 1/V).
+    Index 0 is a count of 1. The count is 1 + Bin(n - 1, 1/V).
     """
     chance = np.zeros(most)
     chance[:n] = _binomial(n - 1, np.arange(n), 1 / symbols)
@@ -84,11 +87,11 @@ def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
 
 
 def histogram_answers(n: int, symbols: int, most: int) -> Successive:
-    """Return the distribution of `histogram`'s answers, the counts of x_j and x_{j+1}. Index 0 is a count of 1.
+    """Return the distribution of answers in `histogram`, that is, of counts of x_j. Index 0 is a count of 1.
 
     With probability 1/V, x_j and x_{j+1} are the same symbol with the count 2 + Bin(n - 2, 1/V). Otherwise the counts
-    are 1 + a and 1 + b, where (a, b, rest) is multinomial over the other n - 2 symbols with probabilities
-    (1/V, 1/V, 1 - 2/V). The distribution does not depend on j, because the symbols are exchangeable.
+    are 1 + a and 1 + b, where (a, b, rest) is multinomial with n - 2 draws and probabilities (1/V, 1/V, 1 - 2/V).
+    The distribution does not depend on j, because the symbols are exchangeable.
     """
     one, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:
@@ -102,7 +105,7 @@ def histogram_answers(n: int, symbols: int, most: int) -> Successive:
 
 
 def sorted_answers(n: int, symbols: int) -> Successive:
-    """Return the distribution of `sort`'s answers, the order statistics of n uniform symbols 1 .. V.
+    """Return the distribution of answers in `sort`, that is, of order statistics of n uniform symbols 1 .. V.
 
     For v < w, {y_j <= v, y_{j+1} >= w} means that exactly j symbols are <= v and the others >= w, so its probability is
     C(n, j) (v/V)^j ((V-w+1)/V)^(n-j). Differences in v and w give P(y_j = v, y_{j+1} = w), and the remainder of

@@ -38,8 +38,8 @@ class Split:
         weights: Weights, float32 `(windows, seq)`; 0 for positions that are not scored, such as padding.
         num_bytes: The denominator of bits per byte: the number of UTF-8 bytes in the split's text, including text that
             no token represents. None if the tokens are not text or do not determine the text.
-        unpredicted_bits: The number of bits that no target contains but that bits per byte include: the bits of the
-            first token, and the bits that the tokens do not represent (`Tokenizer.escape_bits`).
+        unpredicted_bits: The bits that bits per byte include in addition to the loss: the cost of the first token,
+            which is not a target, and the cost of characters without a token (`Tokenizer.escape_bits`).
     """
 
     tokens: np.ndarray
@@ -63,7 +63,7 @@ class Source(Protocol):
     unit: str
     """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
     arrays: dict[str, np.ndarray]
-    """Arrays that are put on the device once and shared by all runs in a pack."""
+    """Arrays that are put on the device once and shared by all runs that are trained together (a pack)."""
 
     @property
     def num_windows(self) -> int | None:
@@ -79,11 +79,11 @@ class Source(Protocol):
     def facts(self) -> dict[str, Any]:
         """Facts for reports: sizes, the corpus' SHA-256 digest, and reference losses (nats per weighted target).
 
-        `chance_loss` is the loss of a uniform guess over the vocabulary, `bayes_loss` the lowest possible loss (None if
-        unknown), and `decoy_loss` a loss that is reached without attention, computed as `decoy` describes. For
-        synthetic tasks, the facts also contain these references as accuracies, such as `chance_accuracy`. For texts,
-        the facts also contain, for each split, the number of `bytes`, the `escape_bits` (see `Tokenizer.escape_bits`)
-        and the `overlap` with the training split (see `data.overlap`).
+        `chance_loss` is the loss of a uniform guess over the vocabulary. `bayes_loss` is the lowest possible loss, or
+        None if this loss is unknown. `decoy_loss` is a loss that can be reached without attention, and `decoy` says how
+        it was computed. For synthetic tasks, the facts also contain these references as accuracies, such as
+        `chance_accuracy`. For texts, the facts also contain, for each split, the number of `bytes`, the `escape_bits`
+        (see `Tokenizer.escape_bits`) and the `overlap` with the training split (see `data.overlap`).
         """
         ...
 
@@ -94,7 +94,7 @@ class Source(Protocol):
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
-        The method is called inside `jax.jit`, and vmapped over `rows` and `key` with shared `arrays`.
+        The method is called inside `jax.jit`, and is vmapped over `rows` and `key` with shared `arrays`.
         """
         ...
 
@@ -138,8 +138,7 @@ class Task(Component):
 def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     """Return the order of an epoch's windows: int32 `(num_windows,)`, read-only.
 
-    Windows are sorted by raw Philox words, because numpy guarantees the same words, but not the same shuffles, in every
-    version.
+    Windows are sorted by raw Philox words. numpy guarantees the same words in every version, but not the same shuffles.
     """
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_windows)
     order = np.argsort(words, kind="stable").astype(np.int32)
@@ -150,8 +149,8 @@ def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
 def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: int) -> np.ndarray:
     """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`.
 
-    Every epoch has a different permutation, and a batch may span two epochs. Every window is therefore read once per
-    epoch for any batch size.
+    Every epoch has a different permutation, and a batch may span several epochs. For any batch size, every window is
+    therefore read exactly once per epoch.
     """
     position = np.arange(start * batch_size, (start + count) * batch_size)
     epoch, place = np.divmod(position, num_windows)
@@ -187,8 +186,8 @@ def evaluation_order(num_windows: int) -> np.ndarray:
 def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """Return training windows, `(windows, seq_len + 1)`; window i has tokens i * seq_len to (i + 1) * seq_len.
 
-    Adjacent windows share one token, which is the last target of one window and the first input of the next, so that no
-    target is lost. An incomplete window at the end is dropped.
+    The last target of a window is also the first input of the next window, so that no target between windows is
+    lost. An incomplete window at the end is dropped.
     """
     starts = np.arange((len(stream) - 1) // seq_len) * seq_len
     return stream[starts[:, None] + np.arange(seq_len + 1)]
@@ -199,7 +198,7 @@ def evaluation_split(
 ) -> Split:
     """Return a split with all targets in a stream, in windows as in training. The last window is padded with weight 0.
 
-    The first token is not a target and costs `log2(vocab_size)` bits, like a uniform draw from the vocabulary.
+    The first token is not a target. In bits per byte, it costs `log2(vocab_size)` bits, as if it were drawn uniformly.
 
     Args:
         stream: Token numbers, `(n,)`.

@@ -143,8 +143,8 @@ def group_duplicates(documents: Sequence[Document]) -> list[Group]:
 def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
     """Split the text in order into training, validation and test text, with the given shares of the characters.
 
-    Repeated documents are moved to their first occurrence. A cut within a group of repeated documents moves to
-    the nearer end of the group.
+    Repeated documents are moved next to their first occurrence. If a split point is inside a group of repeated
+    documents, it is moved to the nearer end of the group.
     """
     groups = group_duplicates(documents)
     text = join_documents([*chain.from_iterable(groups)])
@@ -168,9 +168,9 @@ def split_by_document(documents: Sequence[Document], val: float, test: float) ->
     """Split the text into whole documents, so that no document continues in another split.
 
     Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
-    group is assigned to validation if it fits into what remains of the validation share of the characters, otherwise to
-    test if it fits into what remains of the test share, and otherwise to training. If no group fits into a nonzero
-    share, that split gets the smallest group. The documents in a split keep their order.
+    group goes to validation if the validation share has room for it, else to test if the test share has room for it,
+    else to training. Shares are counted in characters. If no group fits into a nonzero share, its split gets the
+    smallest of the training groups. The documents in a split keep their order.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}

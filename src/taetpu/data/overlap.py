@@ -40,7 +40,7 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
 
 
 def _hashes(tokens: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return a polynomial hash of each window, modulo 2^64, in which `table` gives a random word for each token."""
+    """Return a polynomial hash modulo 2^64 of each window. `table` maps each token to a random 64-bit word."""
     hashes, factor, width = table[tokens], 0x9E3779B97F4A7C15, 1
     while width < WINDOW:
         hashes = hashes[:-width] * np.uint64(factor) + hashes[width:]

@@ -1,7 +1,7 @@
 """Tasks `copy`, `reverse`, `sort`, `histogram` and `induction`: sequences generated on the device from a key.
 
-The first four are tasks from RASP (Weiss, Goldberg and Yahav 2021). A question x consists of n symbols, which are drawn
-uniformly; n is drawn for each sequence. The vocabulary contains the symbols, the counts (histogram only) and
+The first four are tasks from RASP (Weiss, Goldberg and Yahav 2021). A question x consists of n uniformly drawn
+symbols, and n is drawn for each sequence. The vocabulary contains the symbols, the counts (histogram only) and
 `SPECIALS`, in this order.
 
     causal   tokens   <bos> x1 .. xn <sep> y1 .. yn <eos> <pad> ..   weight 1 if the next token is a y or <eos>
@@ -44,14 +44,14 @@ def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
 
 
 class SyntheticTask(Task):
-    """Base of the synthetic tasks. Lengths are from `min_length` to `max_length`, by default the longest that fits."""
+    """Base of the synthetic tasks. The length of an input is drawn from `min_length` to `max_length`."""
 
     symbols: int = Field(default=16, ge=2, le=MAX_SYMBOLS)
     """Number of different symbols."""
     min_length: Size = 1
     """Shortest input, in symbols."""
     max_length: Size | None = None
-    """Longest input, in symbols; `none`: the longest that fits."""
+    """Longest input, in symbols; `none`: the longest input that fits into `seq_len`."""
     eval_size: Size = 512
     """Number of sequences in each evaluation split."""
 
@@ -269,7 +269,7 @@ class AnswerTask(SyntheticTask):
 
 @register("task", "copy")
 class Copy(AnswerTask):
-    """y = x. With `form: encoder`, the task needs no attention, so its decoy accuracy is 1."""
+    """y = x. With `form: encoder`, a model without attention can reach an accuracy of 1."""
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """See `AnswerTask.answer`."""
@@ -349,8 +349,9 @@ class Histogram(AnswerTask):
 class Induction(SyntheticTask):
     """`<bos> p1 .. pP p1 .. pP <pad> ..`: P different symbols in random order, twice, with the second pass scored.
 
-    P (the length) is drawn per sequence, because with a fixed P a single layer succeeds without induction by attending
-    to a fixed offset. The first token of the second pass is not scored, because the end of the first pass is unknown.
+    P (the length) is drawn per sequence. With a fixed P, a single layer could solve the task without induction, by
+    attending to a fixed offset. The first token of the second pass is not scored, because a model cannot know where the
+    first pass ends.
     """
 
     min_length: int = Field(default=2, ge=2)

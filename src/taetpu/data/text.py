@@ -45,7 +45,7 @@ class TextTask(Task):
     test: Share = 0.0
     """Share of the text for testing."""
     split: Literal["order", "document"] | None = None
-    """Way to split: in the `order` of the text, or by whole `document`; `none`: by document if there are several."""
+    """Way to split: in the `order` of the text, or by whole `document`; `none`: `document` for several documents."""
 
     @property
     def causal(self) -> bool:
@@ -169,7 +169,8 @@ class TextSource:
             "chance_loss": math.log(self.vocab_size),
             "bayes_loss": None,
             "decoy_loss": loss,
-            "decoy": "bigrams counted on the training split, one added to each, scored on the validation split",
+            "decoy": "bigram model with add-one smoothing, counted on the training split and evaluated on the "
+            "validation split",
         }
 
     def _fingerprint(self) -> str:
@@ -181,7 +182,7 @@ class TextSource:
 
 
 def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Return the loss of the bigrams in `train` on `held_out`, in nats per token, or None if `held_out` is too short.
+    """Return the loss of a bigram model of `train` on `held_out`, in nats per token; None if `held_out` is too short.
 
     P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, this estimate depends only on
     the current token. Other estimates of P may have a lower loss.

@@ -1,6 +1,6 @@
 """Slot `tokenizer`. Every kind is stored as a `tokenizer.json` file for the `tokenizers` library.
 
-Characters and bytes are looked up with numpy, which gives the same result as the library about a hundred times faster.
+Characters and bytes are looked up with numpy. This gives the same result as the library, about a hundred times faster.
 """
 
 from abc import ABC, abstractmethod
@@ -39,11 +39,11 @@ class Tokenizer(ABC):
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def escape_bits(self, text: str) -> float | None:
-        """Return the number of bits needed to restore `text` from its tokens, which is 0 if decoding restores it.
+        """Return the number of bits needed to restore `text` from its tokens: 0 if decoding the tokens restores it.
 
-        Bits per byte include these bits, so that characters without a token have a cost. The bits must be code lengths:
-        the sum of 2^-bits over all texts with the same tokens and the same number of characters is at most 1. If there
-        is no such code, None is returned and bits per byte are not measured.
+        Bits per byte include these bits, so that characters without a token have a cost. The bits must be code lengths
+        (Kraft's inequality): the sum of 2^-bits over all texts with the same tokens and the same number of characters
+        is at most 1. If there is no such code, None is returned and bits per byte are not measured.
         """
         return 0.0 if self.decode(self.encode(text)) == text else None
 
@@ -71,7 +71,7 @@ class CharTokenizer(Tokenizer):
         if self._rejects:
             at = int(known.argmin())
             raise UserError(
-                f"character {text[at]!r} (U+{ord(text[at]):04X}, number {at} of the text) is not in the vocabulary",
+                f"character {text[at]!r} (U+{ord(text[at]):04X}, at index {at} of the text) is not in the vocabulary",
                 path=("unseen",),
                 remedy="Set `unseen` to unk or drop, or use training text that contains the character.",
             )
@@ -80,8 +80,8 @@ class CharTokenizer(Tokenizer):
     def escape_bits(self, text: str) -> float | None:
         """Return 8 bits for each UTF-8 byte of the characters that are encoded as the unknown token.
 
-        Unknown tokens mark the positions of these characters. Dropped characters leave no mark, so they cannot be
-        restored by a code.
+        The unknown tokens show where these characters are. Dropped characters leave no trace in the tokens, so no code
+        can restore them.
         """
         if self._unk is None:
             return super().escape_bits(text)
@@ -106,7 +106,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer from the library with other tokens than characters or bytes, such as a trained byte-level BPE."""
+    """A tokenizer from the library whose tokens are neither characters nor bytes, such as a byte-level BPE."""
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
@@ -138,12 +138,12 @@ class CharConfig(TokenizerConfig):
     """The characters of the training split, in code point order.
 
     Characters that are not in the training split become an unknown token that decodes to U+FFFD (`unseen: unk`), are
-    dropped (`drop`), or are an error (`error`). Bits per byte add 8 bits for each byte of a character that becomes the
-    unknown token, and are not measured if characters of the evaluation text are dropped.
+    dropped (`drop`), or are an error (`error`). Bits per byte include 8 bits for each byte of a character that becomes
+    the unknown token. They are not measured if characters of the evaluation text are dropped.
     """
 
     unseen: Literal["unk", "drop", "error"] = "unk"
-    """Treatment of characters that are not in the training split: a shared token (`unk`), no token or an error."""
+    """Characters that are not in the training split become one token (`unk`), are dropped (`drop`), or are an error."""
 
     def train(self, text: str) -> Tokenizer:
         """See `TokenizerConfig.train`."""

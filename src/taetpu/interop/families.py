@@ -1,8 +1,9 @@
-"""Tables that map tensors and settings of Hugging Face architectures to taetpu's.
+"""Tables that map tensors and settings of Hugging Face architectures to those of taetpu.
 
 In tensor names, `{i}` is the layer's number.
 
-Source: modeling_gpt2.py and modeling_llama.py in transformers for names and layouts; their config files for defaults.
+Source: modeling_gpt2.py and modeling_llama.py in transformers (names and layouts), and configuration_gpt2.py and
+configuration_llama.py (defaults).
 """
 
 from collections.abc import Callable, Mapping
@@ -37,10 +38,11 @@ class Family:
         prefix: the prefix of tensor names in a model with a head.
         rules: the mappings of all tensors.
         required: the settings that have no default.
-        fixed: the settings for which only the default value is supported, with this value.
-        ignored: the suffixes of tensors that occur in older files but are not used by any model.
+        fixed: the default values of the settings for which no other value is supported.
+        ignored: the suffixes of tensors in older files that no model uses.
         read: a function that converts Hugging Face settings to the data of a `ModelConfig`.
-        needs: the supported values of taetpu's settings by dotted name; see `huggingface.flatten_model_config`.
+        needs: the values of taetpu's settings that the family supports, by dotted name (see
+            `huggingface.flatten_model_config`).
         write: a function that converts taetpu's settings to Hugging Face settings.
         zero_biases: whether the Hugging Face model always has biases, so that missing biases are written as zeros.
     """
@@ -143,7 +145,7 @@ def write_gpt2(ours: Settings) -> dict[str, Any]:
     }
 
 
-# The supported values of settings for both families.
+# The settings that both families restrict in the same way, with the supported values.
 PLAIN = {
     "mixer.kind": ("attention",),
     "mixer.causal": (True,),

@@ -93,12 +93,16 @@ def _parameters(family: Family, tensors: Tensors, model: LM, num_layers: int) ->
         )
     if left:
         problem = f"{len(left)} tensors do not belong to a {family.model_type} model, e.g. {min(left)!r}"
-        raise UserError(problem, remedy="Remove unknown tensors, or use the `config.json` that belongs to the file.")
+        remedy = "Remove these tensors, or use the `config.json` of the model that contains them."
+        raise UserError(problem, remedy=remedy)
     return found
 
 
 def _rules(family: Family, num_layers: int) -> list[tuple[str, list[str], bool]]:
-    """Return the family's rules for every layer, as tuples of Hugging Face name, taetpu's names, and `transposed`."""
+    """Return the family's conversion rules, expanded for every layer.
+
+    A rule is a tuple of the Hugging Face name, taetpu's names, and whether the array is transposed.
+    """
     return [
         (rule.theirs.format(i=i), rule.ours.format(i=i).split(), rule.transposed)
         for rule in family.rules
@@ -148,7 +152,7 @@ def flatten_model_config(config: LMConfig) -> dict[str, Any]:
     """Return the settings of a model with equal layers by dotted name.
 
     Raises:
-        UserError: if layers differ from each other, or if their position or norm differs from that of the model.
+        UserError: if layers differ from each other, or if a layer's position or norm differs from the model's.
     """
     first = config.layers[0]
     for i, layer in enumerate(config.layers):

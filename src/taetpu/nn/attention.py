@@ -104,7 +104,7 @@ class AttentionConfig(Component):
             )
 
     def cache_size(self, dims: Dims) -> int:
-        """Return the number of elements in a token's keys and values, which text generation caches."""
+        """Return the number of elements that text generation caches for each token: its keys and values."""
         return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":

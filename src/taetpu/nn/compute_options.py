@@ -1,4 +1,4 @@
-"""Options for the computation of a model, which can change the last bits of results, but not the computed function."""
+"""Options for the computation of a model. They can change the last bits of results, but not the computed function."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +38,7 @@ class ComputeOptions:
         return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:
-        """Return a model, or a tree with the structure of a model such as gradients, with the options applied.
+        """Return a model, or a tree with the same structure (such as its gradients), with the options applied.
 
         Args:
             tree: The model, or a tree that contains models.

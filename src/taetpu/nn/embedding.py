@@ -17,8 +17,8 @@ def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"
     """Return the rows of a table for the given tokens.
 
     Raises:
-        UserError: if a token is not in the vocabulary, for which indexing would return a wrong row. Tracers are not
-            checked.
+        UserError: if a token is not in the vocabulary. (JAX indexing would silently return another row.) Tracers are
+            not checked.
     """
     if not isinstance(tokens, Tracer):
         check_tokens(np.asarray(tokens), len(table))

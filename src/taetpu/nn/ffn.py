@@ -27,7 +27,7 @@ class NoFFN(Component):
 
 
 def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> int:
-    """Return `hidden`, or `mult * dim` rounded to a multiple.
+    """Return `hidden` if it is set, else `mult * dim` rounded to a multiple of `multiple`.
 
     Raises:
         UserError: if the size is 0 or too large. The path of the error is `mult`.
@@ -46,7 +46,7 @@ def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> 
 
 
 class MLPConfig(Component):
-    """act(x W_up) W_down with an inner size of `mult` times dim, or of `hidden`."""
+    """act(x W_up) W_down. The inner size is `hidden` if it is set, else `mult` times dim."""
 
     mult: PositiveFloat = 4.0
     """Inner size as a multiple of dim."""

@@ -15,9 +15,9 @@ from taetpu.nn.common import Dims
 
 @register("init", "gpt2-scaled")
 class GPT2Scaled(Component):
-    """N(0, std), or N(0, std / sqrt(2 * num_layers)) for projections that write to the residual stream.
+    """N(0, std^2), or N(0, std^2 / (2 * num_layers)) for projections that write to the residual stream.
 
-    The scaling by 1 / sqrt(N) for N residual layers, two per block, is from Radford et al. 2019 (section 2.3). The
+    Scaling the std by 1 / sqrt(N) for N residual layers, two per block, is from Radford et al. 2019 (section 2.3). The
     paper gives no std. The default of 0.02, also for learned positions, is from nanoGPT.
     """
 

@@ -42,7 +42,7 @@ class Call:
         head_dim: The width of a head.
         dtype: The dtype of queries, keys and values.
         scored: Whether the scores are changed before the softmax (slot `scores`).
-        drawn: Whether dropout is applied to the pattern.
+        drawn: Whether dropout is applied to the pattern (the attention weights).
         observed: Whether the scores or the pattern are read or edited (`core.sites`).
     """
 
@@ -55,7 +55,7 @@ class Call:
 
 
 def describe_call(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
-    """Return the properties of a call to an `Attention` module. In `training`, the call has a random key."""
+    """Return the properties of a call to an `Attention` module. Dropout is drawn only in `training`."""
     scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
     head_dim = attention.wq.shape[-1] // attention.num_heads
     return Call(seq, head_dim, jnp.dtype(dtype), scored, drawn and training, observed)

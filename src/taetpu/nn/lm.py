@@ -109,7 +109,7 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
 
 
 class LMConfig(Config):
-    """The model with every layer written out, from which models are built and run identities are computed.
+    """The config with every layer written out. Models are built from it, and run identities depend on it.
 
     Fields have the same defaults as in `ModelConfig`. A run's identity omits fields that equal their default.
     """
@@ -128,7 +128,7 @@ class LMConfig(Config):
         return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
 
     def check(self, vocab_size: int, seq_len: int) -> None:
-        """Raise `UserError` if a part cannot be built at these sizes. The error's path is relative to this config."""
+        """Raise `UserError` if a component cannot be built at these sizes. The path is relative to this config."""
         dims = self.dims(vocab_size, seq_len)
         for i, layer in enumerate(self.layers):
             try:
@@ -163,17 +163,17 @@ class LMConfig(Config):
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
-    """Return a newly initialised model from a config as loaded, in which masks are not encoded yet.
+    """Return a newly initialised model from a loaded config, in which masks are not encoded as arrays yet.
 
     Raises:
-        UserError: if a part cannot be built at these sizes.
+        UserError: if a component cannot be built at these sizes.
     """
     config.check(vocab_size, seq_len)
     return bind(*split(config, promoted_fields(config))).build(vocab_size, seq_len, key=key)
 
 
 class LM(eqx.Module):
-    """A decoder over tokens. Post-norm models have no final norm, because their last block ends with a norm."""
+    """A model that maps tokens to logits. Post-norm models have no final norm: their last block ends with a norm."""
 
     embedding: Any
     position: Any
@@ -252,7 +252,7 @@ def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
     """Return the model with untrained arrays replaced by the given values for their logical names.
 
     A value is ignored if the model has no array with its name and shape. For example, the values may come from a model
-    in a pack, which may have masks of ones that this model does not have.
+    that was trained together with other arms, and that therefore has masks of ones.
     """
     have = jax.eval_shape(named_constants, model)
     fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
@@ -281,7 +281,10 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
-    """Return a model, or a tree like its parameters, with layer i multiplied by `factors[i]`, zeros for 0 and False."""
+    """Return a model, or a tree like its parameters, with layer i multiplied by `factors[i]`.
+
+    A factor of 0 or False gives zeros, even for NaN and infinite values.
+    """
 
     def scaled(stack: Stack) -> Stack:
         own = jnp.asarray(factors)[stack.start : stack.start + stack.size]

@@ -13,10 +13,10 @@ def matmul(
 ) -> Float[Array, "*lead rows columns"]:
     """Return `a @ b` in a's precision, accumulated and returned as `out` (default: a's dtype).
 
-    The gradient with respect to `b` is the transpose of `a` times the output's gradient, which contracts the rows of
-    both. XLA's CPU backend has no fast path for this product, which was measured to take up to three times as long as a
-    product that contracts inner axes. The smaller factor is therefore transposed in memory first. Only reverse-mode
-    differentiation is supported.
+    The gradient with respect to `b` is the transpose of `a` times the output's gradient. This product contracts the
+    rows of both factors. XLA's CPU backend has no fast path for it: it was measured to take up to three times as long
+    as a product that contracts inner axes. The smaller factor is therefore transposed in memory first. Only
+    reverse-mode differentiation is supported.
     """
     return jnp.asarray(_product(a, b, out or a.dtype))
 

@@ -1,7 +1,8 @@
 """Slot `position`: the encoding of token order.
 
-A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A position that is set
-for a single layer replaces only the part that acts in attention, so it must change that part (see `check_layer`).
+A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A kind that is set
+for a single layer replaces only the model's action on queries and keys, so it must change that action (see
+`check_layer`).
 """
 
 from typing import Annotated

@@ -25,9 +25,9 @@ class Setup:
         dims: The sizes of the model.
         batch: The number of sequences.
         seq: The length of the sequences.
-        heads: The number of query heads in the surrounding attention, if any.
-        kv_heads: The number of key-value heads in the surrounding attention, if any.
-        head_dim: The width of a head in the surrounding attention, if any.
+        heads: The number of query heads in the attention that contains the component.
+        kv_heads: The number of key-value heads in that attention.
+        head_dim: The width of a head in that attention.
         dtype: The dtype of activations.
         position: The position config of a mixer.
     """
@@ -135,7 +135,10 @@ PARTS: dict[str, dict[str, Part]] = {
 
 
 def acts_at(component: Any, name: str) -> bool:
-    """Return whether the component acts in a part. A position may act in one of its two parts, in both, or in none."""
+    """Return whether the model calls a component in a part.
+
+    A position component may be called in either of its two parts, in both, or in neither.
+    """
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
@@ -143,7 +146,8 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
     """Return the module that a component builds for a part, or None for the kind `none`.
 
     Raises:
-        UserError: if the result is not a module with the part's method, or if a parameter is not float32.
+        UserError: if the result is not a module with the part's method, if the module holds a value that is not an
+            array, or if a parameter is not float32.
     """
     module, said = part.build(component, at, key), f"{part.builder} of {component.slot} {component.kind!r}"
     if module is None:

@@ -114,7 +114,8 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
     parts = [known[id(layer)] for layer in layers]
     groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
     stacks, start = [], 0
-    # Equal layers that are built apart are traced once, unless plug-ins are used, which may not be deterministic.
+    # Equal layers in separate stacks are traced once. If plug-ins are used, every layer is traced, because plug-ins may
+    # not be deterministic.
     once = apart and not any(one.plugin for part in (dims.init, *layers) for one in iter_components(part))
     builders: list[tuple[LayerConfig, Any]] = []
     for group in groups:

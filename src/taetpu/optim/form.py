@@ -26,9 +26,8 @@ def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> 
     """
     if jax.tree.structure(given) != jax.tree.structure(found):
         same = type(found) is type(given)
-        raise UserError(
-            f"{what} as {describe_value(found)}{' of another structure' if same else ''}", remedy=remedy, **where
-        )
+        note = " with a different tree structure" if same else ""
+        raise UserError(f"{what} as {describe_value(found)}{note}", remedy=remedy, **where)
     leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(found), strict=True)
     for (path, old), new in leaves:
         expected, seen = _form(old), _form(new)
@@ -65,8 +64,8 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
     """Return the updates that an optimizer adds to the parameters, and its new state.
 
     Raises:
-        UserError: if the updates differ from the parameters, or the new state from the old state, in structure, shape
-            or dtype.
+        UserError: if `update` does not return a pair, if the updates differ from the parameters in structure, shape or
+            dtype, or if the new state differs from the old state in one of these.
     """
     rule: Any = build_update_rule(optimizer, lr, params)
     found = rule.update(gradients, state, params)

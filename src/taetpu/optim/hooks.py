@@ -36,7 +36,7 @@ class Moment:
 
 
 class Hook(Component):
-    """Base of hooks, which changes nothing. Every method must be pure, because it is traced once, then compiled."""
+    """Base of hooks. By default, methods change nothing. Every method must be pure, because JAX compiles it."""
 
     def batch(self, batch: Batch, now: Moment) -> Batch:
         """Return the batch to train on, with the same shapes. Targets and weights may be returned unchanged."""

@@ -1,7 +1,7 @@
 """Slot `metric`: measurements in every n-th training step. A study lists its metrics under `train.metrics`.
 
 A separate program computes metrics from the state before a step. Training is therefore bitwise identical with and
-without metrics, and steps without a measurement cost nothing.
+without metrics, and steps without a measurement have no additional cost.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,10 @@ class Seen:
     layers: Mapping[str, tuple[int, ...]]
 
     def over_layers(self, site: str, fn: Callable[[Array], Array]) -> dict[str, Array]:
-        """Apply `fn`, `(layers, ...) -> (layers,)`, to the activations at a site, and return its values `by_layer`."""
+        """Apply `fn` to the activations at a site, and return one value per layer (see `by_layer`).
+
+        `fn` maps an array `(layers, ...)` to an array `(layers,)`.
+        """
         read = self.sites[site]
         return self.by_layer(site, read.over_layers(fn) if isinstance(read, Ragged) else fn(read))
 
@@ -74,7 +77,7 @@ class Metric(Component):
         return ()
 
     def measure(self, seen: Seen) -> dict[str, Scalar] | Scalar:
-        """Return one value, or several by name. The method must be pure, because it is traced once, then compiled."""
+        """Return one value, or several values by name. The method must be pure, because JAX compiles it."""
         return {}
 
     @model_validator(mode="after")

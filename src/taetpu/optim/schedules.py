@@ -31,7 +31,7 @@ class ScheduleConfig(Component):
         return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
 
     def after(self, progress: Scalar, peak: Any) -> Scalar:
-        """Return the learning rate after warm-up. `progress` rises from 0 to 1, its value in the last step."""
+        """Return the learning rate after warm-up. `progress` rises from 0, and is 1 in the last step."""
         return jnp.asarray(peak, jnp.float32)
 
 

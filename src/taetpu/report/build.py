@@ -1,4 +1,4 @@
-"""Building of a study's report from the study's folder."""
+"""Build a study's report from the files in the study's folder."""
 
 import re
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
     Args:
         folder: the study's folder.
-        figures: format of figures, `pdf`, `svg` or `png`, in which each chart is also written to a file. If the format
-            is empty, no figures are written.
+        figures: the format (`pdf`, `svg` or `png`) in which each chart is also written to a file. If the format is
+            empty, no figures are written.
 
     Returns:
-        The location of each file by format (`html`, `markdown`, `latex`, `arms`, `runs`). With `figures`, the entry
-        `figures` is the location of the folder of figures.
+        The location of each file by format (`html`, `markdown`, `latex`, `arms`, `runs`). If figures are
+        written, the entry `figures` is the location of their folder.
 
     Raises:
         UserError: If the study has no results, a stored file is damaged, or the figure format is unknown.

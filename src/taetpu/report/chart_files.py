@@ -1,4 +1,4 @@
-"""Rendering of charts as files, as SVG and in a browser."""
+"""Render charts to files or to SVG, and provide the scripts that render charts in a browser."""
 
 import functools
 import json

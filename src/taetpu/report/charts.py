@@ -24,7 +24,7 @@ ROW = 30
 LABEL_WIDTH = 26
 """Maximum number of characters in a name on an axis."""
 SYMLOG_RATIO = 30
-"""Minimum ratio of the largest absolute value to the median half width of intervals for a symlog scale."""
+"""The scale is symlog if the largest absolute value is at least this multiple of the intervals' median half-width."""
 
 
 def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
@@ -58,7 +58,7 @@ INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955
 
 
 def forest_plot(results: Results) -> Spec | None:
-    """Return the forest plot of effects, with intervals and values by seed; None if no arm is compared with another."""
+    """Return the forest plot of effects, with intervals and values by seed; None if the study has only baselines."""
     arms = [arm for arm in results["arms"] if arm["against"]]
     if not arms:
         return None

@@ -46,5 +46,5 @@ class Section:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the section has neither notes nor rows."""
+        """Whether the section has neither notes nor table rows."""
         return not self.notes and not any(table.rows for table in self.tables)

@@ -19,7 +19,7 @@ EARLY = 0.2
 """Initial share of training that the vertical range may exclude, since the first values would flatten the curve."""
 
 Columns = dict[str, list[float]]
-"""Table stored by columns, which takes a third of the space of rows.
+"""Table stored by columns, in a third of the space that rows take.
 
 The columns are `step`, `mean`, `low` and `high`, or `step`, `value` and `seed`.
 """
@@ -34,7 +34,7 @@ class Curves:
         metric: the metric's name.
         arms: mean, minimum and maximum over seeds, by arm.
         seeds: lines for single seeds, by arm.
-        differences: mean, minimum and maximum of arm minus baseline, paired by seed, for each compared arm.
+        differences: mean, minimum and maximum of arm minus baseline, paired by seed, by arm.
         ranges: vertical range of each arm's chart.
         difference_ranges: vertical range of each arm's difference chart.
     """
@@ -50,7 +50,7 @@ class Curves:
 def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
     """Read the curves of the primary metric, the validation loss and the training loss of all ended runs.
 
-    If runs evaluated a validation metric on a sample of the split during training, the curve shows this metric.
+    If runs evaluated a validation metric on a sample of the split during training, the curve shows the sample's values.
 
     Args:
         folder: the study's folder.
@@ -94,7 +94,7 @@ _NONE: Columns = {"step": [], "mean": []}
 
 
 def summarise_seeds(runs: Sequence[Series]) -> Columns:
-    """Return mean, minimum and maximum over runs at up to `POINTS` steps for which a run has a finite value."""
+    """Return mean, minimum and maximum over runs, at up to `POINTS` steps at which any run has a finite value."""
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
     steps = steps[thin_indices(len(steps))]
     values = np.full((len(runs), len(steps)), np.nan)
@@ -157,5 +157,5 @@ def vertical_range(
 
 
 def _round(value: float) -> float:
-    """Round to six significant digits, which saves two thirds of the bytes."""
+    """Round to six significant digits, to save two thirds of the bytes."""
     return float(f"{value:.6g}")

@@ -11,7 +11,7 @@ from taetpu.stats.deviations import tuning_metric
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
 MOST_COLUMNS = 8
-"""Maximum number of combinations of tuned values in the table of trials. With more, the table is omitted."""
+"""Maximum number of combinations of tuned values in the table of trials. With more combinations, it is omitted."""
 
 
 def design_sections(results: Results) -> Iterator[Section]:
@@ -60,9 +60,9 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
     lead = (
         f"{summary.join_and(levels)} were crossed. The effect of a factor is the mean at its other level minus the "
         "mean at the baseline's level, averaged over the levels of the other factors. The effect of a pair is the "
-        "amount by which one factor changes the effect of the other. If the effect of a pair is negative, the two "
-        "factors together have less than the sum of their effects. The share is the term's share of the variance that "
-        "seeds do not explain."
+        "amount by which one factor changes the effect of the other. If the effect of a pair is negative, the joint "
+        "effect of the two factors is less than the sum of the effects that each factor has alone. The share is the "
+        "term's share of the variance that seeds do not explain."
     )
     notes = [f"Arms without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
     if found["words"]:
@@ -77,7 +77,7 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
 
 
 def heatmap_name(rung: str) -> str:
-    """Return the name of the heatmap for a scale (`""` without a ladder)."""
+    """Return the name of the heatmap for a scale. Without a ladder, the scale's name is `""`."""
     return f"interactions {rung}"
 
 
@@ -126,14 +126,16 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         Table(columns, trends),
     ]
     lead = (
-        "Each arm is compared with the baseline of its scale. The fate compares the smallest with the largest scale, "
-        "and the trend is linear in the logarithm of the baseline's parameter count."
+        "Each arm is compared with the baseline of its scale. The fate classifies how the effect changes from the "
+        "smallest to the largest scale. The trend is a line fitted to the effects over the logarithm of the baseline's "
+        "parameter count."
     )
     notes = [
-        "Holds: significant at both ends in the same direction. Grows, shrinks: significant at the largest scale, with "
-        "a significant trend. Vanishes: significant at the smallest scale only, and equivalent or with a significant "
-        "trend to zero at the largest. Reverses: better at one end and worse at the other. Unclear: none of the other "
-        "cases.",
+        "Holds: significant at the smallest and at the largest scale in the same direction, without a significant "
+        "trend. Grows, shrinks: significant at the largest scale, with a significant trend away from zero (grows) or "
+        "towards zero (shrinks). Vanishes: significant only at the smallest scale; at the largest scale, the effect is "
+        "equivalent to zero, or the trend towards zero is significant. Reverses: better at one of these scales and "
+        "worse at the other. Unclear: none of these cases.",
         "The p-values of the trend and of the difference between scales are not corrected for the number of arms. All "
         "scales use the same seeds, so their noise may be correlated.",
         "Extrapolated effects were not measured. The trend is extended to a model four times as large as the largest, "
@@ -184,16 +186,16 @@ def _tuning_section(results: Results, found: Mapping[str, Any]) -> Section:
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
     by, seeds = tuning_metric(found, results["primary"]), ", ".join(map(str, found["seeds"]))
     lead = (
-        f"Every arm was tuned on seeds {seeds}, which no verdict uses, over these values: {tried}. The best values of "
-        f"each arm were selected by {by}. The shared effect uses the values of the study file, and the tuned effect "
-        "uses the best values of each arm."
+        f"Every arm was tuned over these values: {tried}. Tuning used seeds {seeds}, which no verdict uses. The best "
+        f"values of each arm were selected by {by}. The shared effect is measured with the values of the study file, "
+        "and the tuned effect with the best values of each arm."
     )
     tables = [Table(columns, rows, left=2).without_empty_columns(), *_trials_table(results, found)]
     return Section("Tuning", lead, tables, notes=summary.edge_warnings(results))
 
 
 def _trials_table(results: Results, found: Mapping[str, Any]) -> list[Table]:
-    """Return the table of trials, which shows the mean over tuning seeds for every arm and combination of values.
+    """Return a list with one table of trials: the mean over tuning seeds for every arm and combination of values.
 
     The list is empty if there are more than `MOST_COLUMNS` combinations.
     """

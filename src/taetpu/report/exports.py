@@ -111,7 +111,7 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def latex_table(results: Results) -> str:
-    r"""Return a LaTeX `table` with caption and label for `\input`, which requires `\usepackage{booktabs}`.
+    r"""Return a LaTeX `table` with caption and label, for use with `\input`. It requires `\usepackage{booktabs}`.
 
     The caption consists of the headline, the metric and the caveats.
     """
@@ -170,7 +170,7 @@ def arms_csv(results: Results) -> str:
 
 
 def runs_csv(results: Results) -> str:
-    """Return CSV with a row for each run, which has the arm, seed, ID, outcome and primary metric."""
+    """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric."""
     names = ("seed", "id", "outcome", "value")
     lines = ([arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"])
     return _csv(["arm", "seed", "id", "outcome", results["primary"]], lines)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Term = Mapping[str, Any]
-"""A term in the results of `stats.factorial`, which is a factor or a pair of factors."""
+"""A term in the results of `stats.factorial`: a factor or a pair of factors."""
 
 
 def term_title(term: Term) -> str:

@@ -12,13 +12,13 @@ from taetpu.store.study import StudyFolder
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
 CLEAR_ERRORS = 2.0
-"""Minimum difference in standard errors for an arm to count as clearly better."""
+"""Minimum difference, in standard errors, at which an arm counts as clearly better."""
 EQUAL_COST = 1e-3
 """Relative difference below which costs count as equal."""
 
 
 def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, float | None]]:
-    """Return the median times of each arm, which are not in `results.json` because they differ between executions.
+    """Return the median times of each arm. They are not in `results.json`, because they differ between executions.
 
     Args:
         folder: the study's folder.
@@ -27,8 +27,8 @@ def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, flo
     Returns:
         A mapping from each arm to medians over its runs. `train_seconds` is the time for all steps of a run without
         compilation, `inference_seconds` is the time per token in an evaluation batch, and `width` is the number of runs
-        in the pack. Each time is a run's share of the time of its pack, so times are comparable only at equal width.
-        Values that were not recorded are None.
+        in a pack (the runs that are trained together). Each time is a run's share of the time of its pack, so times are
+        comparable only at equal width. Values that were not recorded are None.
     """
     found = {}
     for arm in results["arms"]:
@@ -48,7 +48,7 @@ def _median(values: list[float]) -> float | None:
 
 
 def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any]]]:
-    """Return the points for each cost in which arms differ, by the title of the cost.
+    """Return points of cost and quality for each cost in which arms differ, by the title of the cost.
 
     Each point has `arm`, `cost`, `mean`, `verdict` and `front` (whether the point is on the Pareto front). Training
     times are omitted if packs differ in width.

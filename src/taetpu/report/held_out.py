@@ -6,7 +6,7 @@ from typing import Any
 from taetpu.report import summary
 
 NOTABLE = 0.01
-"""Threshold for reporting the share of overlapping windows, and the escape bits relative to 8 bits per byte."""
+"""Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
 FACTS = ("overlap", "bytes", "escape_bits")
 """Names of the facts that tasks record about their evaluation text; see `data.batches.Source.facts`."""
 

@@ -40,7 +40,7 @@ class ArmDetails:
         evidence: the evidence for the verdict.
         change: table of the settings that differ from the baseline's settings; for a baseline, all settings.
         runs: table with a row for each seed.
-        sample: the last sample of the arm's first run with samples; None if no run has samples.
+        sample: the last sample of the arm's first run that has samples; None if no run has samples.
     """
 
     name: str
@@ -153,7 +153,7 @@ def _runs_table(arm: Arm, base: Arm, runs: Sequence[RunFolder], results: Results
 
 
 def _last_sample(runs: Sequence[RunFolder]) -> Sample | None:
-    """Return the last sample of the first run with samples; None if no run has samples."""
+    """Return the last sample of the first run that has samples; None if no run has samples."""
     for run in runs:
         if samples := run.samples():
             step = max(samples)

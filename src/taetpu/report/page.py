@@ -1,6 +1,6 @@
 """Report as a single offline HTML file with text, tables, data, chart specs and the scripts that draw the charts.
 
-The content security policy of the page allows only the two scripts in the file, which it identifies by hash. Vega
+The content security policy of the page identifies the two scripts in the file by hash and allows no others. Vega
 interprets expressions instead of compiling them, so the policy does not need `unsafe-eval`.
 """
 

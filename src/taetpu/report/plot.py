@@ -33,7 +33,7 @@ class Run:
     Attributes:
         study: the study's name.
         folder: the run's folder.
-        named: whether the run's arm is one of the study's arms instead of the arm of a tuning trial.
+        named: whether the run's arm is one of the study's arms; False for a tuning trial.
     """
 
     study: str
@@ -64,7 +64,7 @@ def plot(
             values over this setting.
         by: how runs are grouped into lines: by "arm", "study", "run" or a setting. Each line is the mean of its runs,
             with a band from their minimum to their maximum.
-        arms: names of the arms to draw. If there are none, all arms are drawn.
+        arms: names of the arms to draw. If the sequence is empty, all arms are drawn.
 
     Raises:
         UserError: If no run has the metric, the setting or one of the arms; if two studies have the same name; if `by`

@@ -38,14 +38,14 @@ def read_priors() -> Mapping[str, Any]:
 
 
 def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
-    """Return the published finding for each arm that makes exactly one change and whose change has a finding.
+    """Return the published findings by arm. Only arms with exactly one change and a known finding are included.
 
     Args:
         results: the content of `results.json`.
         base: the baseline's config as frozen in the study's folder.
     """
     if base.get("model", {}).get("layers"):
-        return {}  # no change replaces the same kind in all layers
+        return {}  # layers differ, so no change replaces the same kind in all layers
     found = {}
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]

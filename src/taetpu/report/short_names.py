@@ -1,4 +1,4 @@
-"""Shortening of names to a maximum width, so that different names stay different."""
+"""Shorten names to a maximum width, so that different names stay different."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ MARK = ".."
 def shorten_names(names: Sequence[str], width: int) -> list[str]:
     """Shorten names to a maximum width, so that different names stay different.
 
-    All names are cut at the same position, which is the position closest to the middle that keeps the names distinct.
+    All names are cut at the same position: of the positions that keep the names distinct, the closest to the middle.
     If no position keeps them distinct, the shortened names are numbered.
 
     Args:

@@ -26,7 +26,7 @@ MARKS = {"better": "\u25c6", "worse": "\u25a0", "equivalent": "\u25b2", "inconcl
 LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 TIME_TOLERANCE = 0.1
-"""Relative difference in training time above which the terms of an arm matched by time mention the difference."""
+"""Relative difference in training time above which the `terms` of a time-matched arm mention the difference."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def comparison_terms(arm: Arm, results: Results, costs: Costs = NOT_TIMED) -> st
 def _time_mismatch(arm: Arm, results: Results, costs: Costs) -> list[str]:
     """Return a remark if the actual training time differs from the baseline's training time.
 
-    The times may differ because arms are matched by `time` with a timing before the first run.
+    The times may differ, because matching by `time` uses times that were measured before the first run.
     """
     ours, theirs = (costs.get(a["name"], {}).get("train_seconds") for a in (arm, baseline_of(results, arm)))
     share = ours / theirs - 1 if ours and theirs else 0.0
@@ -140,7 +140,7 @@ def verdict_label(arm: Arm) -> str:
 
 
 def mean_places(results: Results) -> int:
-    """Return the number of decimal places for a study's means, which is also the minimum for its effects and intervals.
+    """Return the number of decimal places for a study's means. It is also the minimum for effects and intervals.
 
     The noise of the runs determines the number. With several baselines, the largest number over all baselines is used.
     """
@@ -225,8 +225,8 @@ def _be(number: int) -> str:
 def counted_arms(results: Results) -> list[Arm]:
     """Return the arms that the headline counts.
 
-    These are the compared arms at the largest scale without matched copies. If the study has tuned arms, only the tuned
-    arms are counted.
+    These are the arms at the largest scale that are compared with a baseline and are not matched copies of other arms.
+    If the study has tuned arms, only the tuned arms are counted.
     """
     arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
     top = largest_scale(results)
@@ -279,7 +279,7 @@ def notices(results: Results) -> list[str]:
 
 
 def _test_split_notices(results: Results) -> list[str]:
-    """Return caveats on repeated verdicts on the test split, and on tuning by the test split (earlier versions)."""
+    """Return caveats on repeated verdicts on the test split, and on tuning by it, as in studies of earlier versions."""
     seeds, plan, found = len(results["seeds"]), results["plan"], []
     if results["primary"].startswith("test/"):
         earlier = [str(number) for number in plan["looks"] if len(plan["seeds"]) <= number < seeds]
@@ -312,7 +312,7 @@ def describe_reuse(results: Results) -> str:
 
 
 def describe_noise(results: Results) -> str:
-    """Return a sentence on the noise floor and the smallest detectable effect, if the metric's range allows it."""
+    """Return a sentence on the noise floor and, if it is within the metric's range, the smallest detectable effect."""
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."

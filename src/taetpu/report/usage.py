@@ -1,4 +1,4 @@
-"""Formatting of device usage for the terminal, logs and the live page."""
+"""Format device usage for the terminal, logs and the live page."""
 
 from collections.abc import Mapping
 

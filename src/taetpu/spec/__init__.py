@@ -1,1 +1,1 @@
-"""Loading of study files. Study files are resolved to runs, and errors name the place in the file and the remedy."""
+"""Load study files and resolve them to runs. Errors name the place in the file and the remedy."""

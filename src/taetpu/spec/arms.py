@@ -1,4 +1,4 @@
-"""Expansion of the arms in a study file to single arms with names."""
+"""Expand the entries of a study file that define arms to single arms with names."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
@@ -12,7 +12,7 @@ from taetpu.spec.schema import BASELINE, StudySpec
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:
-    """Return all arms except the baseline: the arms under `arms` and the arms of designs, at every rung of the ladder.
+    """Return all arms except the baseline: the arms under `arms` and the arms of designs, at every scale of the ladder.
 
     Args:
         spec: The study file.
@@ -33,7 +33,7 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) ->
             )
         twin = found.setdefault(arm.name.casefold(), arm)
         if twin is not arm:
-            problem = f"two arms are called {twin.name!r} and {arm.name!r}, which differ at most in case"
+            problem = f"arm names must differ in more than case: {twin.name!r} and {arm.name!r}"
             raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Rename one of the arms.")
     return list(found.values())
 
@@ -45,7 +45,7 @@ def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> I
 
 
 def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield an arm for each value in a list. If several overrides have lists, yield an arm for each combination."""
+    """Yield an arm for each combination of listed values, or a single arm if no override has a list of values."""
     place = ("arms", name)
     check_part(name, overrides, place, "arm")
     if name.casefold() == BASELINE:
@@ -68,7 +68,7 @@ def _written_arm(name: Any, overrides: Any, base: Mapping[str, Any]) -> Iterator
 def _lists(overrides: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
     """Return the paths of overrides whose value is a list of values to try.
 
-    If the value of a field is itself a list, a list is a single value, and a list of lists is a list of values.
+    For a field whose type is a list, a plain list is one value, and a list of lists gives several values.
     """
     given = [path for path, value in overrides.items() if isinstance(value, list)]
     if not given:

@@ -29,9 +29,9 @@ class Candidate:
         overrides: The changes to the baseline, by path.
         origins: The place of each override in the study file.
         crossed: Whether the arm is part of a Cartesian product, so that single values may equal the baseline's values.
-        grid: Whether the arm is from `grid`. The cell of a grid that equals the baseline is dropped.
-        role: The arm's role in a design. `against` is the name of the arm to compare with. It is absent if that arm is
-            the baseline. The other entries are for the analysis.
+        grid: Whether the arm is from `grid`. A combination that equals the baseline is dropped.
+        role: The arm's role in a design. The entry `against` is the name of the arm to compare with. The entry is
+            absent if that arm is the baseline. The analysis uses the other entries.
         stage: The origin of the arm.
     """
 
@@ -85,7 +85,7 @@ def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, 
     Args:
         lists: The lists.
         place: The place of `lists` in the study file.
-        most: The maximum number of combinations of values. The combinations are not built.
+        most: The maximum number of combinations of values. The combinations are counted without building them.
         crossed: Whether all combinations are used, so that no list may contain a value twice.
 
     Raises:
@@ -114,7 +114,7 @@ def check_lists(lists: Mapping[str, Any], place: KeyPath, most: int = MAX_ARMS, 
 
 
 def cells_of(lists: Mapping[str, list[Any]], place: KeyPath) -> Iterator[tuple[dict[str, Any], dict[str, KeyPath]]]:
-    """Yield the values of each combination of listed values, and their places in the study file, by path."""
+    """Yield, for each combination of listed values, the values and their places in the study file, both by path."""
     for cell in product(*(enumerate(values) for values in lists.values())):
         chosen = dict(zip(lists, cell, strict=True))
         places: dict[str, KeyPath] = {path: (*place, path, number) for path, (number, _) in chosen.items()}
@@ -147,7 +147,7 @@ def _plain(value: Any) -> str:
 
 
 def cell_name(values: Mapping[str, Any]) -> str:
-    """Return the name of a cell, such as `num_heads=8,dim=64`.
+    """Return the name of a combination of values, such as `num_heads=8,dim=64`.
 
     Paths are shortened as much as possible while they remain distinct.
     """
@@ -162,7 +162,7 @@ def bounded(name: str) -> str:
 
 
 def short_paths(paths: list[str]) -> dict[str, str]:
-    """Return, by path, the shortest suffixes that are distinct and have equally many parts. `x.kind` counts as `x`."""
+    """Shorten each path to its last n parts, with the smallest n that keeps them distinct. `x.kind` counts as `x`."""
     split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
     for size in range(1, max(map(len, split.values()), default=0) + 1):
         names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}

@@ -34,8 +34,8 @@ class MeshConfig(Config):
 class ComputeConfig(Config):
     """Compute settings. They are the same for all arms and not part of a run's identity.
 
-    `auto` is resolved when runs are packed, and the result is stored. Attention that an implementation does not support
-    is computed by `plain`, and `taetpu plan` reports this fallback.
+    `auto` is resolved when runs are grouped into packs, and the result is stored. Attention that an implementation does
+    not support is computed by `plain`, and `taetpu plan` reports this fallback.
     """
 
     attention: Literal["auto", "plain", "cudnn", "splash"] = "auto"
@@ -47,4 +47,4 @@ class ComputeConfig(Config):
     loss_chunk: Annotated[int | Literal["auto"] | None, word_or_count("auto", None, unit="tokens")] = "auto"
     """Number of tokens whose logits are in memory at once; `none`: all tokens."""
     mesh: Literal["auto"] | MeshConfig = "auto"
-    """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto`: several if the run does not fit on one device."""
+    """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto`: several if one device has too little memory."""

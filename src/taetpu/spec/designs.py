@@ -35,7 +35,7 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 
 
 def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
-    """Yield the arms of `leave_one_out` and `add_one_in`: one for each part, and one for several parts together."""
+    """Yield the arms of `leave_one_out` and `add_one_in`: one for each part and, with several parts, one for all."""
     for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class Factor:
     Attributes:
         name: The name of the factor: the end of its path, or the name in the study file.
         written: The factor's key under `factorial` in the study file.
-        levels: The name and the changes of each level. The first level is the baseline's and has no changes.
+        levels: The name and the changes of each level. The first level is that of the baseline and has no changes.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Factor:
 
 
 def factorial(spec: StudySpec, base: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield an arm for each cell except the baseline's. The role of an arm contains the level of each factor."""
+    """Yield an arm for each cell except that of the baseline. An arm's role contains the level of each factor."""
     factors = factors_of(spec, base)
     for cell in crossing(spec, factors).cells if factors else ():
         chosen = [(factor, factor.levels[cell[factor.name]]) for factor in factors.values() if cell[factor.name]]
@@ -256,10 +256,10 @@ def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the designs of a study as plain data for the analysis.
 
     Returns:
-        A dict with an entry for each design that the study has. `factorial` contains `factors`, `fraction`,
-        `resolution` and the defining `words`. In `factors`, each factor has a list of the names of its levels; the name
-        of the baseline's level is empty. `ladder` contains the names of the `rungs`, and in `own` the name of the
-        baseline's rung.
+        A dict with the entries `factorial` and `ladder`, if the study has these designs. `factorial` contains
+        `factors`, `fraction`, `resolution` and the defining `words`. In `factors`, each factor has a list of the names
+        of its levels; the name of the baseline's level is empty. `ladder` contains the names of all `rungs`, and the
+        name of the baseline's rung as `own`.
     """
     found: dict[str, Any] = {}
     if factors := factors_of(spec, base):

@@ -57,7 +57,7 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
 
     def locate(self, error: UserError) -> UserError:
-        """Return the error with this file and the line of the longest prefix of its path.
+        """Return the error with this file and the line of its path, or of the longest prefix that is in the file.
 
         Errors that were found together are ordered by line.
         """
@@ -162,7 +162,7 @@ def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
 def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     """Add the line of every key and item below a node to `lines`.
 
-    Aliases are expanded, because a few lines of nested aliases can expand to billions of values.
+    The values of aliases count too, because a few lines of nested aliases can expand to billions of values.
 
     Raises:
         UserError: If there are too many levels or values.

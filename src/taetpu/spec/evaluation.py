@@ -9,7 +9,7 @@ from taetpu.spec.schema import ResolvedConfig
 SHARE = 0.1
 """The maximum share of the baseline's training FLOPs that may be spent on evaluations during training."""
 TRAINING = 3
-"""FLOPs for training on a window divided by FLOPs for evaluating it. The backward pass costs twice the forward pass."""
+"""FLOPs to train on a window divided by FLOPs to evaluate it. The backward pass costs twice the forward pass."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
 def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
     """Return the fields one level below the given fields, and the rest of the path.
 
-    If the first part of the path is the name of an entry or the number of a layer, it is removed from the path.
+    If the first part of `rest` is the name of an entry (such as a hook) or the number of a layer, it is removed.
     """
     below: list[Place] = []
     skipped = False

@@ -30,8 +30,8 @@ class Fraction:
     def resolution(self) -> int | None:
         """The length of the shortest defining word; None for a full design.
 
-        At resolution 3, factors are aliased with pairs of factors. At 4, pairs are aliased with other pairs. From
-        resolution 5, neither is aliased.
+        At resolution 3, factors are aliased with pairs of factors. At resolution 4, pairs are aliased with other pairs.
+        From resolution 5 on, neither factors nor pairs are aliased with factors or pairs.
         """
         return min(map(len, self.words), default=None)
 

@@ -1,4 +1,4 @@
-"""Loading of a study file: every arm is resolved and checked before anything is trained."""
+"""Load a study file. Every arm is resolved and checked before anything is trained."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -158,7 +158,7 @@ def _arms(spec: StudySpec, base: Mapping[str, Any], first: Arm, document: Docume
 
 
 def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm], document: Document) -> Arm | None:
-    """Return the resolved arm; None if the arm is the cell of a grid that equals its baseline.
+    """Return the resolved arm; None if the arm is a combination of `grid` that equals its baseline.
 
     In a product of several lists, single values may equal the baseline's values.
 
@@ -223,7 +223,8 @@ def derive_arm(
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}
     made = Candidate(bounded(name), overrides, origins, crossed=True, role=role, stage=stage)
     built = _built(made, study.base, study.arms[0], study.document)
-    return replace(built, idle=tuple(path for path in arm.idle if path not in values))  # set by `values`: not idle
+    # A value that `match` or `tune` selected counts as a change, even if it equals the baseline's value.
+    return replace(built, idle=tuple(path for path in arm.idle if path not in values))
 
 
 def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 A path names a field (`model.dim`), a slot (`model.position`), the kind of a slot (`model.norm.kind`), or a field of a
 component (`model.norm.eps`). It may also name any of these in a selection of layers (`model.layers.-1.ffn`,
-`model.layers.0:2.mixer.num_heads`). An override of a slot's kind keeps the fields that both kinds have.
+`model.layers.0:2.mixer.num_heads`). An override of a slot's kind keeps the fields that are set. The new kind
+must have all of them.
 
 The order of overrides has no effect. Overlapping overrides are rejected, kinds are set before fields, and single layers
 are set last.
@@ -95,7 +96,7 @@ def _inside(filled: Any, parts: list[str], value: Any) -> Any:
 
 
 def takes_list(data: Mapping[str, Any], path: str) -> bool:
-    """Return whether the value of the field at `path` is a list. Raise `UserError` if the path matches nothing."""
+    """Return whether the field at `path` takes a list. Raise `UserError` if the path matches nothing."""
     copy, num_layers = deepcopy(dict(data)), 0
     if _layered(path):
         num_layers = _num_layers(copy)
@@ -192,7 +193,7 @@ def _concrete(path: str, num_layers: int) -> list[Parts]:
 
 
 def _spread_layers(model: dict[str, Any], num_layers: int) -> None:
-    """Replace the settings of selections of layers in `model` by one mapping of settings for each layer number."""
+    """Replace the keys of `model["layers"]`, which select one or more layers, by the numbers of these layers."""
     spread: dict[Any, Any] = {}
     for where, settings in model.get("layers", {}).items():
         if not isinstance(settings, Mapping):

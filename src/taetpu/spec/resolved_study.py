@@ -72,7 +72,7 @@ class Arm:
             entry. The path of a change to all layers has no layer number.
         origins: The places of the overrides in the study file.
         crossed: Whether the arm is part of a product of lists, so that single values may equal the baseline's values.
-        idle: The overrides whose value equals the baseline's value.
+        idle: The overrides that have no effect on the arm's resolved config.
         role: The arm's role in a design (see `spec.candidates.Candidate`).
         stage: The origin of the arm (see `spec.candidates.Stage`).
     """

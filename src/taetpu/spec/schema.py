@@ -36,7 +36,7 @@ Matching = Literal["steps", "flops", "params", "time"]
 
 
 class RunConfig(Config):
-    """The config of a baseline. Defaults are filled in, and settings of single layers are still overrides."""
+    """The config of a run with defaults filled in. Settings of single layers are still separate, in `model.layers`."""
 
     task: Annotated[Any, SlotMark("task"), Field(description="task to learn, e.g. {kind: text, ...}")]
     model: Annotated[ModelConfig, Field(description="the model; requires dim and num_layers")]

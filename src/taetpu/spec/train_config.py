@@ -54,12 +54,12 @@ class TrainConfig(Config):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
-    """Settings of how numbers are computed, the same for all arms and not part of a run's identity."""
+    """How numbers are computed. These settings are the same for all arms and not part of a run's identity."""
     eval_every: PositiveInt | None = None
     """Steps between evaluations; `none`: about ten evaluations a run. The last step is always evaluated."""
     eval_windows: Annotated[int | str, word_or_count("auto", "all", unit="windows")] = "auto"
     """Number of windows of the validation split to evaluate during training; `all`: the whole split; `auto`: as many
-    as take at most a tenth of the FLOPs of training. The whole split is evaluated at the end.
+    windows as take at most a tenth of the training FLOPs. The whole split is evaluated at the end.
     """
     checkpoint: Annotated[int | str, word_or_count("eval", "log", "end", unit="steps")] = "eval"
     """Steps from which a killed run can resume: each evaluation (`eval`), steps 1, 2, 4, 8 ... (`log`), every n-th step
@@ -144,8 +144,8 @@ class TrainConfig(Config):
             num_windows: The number of training windows of the task; None if it is unlimited.
 
         Raises:
-            UserError: If `epochs` is set, and the number of windows is unlimited, the number of steps is too large, or
-                the warm-up is not shorter than training.
+            UserError: If `epochs` is set for an unlimited number of windows; if `epochs` results in too many steps; or
+                if `epochs` results in training that is not longer than the warm-up.
         """
         if self.steps is not None:
             return self.steps

@@ -46,7 +46,7 @@ class Tuning:
         return replace(self, values=left)
 
     def edges(self, cell: Mapping[str, Any]) -> list[str]:
-        """Return the paths at which the value of a cell is the minimum or maximum of the numbers that are tried."""
+        """Return the paths at which a combination has the smallest or the largest of the numbers that are tried."""
         numbers = {p: v for p, v in self.values.items() if p in cell and all(type(x) in (int, float) for x in v)}
         return [path for path, values in numbers.items() if cell[path] in (min(values), max(values))]
 

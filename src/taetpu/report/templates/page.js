@@ -1,5 +1,5 @@
-// Draws the charts from the data in the page, in the colours of the light or dark theme: each chart when it comes near
-// the viewport, all of them before printing.
+// Draw the charts from the data in the page, in the colours of the light or dark theme. A chart is drawn when it comes
+// near the viewport. Before printing, all charts are drawn.
 const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const drawn = new Map();
@@ -30,7 +30,7 @@ async function draw(place, theme = dark.matches ? "dark" : "light") {
   const config = data.themes[theme];
   // `ast` makes Vega interpret expressions, as the content security policy requires.
   await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
-  place.querySelector("svg").setAttribute("aria-hidden", "true"); // the container has the label, the tables have the data
+  place.querySelector("svg").setAttribute("aria-hidden", "true"); // the container has the label, and the tables have the data
 }
 
 const places = [...document.querySelectorAll("[data-chart]")];
@@ -38,7 +38,7 @@ const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, 
 places.forEach((place) => near.observe(place));
 dark.addEventListener("change", () => [...drawn.keys()].forEach((place) => draw(place)));
 
-// Print in the light theme, and only what is expanded.
+// Print in the light theme, and print only expanded sections.
 const shown = () => places.filter((place) => place.checkVisibility());
 addEventListener("beforeprint", () => shown().forEach((place) => draw(place, "light")));
 addEventListener("afterprint", () => shown().forEach((place) => draw(place)));
