@@ -169,8 +169,7 @@ class TextSource:
             "chance_loss": math.log(self.vocab_size),
             "bayes_loss": None,
             "decoy_loss": loss,
-            "decoy": "bigram model with add-one smoothing, counted on the training split and evaluated on the "
-            "validation split",
+            "decoy": "bigrams counted on the training split, one added to each, scored on the validation split",
         }
 
     def _fingerprint(self) -> str:
