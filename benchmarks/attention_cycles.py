@@ -48,7 +48,7 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
     from jax.experimental import topologies
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from taetpu.nn.kernels import PLAIN, Kernel, Splash
+    from taetpu.nn.attention_kernels import PLAIN, Kernel, Splash
 
     class Fused(Kernel):
         """Compute attention with jax, without a kernel."""
@@ -58,8 +58,8 @@ def lowered(seq: int, heads: int, head_dim: int, path: str, block: int) -> Any:
             z = jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=causal, implementation="xla")
             return z.transpose(0, 2, 1, 3)
 
+    from taetpu.core.config_parsing import build_component
     from taetpu.core.keys import root_key
-    from taetpu.core.loading import build_component
     from taetpu.nn.common import Context, Dims, combine_trainable, partition_trainable
 
     dim = heads * head_dim

@@ -20,7 +20,7 @@ from scipy import stats
 from scipy.optimize import brentq
 
 from taetpu.stats.blocked_anova import GUARD_ALPHA, sphericity_threshold
-from taetpu.stats.model import CONFIDENCE
+from taetpu.stats.linear_model import CONFIDENCE
 from taetpu.stats.plan import Plan
 
 Array = NDArray[np.float64]
@@ -138,7 +138,7 @@ def holm(p: Array) -> Array:
 
 
 def ours(y: Array) -> Judged:
-    """Apply the seed-blocked model with its guard, as `taetpu.stats.model.fit` does for a full table."""
+    """Apply the seed-blocked model with its guard, as `taetpu.stats.linear_model.fit` does for a full table."""
     _, arms, seeds = y.shape
     difference = y[:, 1:] - y[:, :1]
     residual = y - y.mean(2, keepdims=True) - y.mean(1, keepdims=True) + y.mean((1, 2), keepdims=True)

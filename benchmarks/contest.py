@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import Shape
-from taetpu.core.child import Child
-from taetpu.core.runtime import cpu_cores
+from taetpu.core.child_process import Child
+from taetpu.core.jax_setup import cpu_cores
 from taetpu.train.step_time import cpu_model
 
 COMMAND = (sys.executable, "-m", "benchmarks.contestants")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.shapes import Shape
-from taetpu.core.runtime import cpu_cores, prepare_jax
+from taetpu.core.jax_setup import cpu_cores, prepare_jax
 
 CUBE = 2048
 WARM = 0.3  # seconds before the first window

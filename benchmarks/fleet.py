@@ -84,12 +84,12 @@ def planned(runs: int, steps: int = 100_000, checkpoint: int = 5_000) -> list[Pa
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
     os.environ["JAX_PLATFORMS"] = "cpu"
     from taetpu.spec.loading import load_study
-    from taetpu.train import compute, layout
+    from taetpu.train import choose_compute, layout
     from taetpu.train.model_cost import flops_per_token
     from taetpu.train.pack_plan import plan_packs
 
     tpu = parse_slice(TPU)
-    compute.memory_bytes = layout.memory_bytes = lambda: tpu.hbm_bytes  # in place of this machine's
+    choose_compute.memory_bytes = layout.memory_bytes = lambda: tpu.hbm_bytes  # in place of this machine's
     rates = math.ceil(runs / SEEDS / 18)
     listed = ", ".join(f"{1e-4 * 1.03**i:.3e}" for i in range(rates))
     with TemporaryDirectory() as folder:

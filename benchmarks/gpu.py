@@ -37,10 +37,10 @@ class Ours:
     """A pack of taetpu on jax's first device."""
 
     def __init__(self, sizes: Mapping[str, int], width: int):
-        from taetpu.core.loading import load_config
+        from taetpu.core.config_parsing import load_config
         from taetpu.data.synthetic import SPECIALS
-        from taetpu.spec.schema import RunConfig
-        from taetpu.train.compute import choose_compute
+        from taetpu.spec.study_config import RunConfig
+        from taetpu.train.choose_compute import choose_compute
         from taetpu.train.layout import Layout
         from taetpu.train.model_cost import flops_per_token, num_params
         from taetpu.train.step_time import StepTimer

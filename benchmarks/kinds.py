@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.chips import Slice, parse_slice
+from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component, load_config
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
-from taetpu.tpu.compiler import Compiler, CompileRequest
+from taetpu.tpu.compile_client import Compiler, CompileRequest
 from taetpu.train.layout import Layout
 
 MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.shapes import Shape, baseline
-from taetpu.core.loading import load_config
-from taetpu.data.batches import Source
+from taetpu.core.config_parsing import load_config
+from taetpu.data.base import Source
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.train.layout import AUTO, Layout, RunGroup, Workload, default_layout
 from taetpu.train.model_cost import flops_per_token, num_params
 from taetpu.train.step_time import StepTimer

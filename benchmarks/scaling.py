@@ -19,7 +19,7 @@ import vl_convert
 from benchmarks.contest import contest, machine, over_rounds, request, shown_machine, take_turns
 from benchmarks.shapes import SHAPES, baseline, write_text
 from benchmarks.study import run_study
-from taetpu.core.runtime import cpu_cores
+from taetpu.core.jax_setup import cpu_cores
 from taetpu.report.charts import COLOURS, THEMES
 
 MIDDLE, SMALL = SHAPES[64], SHAPES[32]

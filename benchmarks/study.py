@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.contest import contest, machine, request, shown_machine
 from benchmarks.shapes import SHAPES, Shape, baseline, write_text
-from taetpu.core.runtime import cpu_cores
+from taetpu.core.jax_setup import cpu_cores
 from taetpu.store.documents import to_yaml
 
 NAME = "benchmark"

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 
 from taetpu.core.chips import parse_slice
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.nn.compute_options import ComputeOptions
-from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.tpu.compiler import Compiler, CompileRequest
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.tpu.compile_client import Compiler, CompileRequest
 from taetpu.train.layout import Layout
 
 CHIP = "v5e-1"

@@ -77,8 +77,8 @@ def draw():
     import jax.numpy as jnp
     import numpy as np
 
+    from taetpu.core.config_parsing import load_config
     from taetpu.core.keys import root_key
-    from taetpu.core.loading import load_config
     from taetpu.nn.common import combine_trainable, partition_trainable
     from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
 

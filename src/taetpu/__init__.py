@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from taetpu.core.devices import default_to_cpu
+from taetpu.core.accelerators import default_to_cpu
 
 if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError

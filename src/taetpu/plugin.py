@@ -7,7 +7,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.lm import named_parameters, num_layers, scale_layers
 from taetpu.optim.hooks import Hook, Moment

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks import calibration
-from taetpu.stats.model import fit_model
+from taetpu.stats.linear_model import fit_model
 from taetpu.stats.verdict import holm
 
 

@@ -9,10 +9,10 @@ from benchmarks.peers import PEERS, Data, train
 from benchmarks.shapes import SHAPES, VOCAB, Shape, baseline
 from torch.utils.flop_counter import FlopCounterMode
 
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.interop.families import read_gpt2
 from taetpu.nn.lm import ModelConfig
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 from taetpu.train.model_cost import flops_per_token, num_params
 
 # Of x-transformers, and torch's own.

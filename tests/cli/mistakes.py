@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import typer
-from taetpu.data.batches import Task
+from taetpu.data.base import Task
 from taetpu.nn.position import PositionConfig
 from taetpu.plugin import *
 

@@ -7,8 +7,8 @@ import pytest
 from taetpu.cli.catalog import describe_field
 from taetpu.core.config import Config, slot_of
 from taetpu.core.registry import BUILTIN_MODULES, kinds
-from taetpu.spec.fields import Place, find_fields, list_fields
-from taetpu.spec.schema import StudySpec
+from taetpu.spec.field_paths import Place, find_fields, list_fields
+from taetpu.spec.study_config import StudySpec
 from taetpu.spec.train_config import TrainConfig
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp, numpy as np
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore
-from taetpu.store.packs import PackFolder
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.train import checkpoint
 
 disk, room = Path(sys.argv[1]), int(sys.argv[2])
@@ -34,9 +34,9 @@ CROWDED = """
 import os, sys
 from pathlib import Path
 import jax.numpy as jnp, numpy as np
-from taetpu.core.disk import free_bytes
+from taetpu.core.atomic_files import free_bytes
 from taetpu.store.backend import LocalStore
-from taetpu.store.packs import PackFolder
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.train import checkpoint
 
 disk = Path(sys.argv[1])

@@ -5,7 +5,7 @@ import os
 import pytest
 from tests.cli.mistakes import FFN, STUDY, ffn
 
-from taetpu.core.snapshot import Snapshot
+from taetpu.core.global_state import Snapshot
 
 AT_IMPORT = {
     "import taetpu.nn.ffn as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.ACTIVATIONS['relu']",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.loading import load_study

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.cli.commands import commands
 
-from taetpu.core.runtime import cpu_cores
+from taetpu.core.jax_setup import cpu_cores
 
 COMMANDS = (
     "new",

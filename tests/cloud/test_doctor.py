@@ -10,7 +10,7 @@ from tests.cloud.commands import UP, taetpu
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.project import ACCOUNT
 
-from taetpu.cli.cloud import open_zones
+from taetpu.cli.cloud_common import open_zones
 from taetpu.cloud import doctor
 from taetpu.cloud.doctor import Check
 from taetpu.cloud.gcloud import use_project

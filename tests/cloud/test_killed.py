@@ -18,7 +18,7 @@ from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.hosts import parents
 from tests.fake_google.world import Call, Cut, Moment
 
-from taetpu.cloud import gcloud, provision, rates
+from taetpu.cloud import gcloud, lifecycle, rates
 from taetpu.cloud.machines import Spec
 from taetpu.cloud.settings import read_settings
 from taetpu.core.chips import parse_slice
@@ -147,7 +147,7 @@ def test_down_waits_for_the_gcloud_of_an_up_that_was_killed(google: FakeGoogle) 
     table = google.world.table(TABLES["gce"])
     asked_for = dict(table)
     table.clear()
-    with provision.name_lock("box", fcntl.LOCK_SH):  # as gcloud holds it while it runs
+    with lifecycle.name_lock("box", fcntl.LOCK_SH):  # as gcloud holds it while it runs
         process = start(DOWN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting for an earlier gcloud command for box\n"
@@ -171,7 +171,7 @@ def make(cloud: FakeGoogle, api: str) -> None:
         spec = Spec("box", tpu, api, "me", 4.0, rates.runtime_for(tpu, api))
         settings = read_settings()
         gcloud.use_project(settings.project)
-        provision.make(spec, [ZONE], settings, lambda line: None)
+        lifecycle.make(spec, [ZONE], settings, lambda line: None)
 
 
 def names(cloud: FakeGoogle, api: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cloud.lines import Recorder, call_sites, written_lines
 
-from taetpu.cloud import bucket, doctor, gcloud, image, machines, provision, rates, ssh
+from taetpu.cloud import bucket, doctor, gcloud, image, lifecycle, machines, rates, ssh
 from taetpu.cloud.machines import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
 from taetpu.core.chips import generations, parse_slice
@@ -66,7 +66,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     monkeypatch.setattr(doctor, "read", lambda line: [])
     monkeypatch.setattr(image, "read", lambda line: [])
     monkeypatch.setattr(bucket, "read", lambda line: [])
-    monkeypatch.setattr(provision, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
+    monkeypatch.setattr(lifecycle, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
     monkeypatch.setattr(gcloud, "read", lambda line: None)
     return made
 
@@ -96,11 +96,11 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     image.list_images(SETTINGS)
     image.build_command(SETTINGS, folder, "lab", "0123")
     image.delete_command("us-docker.pkg.dev/p/taetpu/lab:1")
-    provision.policy_command("my-project", ACCOUNT)
-    provision.grant_command("my-project", ACCOUNT)
-    provision.role_permissions("projects/my-project/roles/deleter")
-    provision.role_permissions("organizations/123/roles/deleter")
-    provision.default_account("my-project")
+    lifecycle.policy_command("my-project", ACCOUNT)
+    lifecycle.grant_command("my-project", ACCOUNT)
+    lifecycle.role_permissions("projects/my-project/roles/deleter")
+    lifecycle.role_permissions("organizations/123/roles/deleter")
+    lifecycle.default_account("my-project")
     assert [one.status for one in doctor.run_checks(SETTINGS, folder)]
     monkeypatch.setattr(doctor, "read", lambda line: [{"account": "me"}])
     doctor.check_account(SETTINGS)
@@ -111,7 +111,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def build_for(spec: Spec, folder: Path, *options: dict) -> None:
     for changed in options:
         machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
-    provision.operation_command("delete", spec.name, ZONE)
+    lifecycle.operation_command("delete", spec.name, ZONE)
 
 
 def test_lines_that_the_code_builds(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

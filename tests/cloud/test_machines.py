@@ -10,7 +10,7 @@ import pytest
 from tests.cloud.commands import DOWN, ZONE, start, succeed, taetpu
 from tests.fake_google.cloud import FakeGoogle
 
-from taetpu.cloud import bucket, gcloud, labels, machines, provision, rates, supervise
+from taetpu.cloud import bucket, gcloud, labels, lifecycle, machines, rates, supervise
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown, command
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
@@ -30,7 +30,7 @@ def make(
 ) -> Machine:
     gcloud.use_project(settings.project)
     tpu = parse_slice(kind)
-    return provision.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
+    return lifecycle.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
 
 
 @pytest.mark.parametrize("api", ["tpu-api", "gce"])
@@ -109,7 +109,7 @@ def test_the_outcome_of_an_unanswered_change_is_read(
     gcloud.use_project(settings.project)
     tpu = parse_slice("v5e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api"))
-    machine = provision.make(spec, [ZONE], settings, said.append)
+    machine = lifecycle.make(spec, [ZONE], settings, said.append)
     assert machine.state == "ready"
     assert google.hosts.booted == ["box"]
     assert any("no answer" in line for line in said)
@@ -193,9 +193,9 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
     tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, first.api, "me", 1.0, rates.runtime_for(tpu, first.api))
     with monkeypatch.context() as patch:
-        patch.setattr(provision, "find_existing", lambda spec: None)  # asked before the other's machine was listed
+        patch.setattr(lifecycle, "find_existing", lambda spec: None)  # asked before the other's machine was listed
         time.sleep(1.1)  # requests have the time in seconds
-        kept = provision.make(spec, [FAR], settings, silent)
+        kept = lifecycle.make(spec, [FAR], settings, silent)
     assert kept.zone == ZONE
     assert [one.zone for one in machines.find("box")] == [ZONE]
 
@@ -212,7 +212,7 @@ def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, se
     assert loss(machine)
     again = make(settings, api)  # which deletes what is left of the first
     assert loss(again) == ""
-    provision.down("box", "me", settings, silent)
+    lifecycle.down("box", "me", settings, silent)
     with pytest.raises(CloudError, match="deleted by me@example.org" if api == "gce" else "deleted by somebody"):
         loss(again)
     if api == "tpu-api":
@@ -222,7 +222,7 @@ def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, se
         return
     google.compute.user = "system"
     assert make(settings, api)
-    provision.down("box", "me", settings, silent)
+    lifecycle.down("box", "me", settings, silent)
     assert loss(again) == "it no longer exists"
 
 
@@ -233,9 +233,9 @@ def test_several_machines_with_one_name_are_reported(
     make(settings)
     tpu = parse_slice("v6e-8")
     with monkeypatch.context() as patch:
-        patch.setattr(provision, "find_existing", lambda spec: None)
-        patch.setattr(provision, "keep_first", lambda made, settings, tell: made)
-        provision.make(
+        patch.setattr(lifecycle, "find_existing", lambda spec: None)
+        patch.setattr(lifecycle, "keep_first", lambda made, settings, tell: made)
+        lifecycle.make(
             Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent
         )
     for words in (("tpu", "up", "box", "--type", "v6e-8", "--api", "tpu-api", "--yes"), ("tpu", "status", "box")):
@@ -251,10 +251,10 @@ def test_several_machines_with_one_name_are_reported(
 def test_commands_wait_for_gcloud_of_a_killed_process(google: FakeGoogle, settings: Settings) -> None:
     gcloud.use_project(settings.project)
     said: list[str] = []
-    with provision.name_lock("box", fcntl.LOCK_SH) as held:
+    with lifecycle.name_lock("box", fcntl.LOCK_SH) as held:
         stray = subprocess.Popen(["sleep", "1.5"], pass_fds=(held,), start_new_session=True)
     began = time.monotonic()
-    assert provision.down("box", "me", settings, said.append) == []
+    assert lifecycle.down("box", "me", settings, said.append) == []
     assert time.monotonic() - began > 1.4
     assert stray.wait() == 0
     assert any("box" in line for line in said)

@@ -9,7 +9,7 @@ from tests.cloud.commands import ZONE
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.world import Fault, Refused
 
-from taetpu.cloud import jobs, provision, rates, startup
+from taetpu.cloud import jobs, lifecycle, rates, startup
 from taetpu.cloud.gcloud import use_project
 from taetpu.cloud.machines import Machine, Spec
 from taetpu.cloud.settings import Settings
@@ -29,7 +29,7 @@ def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -
     use_project(settings.project)
     tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, api, "me", hours, rates.runtime_for(tpu, api))
-    machine = provision.make(spec, [ZONE], settings, lambda line: None)
+    machine = lifecycle.make(spec, [ZONE], settings, lambda line: None)
     state = google.hosts.vms["box", 0].folder / "state"
     until((state / "ready").exists)
     return machine, state
@@ -72,7 +72,7 @@ def test_a_machine_that_cannot_reach_google_is_not_ready(google: FakeGoogle, set
     use_project(settings.project)
     tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 2.0, rates.runtime_for(tpu, "tpu-api"))
-    machine = provision.make(spec, [ZONE], settings, lambda line: None)
+    machine = lifecycle.make(spec, [ZONE], settings, lambda line: None)
     with pytest.raises(startup.NotSetUp, match="could not delete itself; check Cloud NAT"):
         startup.prepare(machine, settings, lambda line: None)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from taetpu.cloud import provision
+from taetpu.cloud import lifecycle
 from taetpu.cloud import supervise as module
 from taetpu.cloud.gcloud import CloudError, NoCapacity, Preempted
 from taetpu.cloud.machines import Machine
@@ -70,9 +70,9 @@ class Scene:
 
         for name, stand_in in (("monotonic", lambda: self.now), ("sleep", sleep)):
             monkeypatch.setattr(module.time, name, stand_in)
-        monkeypatch.setattr(provision, "find", lambda *_, **__: [])
-        monkeypatch.setattr(provision, "delete", delete)
-        monkeypatch.setattr(provision, "find_deleter", lambda machine: self.deleter)
+        monkeypatch.setattr(lifecycle, "find", lambda *_, **__: [])
+        monkeypatch.setattr(lifecycle, "delete", delete)
+        monkeypatch.setattr(lifecycle, "find_deleter", lambda machine: self.deleter)
         return supervise(self.make, self, limits, Settings(), lambda line: None)
 
 
@@ -156,9 +156,9 @@ def test_an_error_does_not_keep_other_machines_from_deletion(monkeypatch: pytest
         if machine.name != "c":
             raise CloudError(f"{machine.name} cannot be deleted")
 
-    monkeypatch.setattr(provision, "delete", delete)
+    monkeypatch.setattr(lifecycle, "delete", delete)
     said: list[str] = []
     with pytest.raises(CloudError, match="a cannot be deleted"):
-        provision.delete_all(machines, Settings(), said.append)
+        lifecycle.delete_all(machines, Settings(), said.append)
     assert tried == ["a", "b", "c"]
     assert said == ["a cannot be deleted", "b cannot be deleted"]

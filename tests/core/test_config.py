@@ -7,8 +7,8 @@ import pytest
 from pydantic import Field, PositiveInt
 
 from taetpu.core.config import Config, Hole, SlotMark, Traced, to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.lm import ModelConfig

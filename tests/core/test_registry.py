@@ -6,8 +6,8 @@ import pytest
 
 from taetpu.core import registry
 from taetpu.core.config import Component
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component
 from taetpu.core.registry import kinds, register
 
 

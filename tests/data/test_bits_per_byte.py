@@ -11,11 +11,11 @@ import tokenizers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component
 from taetpu.data.text import TextTask
 from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, Tokenizer
-from taetpu.train.metric_buffer import metrics_from_sums
+from taetpu.train.metric_series import metrics_from_sums
 
 TOKENIZERS = [
     {"kind": "char"},

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
-from taetpu.core.loading import build_component
+from taetpu.core.jit_once import jit_once
 from taetpu.core.registry import kinds
 from taetpu.data import attention_free_bound
-from taetpu.data.batches import Batch, Source
+from taetpu.data.base import Batch, Source
 
 ANSWERS = ("copy", "reverse", "sort", "histogram")
 CASES = [*((kind, form) for kind in ANSWERS for form in ("causal", "encoder")), ("induction", None)]

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component
 from taetpu.data import corpora
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.data.text import bigram_loss
 
 KEY = jax.random.key(0)

@@ -9,8 +9,8 @@ import tokenizers as hf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component
 from taetpu.data.tokenizers import UNK, Tokenizer, load_tokenizer
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3

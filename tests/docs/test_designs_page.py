@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.tuning import trial_study
 
 PAGE = (Path(__file__).parents[2] / "docs/designs.md").read_text()

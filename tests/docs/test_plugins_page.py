@@ -7,9 +7,9 @@ import pytest
 
 from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
+from taetpu.core.jax_setup import prepare_jax
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN_MODULES
-from taetpu.core.runtime import prepare_jax
 from taetpu.optim.hooks import METHODS
 from taetpu.spec.loading import load_study
 from taetpu.testing import check_component

@@ -10,11 +10,11 @@ import pytest
 from safetensors.numpy import load as load_tensors
 
 from taetpu.core.config import iter_components
+from taetpu.core.config_parsing import load_config
 from taetpu.core.keys import named, root_key
-from taetpu.core.loading import load_config
 from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
 from taetpu.optim.hooks import Moment, run_hooks

@@ -11,10 +11,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
 from taetpu.nn.lm import ModelConfig, build_model, named_parameters
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.jit import jit_once
+from taetpu.core.config_parsing import build_component, load_config
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import build_component, load_config
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import Context, Dims, Dropout, Fixed, partition_trainable

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
+from taetpu.nn.attention_kernels import CuDNN
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.compute_options import ComputeOptions
-from taetpu.nn.kernels import CuDNN
 from taetpu.nn.lm import ModelConfig, build_model
 
 TPU = """

@@ -2,9 +2,9 @@
 
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
 from taetpu.nn.lm import ModelConfig, build_model
 
 BASE = {"dim": 16, "num_layers": 3}

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
 from taetpu.nn import stack
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import ComputeOptions

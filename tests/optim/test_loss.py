@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.sites import capture
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.optim.loss import predict, sum_losses

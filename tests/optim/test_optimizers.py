@@ -7,8 +7,8 @@ import optax
 import pytest
 import torch
 
+from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.core.loading import build_component
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import mask_matrices, named_parameters
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.loading import build_component
+from taetpu.core.config_parsing import build_component
 
 PEAK, STEPS = 2.0, 11
 

@@ -11,7 +11,7 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.freeze import freeze
 from taetpu.study.pack_store import resolve_runs
 from taetpu.study.tuning import choose_values, trial_study

@@ -9,7 +9,7 @@ import vl_convert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taetpu.report import charts, curve_charts, panels
+from taetpu.report import charts, curve_charts, design_charts
 from taetpu.report.curves import (
     POINTS,
     SEED_POINTS,
@@ -127,8 +127,8 @@ def test_shortened_names_stay_distinct_in_every_chart(store_study) -> None:
     effects.append({"factors": LONG, "effect": 0.1, "ci95": [0.0, 0.2]})
     for spec, times in (
         (charts.forest_plot(folder.read_results()), 1),
-        (panels.tradeoff_chart(points, "cost", "val/loss"), 1),
-        (panels.interaction_heatmap(effects, "min"), 2),
+        (design_charts.tradeoff_chart(points, "cost", "val/loss"), 1),
+        (design_charts.interaction_heatmap(effects, "min"), 2),
     ):
         names = drawn_names(spec)
         assert len(names) == 2 * times

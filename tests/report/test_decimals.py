@@ -15,10 +15,10 @@ from tests.stats.conftest import made_study
 from taetpu.cli.status import render
 from taetpu.cli.status_model import StudyMonitor
 from taetpu.report import notebook, summary
-from taetpu.report.contents import Table
-from taetpu.report.exports import latex_table, markdown, table_text
 from taetpu.report.inputs import Inputs, read_inputs
+from taetpu.report.section_types import Table
 from taetpu.report.sections import build_sections
+from taetpu.report.text_formats import latex_table, markdown, table_text
 from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
 

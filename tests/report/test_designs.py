@@ -7,10 +7,10 @@ import pytest
 import vl_convert
 from tests.report.designed import DESIGNS, designed
 
-from taetpu.report import charts, panels, summary
+from taetpu.report import charts, design_charts, summary
 from taetpu.report.build import build_report
-from taetpu.report.exports import COLUMNS, table_text
 from taetpu.report.sections import build_sections
+from taetpu.report.text_formats import COLUMNS, table_text
 from taetpu.stats.verify import verify
 
 RATE = 0.003  # the learning rate at which every arm is best
@@ -49,7 +49,7 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
         assert f"\n## {part.title}\n" in text
         assert all(len(row) == len(table.columns) for table in part.tables for row in table.rows)
     assert max(map(len, table_text(results).splitlines())) <= COLUMNS
-    drawn = panels.draw_panels(results, {})
+    drawn = design_charts.draw_panels(results, {})
     for spec in drawn.values():
         svg = vl_convert.vegalite_to_svg({**spec, "width": 300, "config": charts.THEMES["light"]})
         assert "NaN" not in svg

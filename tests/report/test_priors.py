@@ -9,7 +9,7 @@ import pytest
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.report.build import build_report
 from taetpu.report.priors import MORE_THAN_ONE, find_priors, read_priors
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 
 BASE = {
     "model": {

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError
-from taetpu.core.loading import load_config
 from taetpu.spec.arms import candidates, label
 from taetpu.spec.resolved_study import frozen_data
-from taetpu.spec.schema import NAME, StudySpec
+from taetpu.spec.study_config import NAME, StudySpec
 
 BASE = {
     "task": {"kind": "copy", "seq_len": 8},

@@ -21,7 +21,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.optim.optimizers import AdamW
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 
 STORED = Path(__file__).with_name("defaults.json")
 Defaults = Mapping[str, Mapping[str, Any]]

@@ -8,10 +8,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.config import to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 from taetpu.spec.overrides import apply_overrides, takes_list
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 
 BASE = {
     "task": {"kind": "copy", "seq_len": 8},

@@ -2,8 +2,8 @@
 
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 from taetpu.spec.train_config import TrainConfig
 
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.report import summary
-from taetpu.stats import factorial, model
+from taetpu.stats import factorial, linear_model
 from taetpu.stats.analyse import analyse
 from taetpu.stats.plan import metric_bounds
-from taetpu.stats.secondary import alternative_analyses
+from taetpu.stats.secondary_analyses import alternative_analyses
 
 SHARES = (0.0, 1.0)
 VALUES = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=5)
@@ -21,7 +21,7 @@ VALUES = st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2,
 @given(VALUES)
 def test_clipped_intervals_are_the_possible_part_of_the_unclipped(y) -> None:
     values = {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y)}
-    free, cut = model.fit_model(values), model.fit_model(values, bounds=SHARES)
+    free, cut = linear_model.fit_model(values), linear_model.fit_model(values, bounds=SHARES)
     for arm, effect in cut.effects.items():
         other = free.effects[arm]
         assert (effect.effect, effect.p, effect.p_inside(0.1)) == (other.effect, other.p, other.p_inside(0.1))
@@ -33,9 +33,9 @@ def test_clipped_intervals_are_the_possible_part_of_the_unclipped(y) -> None:
 
 
 def test_bounds_of_a_weighted_sum() -> None:
-    assert model.contrast_bounds({"a": 1.0, "b": -1.0}, SHARES) == (-1.0, 1.0)
-    assert model.contrast_bounds({"all": 1.0, "a": -1.0, "b": -1.0, "base": 1.0}, SHARES) == (-2.0, 2.0)
-    assert model.contrast_bounds({"a": 1.0, "b": -1.0}, metric_bounds("val/loss")) == (-math.inf, math.inf)
+    assert linear_model.contrast_bounds({"a": 1.0, "b": -1.0}, SHARES) == (-1.0, 1.0)
+    assert linear_model.contrast_bounds({"all": 1.0, "a": -1.0, "b": -1.0, "base": 1.0}, SHARES) == (-2.0, 2.0)
+    assert linear_model.contrast_bounds({"a": 1.0, "b": -1.0}, metric_bounds("val/loss")) == (-math.inf, math.inf)
 
 
 def test_alternative_and_factorial_intervals_are_clipped() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from taetpu.stats.model import fit_model
+from taetpu.stats.linear_model import fit_model
 from taetpu.stats.verdict import holm
 
 STUDIES = 200

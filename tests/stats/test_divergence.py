@@ -9,7 +9,7 @@ from scipy import stats
 from taetpu.stats.analyse import analyse
 from taetpu.stats.divergence import Count, impute_worst
 from taetpu.stats.divergence import boschloo_p as exact_test
-from taetpu.stats.model import fit_model
+from taetpu.stats.linear_model import fit_model
 from taetpu.stats.plan import Plan
 from taetpu.stats.verdict import collect_evidence, decide_verdict, format_evidence
 

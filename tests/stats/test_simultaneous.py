@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from taetpu.stats.secondary import critical_value
+from taetpu.stats.secondary_analyses import critical_value
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from statsmodels.stats.multitest import multipletests
 
 from taetpu.stats import verdict
 from taetpu.stats.divergence import Count
-from taetpu.stats.model import Effect, Estimate, fit_model
+from taetpu.stats.linear_model import Effect, Estimate, fit_model
 from taetpu.stats.plan import Plan
 from taetpu.stats.power import ALPHA
 from taetpu.stats.verdict import Evidence, decide_verdict, format_evidence, holm, seeds_still_needed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store, default_root, open_store
-from taetpu.store.names import NotStored, check_name
+from taetpu.store.errors import NotStored, check_name
 
 
 def test_key_is_written_once(store: Store):

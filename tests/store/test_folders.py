@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
 from taetpu.store.digests import seal
-from taetpu.store.names import NotStored
+from taetpu.store.errors import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 

@@ -15,10 +15,10 @@ from tests.fake_google.world import Fault, Refused, World
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store, open_store
 from taetpu.store.digests import Damaged
+from taetpu.store.errors import NotStored
 from taetpu.store.gcs import FILES, THREADS, GcsStore
 from taetpu.store.gcs_client import Address, BucketError, StorageUnavailable, parse_address
 from taetpu.store.index import list_studies
-from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 

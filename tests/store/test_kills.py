@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taetpu.core.disk import UNFINISHED
+from taetpu.core.atomic_files import UNFINISHED
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store
 from taetpu.store.lease import LEASE_SECONDS

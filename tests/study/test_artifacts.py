@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taetpu.spec.loading import load_study
-from taetpu.train.metric_buffer import metrics_from_sums
+from taetpu.train.metric_series import metrics_from_sums
 from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
@@ -37,7 +37,7 @@ def kept(tmp_path_factory):
 
 
 def val_loss(model, source) -> float:
-    from taetpu.data.batches import Batch
+    from taetpu.data.base import Batch
 
     data = source.evaluation("val")
     windows = Batch(*(jax.numpy.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))

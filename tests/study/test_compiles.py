@@ -25,7 +25,7 @@ arms:
 COUNT = """
 import json, sys
 from collections import Counter
-from taetpu.core.runtime import prepare_jax
+from taetpu.core.jax_setup import prepare_jax
 prepare_jax()
 import jax
 import taetpu

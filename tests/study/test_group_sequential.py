@@ -5,7 +5,7 @@ from tests.small import TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.spec.schema import MAX_SEED
+from taetpu.spec.study_config import MAX_SEED
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, extend_seeds, next_seeds, run_study

@@ -7,7 +7,7 @@ from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.matching import flops_per_step, num_arm_params, steps_of, time_matched_steps
 from taetpu.train import step_time
 from taetpu.train.callbacks import Callback

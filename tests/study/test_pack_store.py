@@ -130,7 +130,7 @@ def test_pack_is_halved_if_the_system_gives_no_more_memory(tmp_path):
     environ |= {"TAETPU_CACHE": str(tmp_path / "cache"), "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 
     def start(*args):
-        run = [sys.executable, "-c", "from taetpu.core.runtime import prepare_jax; prepare_jax()" + LIMITED, *args]
+        run = [sys.executable, "-c", "from taetpu.core.jax_setup import prepare_jax; prepare_jax()" + LIMITED, *args]
         done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return find_study(tmp_path / args[0]), done.stderr

@@ -8,13 +8,13 @@ from tests.small import TINY
 from tests.study.conftest import Interrupting
 
 from taetpu.core.errors import UserError
-from taetpu.spec.evaluation import Sample
+from taetpu.spec.eval_sample import Sample
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import PackStore, resolve_runs
+from taetpu.study.pack_training import StudyTrainer
 from taetpu.study.run import parse_profile
-from taetpu.study.trainer import StudyTrainer
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO
 from taetpu.train.program import ProgramCache

@@ -11,9 +11,9 @@ import pytest
 from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
-from taetpu.data.batches import Batch, evaluation_order
+from taetpu.data.base import Batch, evaluation_order
 from taetpu.report.curves import read_curves
-from taetpu.report.plot import plot
+from taetpu.report.metric_charts import plot
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.runs import RunFolder

@@ -13,13 +13,13 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
-from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
+from taetpu.store.errors import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study import executor, shards
 from taetpu.study.pack_store import PackStore, stored_plans
+from taetpu.study.pack_training import Failure, is_free
 from taetpu.study.run import run
 from taetpu.study.shards import WAITING_EXIT_CODE, Shard, SharesLeft, parse_shard
-from taetpu.study.trainer import Failure, is_free
 from taetpu.train.callbacks import Callback
 
 STUDY = """\
@@ -39,8 +39,8 @@ LOOKS = STUDY + "measure: {looks: [2, 4]}\n"
 CLAIMS = """
 import sys, time
 from taetpu.store.backend import open_store
-from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
-from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
+from taetpu.store.errors import CLAIM_PATIENCE, ClaimHeld
+from taetpu.store.errors import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
 folder = StudyFolder(open_store(sys.argv[1]), "s")
 for pack in map(str, range(12)):

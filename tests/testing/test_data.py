@@ -11,7 +11,7 @@ import pytest
 from tests.testing.failing import failing, leaky, line_of
 
 from taetpu.core.registry import kinds
-from taetpu.data.batches import Batch, Split, Task
+from taetpu.data.base import Batch, Split, Task
 from taetpu.testing import check_component
 
 # --- tasks -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.testing import check_component
 from taetpu.testing.__main__ import main
-from taetpu.testing.slots import CHECKS
+from taetpu.testing.checks_by_slot import CHECKS
 
 SETTINGS = {
     **{kind: {"seq_len": 12, "eval_size": 8} for kind in ("copy", "reverse", "sort", "histogram", "induction")},

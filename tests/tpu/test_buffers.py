@@ -10,7 +10,7 @@ TEXT = """\
 HloModule jit_advance
 
 FileNames
-1 "/somewhere/taetpu/nn/kernels.py"
+1 "/somewhere/taetpu/nn/attention_kernels.py"
 3 "/somewhere/taetpu/nn/norm.py"
 2 "/somewhere/taetpu/nn/stack.py"
 

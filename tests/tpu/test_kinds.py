@@ -8,7 +8,7 @@ from benchmarks.kinds import config, every_kind, requests
 from tests.tpu.conftest import NEEDS_LIBTPU
 
 from taetpu.core.chips import parse_slice
-from taetpu.tpu.compiler import Compiler
+from taetpu.tpu.compile_client import Compiler
 
 SLOTS = sorted({slot for slot, _ in every_kind()})
 PAGE = Path(__file__).parents[2] / "docs/tpu.md"

@@ -8,7 +8,7 @@ from tests.tpu.conftest import NEEDS_LIBTPU, STUDY
 
 from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
-from taetpu.tpu import compiler
+from taetpu.tpu import compile_client
 from taetpu.tpu.group_plan import plan_group
 from taetpu.tpu.remedies import list_remedies
 from taetpu.train.layout import group_runs, parse_packing
@@ -66,7 +66,7 @@ def test_packs_are_spread_over_chips_and_memory_grows_with_their_width(compile_s
 
 def test_answers_are_cached(compile_study, monkeypatch) -> None:
     first = compile_study("v5e-1")
-    monkeypatch.setattr(compiler, "child_command", lambda module: [sys.executable, "-c", "raise SystemExit(7)"])
+    monkeypatch.setattr(compile_client, "child_command", lambda module: [sys.executable, "-c", "raise SystemExit(7)"])
     assert compile_study("v5e-1") == first
     # Another program must be compiled, which reveals the broken compiler.
     (other,) = compile_study("v5e-1", sets=("model.dim=64",))[0]["programs"]

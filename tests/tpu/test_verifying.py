@@ -13,8 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
+from taetpu.core.accelerators import Accelerators
 from taetpu.core.chips import find_peak
-from taetpu.core.devices import Accelerators
 from taetpu.core.errors import UserError
 from taetpu.tpu.verifying import checks, machine, rates, training
 from taetpu.tpu.verifying.checks import Check

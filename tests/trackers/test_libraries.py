@@ -7,7 +7,7 @@ import pytest
 from tests.small import STUDY
 from tests.trackers import reading
 
-from taetpu.store.settings import flatten_config
+from taetpu.store.flat_config import flatten_config
 from taetpu.train.callbacks import Callback
 
 pytestmark = pytest.mark.slow

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.static_dynamic import promoted_fields, split
-from taetpu.data.batches import Source
-from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.data.base import Source
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.train.layout import Layout, structure_key
 from taetpu.train.program import Program, stack_numbers
 

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from taetpu.core.distributed import Cluster, join_cluster
 from taetpu.store.backend import open_store
-from taetpu.store.packs import PackFolder
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.train.checkpoint import Checkpoints
 
 PROCESSES, ARRAYS, ROWS, COLUMNS = 4, 8, 2048, 4096  # 256 MiB

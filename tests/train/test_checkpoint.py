@@ -12,7 +12,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore
 from taetpu.store.digests import Damaged
-from taetpu.store.packs import PackFolder
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.train.checkpoint import Checkpoints
 
 

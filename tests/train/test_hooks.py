@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
-from taetpu.core.loading import load_config
+from taetpu.core.jit_once import jit_once
 from taetpu.core.registry import register, registered_by, unregister
 from taetpu.nn.lm import named_parameters
 from taetpu.optim.hooks import Hook
 from taetpu.plugin import Number
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 from taetpu.train.step import init_state, update
 
 

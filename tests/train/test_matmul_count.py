@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from taetpu.core.loading import load_config
-from taetpu.nn.kernels import Splash
+from taetpu.core.config_parsing import load_config
+from taetpu.nn.attention_kernels import Splash
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.matmul_count import count_unbounded_loops, kernel_matmuls, matmul_flops
 from taetpu.train.model_cost import flops_per_token

@@ -11,7 +11,7 @@ from tests.train.eight import collectives
 
 from taetpu.core.static_dynamic import split
 from taetpu.store.backend import LocalStore
-from taetpu.store.packs import PackFolder
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.train.checkpoint import Checkpoints
 
 

@@ -1,6 +1,6 @@
 """Parameters, FLOPs and activation bytes agree with formulas."""
 
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.data.tokenizers import load_tokenizer
 from taetpu.nn.lm import named_parameters
 from taetpu.train.model_io import from_files, open_run, to_files

@@ -9,7 +9,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields, split
-from taetpu.data.batches import evaluation_order
+from taetpu.data.base import evaluation_order
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.train.layout import Layout
 from taetpu.train.program import Program, make_mesh, stack_numbers

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from taetpu.core.chips import find_peak
-from taetpu.report.usage import describe_usage
+from taetpu.report.usage_text import describe_usage
 from taetpu.train.memory import host_bytes
 from taetpu.train.usage import measure_usage, memory_in_use, resident_bytes, utilisation
 

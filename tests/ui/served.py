@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from taetpu.ui.pages import Root
+from taetpu.ui.page_data import Root
 from taetpu.ui.server import Server
 
 TOKEN = "secret"

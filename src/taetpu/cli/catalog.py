@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.core.config import Config
-    from taetpu.spec.fields import Place
+    from taetpu.spec.field_paths import Place
 
 
 INDENT = " " * 16
@@ -114,8 +114,8 @@ def _value(value: Any) -> str:
 def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field at the given path and its nested fields."""
     from taetpu.core.registry import BUILTIN_MODULES
-    from taetpu.spec.fields import find_fields, known_paths, list_fields
-    from taetpu.spec.schema import StudySpec
+    from taetpu.spec.field_paths import find_fields, known_paths, list_fields
+    from taetpu.spec.study_config import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
@@ -141,7 +141,7 @@ def _catalog_fields(path: str, as_json: bool) -> None:
 def describe_field(place: "Place") -> dict[str, Any]:
     """Return the given field of a study file as plain data, including its nested fields."""
     from taetpu.core.config import slot_of, to_data, traced_fields
-    from taetpu.spec.fields import list_fields
+    from taetpu.spec.field_paths import list_fields
 
     field, mark = place.owner.model_fields[place.name], slot_of(place.owner, place.name)
     section = place.section
@@ -164,7 +164,7 @@ def describe(cls: "type[Config]") -> dict[str, Any]:
     """Return the docstring and the fields of the given config class as plain data."""
     import inspect
 
-    from taetpu.spec.fields import list_fields
+    from taetpu.spec.field_paths import list_fields
 
     return {"about": inspect.getdoc(cls) or "", "fields": [describe_field(place) for place in list_fields(cls)]}
 

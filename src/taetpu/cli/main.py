@@ -10,7 +10,20 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from taetpu.cli import catalog, chips, cloud_setup, export, jobs, new, plan, results, run, status, tpu, verify
+from taetpu.cli import (
+    catalog,
+    chips,
+    cloud_resources,
+    export_jobs,
+    new,
+    plan,
+    report_commands,
+    run,
+    status,
+    tpu,
+    tpu_jobs,
+    verify,
+)
 from taetpu.core.errors import Failed, UserError
 
 INTERRUPTED = 130
@@ -65,7 +78,7 @@ def options(
 ) -> None:
     """Apply options that precede the command."""
     if device is not None:
-        from taetpu.core.devices import select_device
+        from taetpu.core.accelerators import select_device
 
         select_device(device)
 
@@ -77,18 +90,18 @@ app.command()(run.run)
 app.command()(run.demo)
 app.command()(status.status)
 app.command("list")(status.list_studies)
-app.command()(results.report)
-app.command()(results.check)
-app.command()(results.plot)
+app.command()(report_commands.report)
+app.command()(report_commands.check)
+app.command()(report_commands.plot)
 app.command()(status.ui)
 app.command()(verify.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
-app.add_typer(jobs.dev_app, name="dev")
-app.command()(cloud_setup.doctor)
-app.add_typer(cloud_setup.image_app, name="image")
-app.add_typer(cloud_setup.bucket_app, name="bucket")
-app.add_typer(export.app, name="export")
+app.add_typer(tpu_jobs.dev_app, name="dev")
+app.command()(cloud_resources.doctor)
+app.add_typer(cloud_resources.image_app, name="image")
+app.add_typer(cloud_resources.bucket_app, name="bucket")
+app.add_typer(export_jobs.app, name="export")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def new(name: Annotated[str, typer.Argument(help="The study's name. The files ar
     """
     from importlib.resources import files
 
-    from taetpu.spec.schema import check_name
+    from taetpu.spec.study_config import check_name
     from taetpu.store.documents import to_yaml
 
     name = name.removesuffix(".yaml")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.cloud import (
+from taetpu.cli.cloud_common import (
     build_spec,
     candidate_zones,
     confirm,
@@ -64,7 +64,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
             created.
         CloudError: if no machine is available or too many machines were lost.
     """
-    from taetpu.cloud import provision
+    from taetpu.cloud import lifecycle
     from taetpu.cloud.labels import default_name, label_value
     from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.document import read_document
@@ -83,7 +83,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     store = open_store(address)
     check_bucket(store, study)
     spec = replace(spec, study=label_value(study.name))
-    existing = provision.find_existing(spec)
+    existing = lifecycle.find_existing(spec)
     if existing is None and finished(store, study, options):
         log(f"all runs of {study.name} are done, so no machine is created")
         fetch_report(store, study.name)
@@ -104,7 +104,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
     job = StudyJob(settings, study, store, options.study, to_argv(replace(options, root=address), TrainOptions))
 
     def make(hours: float) -> "Machine":
-        return provision.make(replace(spec, hours=hours), zones, settings, log)
+        return lifecycle.make(replace(spec, hours=hours), zones, settings, log)
 
     warning = (
         f"{study.name} may be training on {spec.name}, which costs money. Repeat the command to continue. "
@@ -115,7 +115,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
         if keep or code == 128 + signal.SIGTERM:
             log(f"{spec.name} is kept; `taetpu tpu down {spec.name}` deletes it")
         else:
-            provision.down(spec.name, spec.owner, settings, log)
+            lifecycle.down(spec.name, spec.owner, settings, log)
     fetch_report(store, study.name)  # last: an error here leaves no machine running
     return code
 
@@ -124,8 +124,8 @@ def check_options(options: TpuRunOptions) -> None:
     """Raise `UserError`, before a machine is created, if the command on the machine would reject the options."""
     from importlib.util import find_spec
 
-    from taetpu.core.flags import LIBTPU, XLA, check_flags
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
+    from taetpu.core.xla_flags import LIBTPU, XLA, check_flags
 
     for root in options.reuse or []:
         if not root.startswith("gs://"):
@@ -177,7 +177,7 @@ class StudyJob:
     def start(self, machine: "Machine") -> None:
         """Copy the study to the machine and start `taetpu run` there, unless it is already running."""
         from taetpu.cloud import jobs, startup, transfer
-        from taetpu.store.names import CLAIM_PATIENCE
+        from taetpu.store.errors import CLAIM_PATIENCE
 
         with _as_lost():
             hosts = self.hosts = startup.prepare(machine, self.settings, log)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from taetpu.core.numerals import parse_float, parse_int
+from taetpu.core.number_parsing import parse_float, parse_int
 
 T = TypeVar("T")
 

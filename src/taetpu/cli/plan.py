@@ -9,7 +9,7 @@ import typer
 
 from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags, number, takes_options
 from taetpu.cli.output import plural, print_json, print_table, print_text
-from taetpu.cli.preflight import (
+from taetpu.cli.plan_tpu import (
     compile_for,
     format_seconds,
     largest_capabilities,
@@ -57,8 +57,8 @@ def plan(options: PlanOptions) -> None:
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
-    from taetpu.core.flags import set_flags
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
+    from taetpu.core.xla_flags import set_flags
 
     slices = requested_slices(options.tpu)
     if slices and options.diff is not None:

@@ -11,7 +11,7 @@ import typer
 from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
 from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log, print_json
-from taetpu.cli.results import print_results
+from taetpu.cli.report_commands import print_results
 from taetpu.core.errors import Failed, UserError
 
 
@@ -189,8 +189,8 @@ def started(options: TrainOptions) -> Iterator[None]:
     Raises:
         UserError: if a flag is unknown.
     """
-    from taetpu.core.flags import set_flags
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
+    from taetpu.core.xla_flags import set_flags
 
     set_flags(options.xla_flags, options.libtpu_args)
     with _dumped(options) if options.dump else nullcontext():
@@ -205,7 +205,7 @@ def _dumped(options: TrainOptions) -> Iterator[None]:
     Raises:
         UserError: if the study's file cannot be read.
     """
-    from taetpu.core.flags import enable_dumps, folder_size
+    from taetpu.core.xla_flags import enable_dumps, folder_size
     from taetpu.spec.document import read_document
     from taetpu.store.backend import default_root, open_store
 

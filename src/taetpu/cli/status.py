@@ -210,7 +210,7 @@ def ui(
     try:
         import uvicorn
 
-        from taetpu.ui.pages import Root as StudyRoot
+        from taetpu.ui.page_data import Root as StudyRoot
         from taetpu.ui.server import Server
     except ImportError as error:
         remedy = "Run `pip install 'taetpu[ui]'`."

@@ -1,4 +1,4 @@
-"""`taetpu tpu`: create, list and delete machines. The commands for hosts are in the module `jobs`."""
+"""`taetpu tpu`: create, list and delete machines. The commands for hosts are in the module `tpu_jobs`."""
 
 import shlex
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli import jobs as job_commands
-from taetpu.cli.cloud import (
+from taetpu.cli import tpu_jobs as job_commands
+from taetpu.cli.cloud_common import (
     build_spec,
     candidate_zones,
     confirm,
@@ -75,7 +75,7 @@ def up(options: UpOptions) -> None:
 
     Example: taetpu tpu up --type v6e-8 --spot --max-usd 20
     """
-    from taetpu.cloud import provision, startup
+    from taetpu.cloud import lifecycle, startup
 
     settings = with_idle_minutes(read_settings(), options)
     spec = build_spec(settings, machine_name(settings, options.name), options)
@@ -83,13 +83,13 @@ def up(options: UpOptions) -> None:
     if options.dry_run:
         show_creation(spec, zones, settings)
         return
-    if existing := provision.find_existing(spec):
+    if existing := lifecycle.find_existing(spec):
         log(f"{spec.name} exists in {existing.zone}: {existing.detail}; --max-hours does not change its deletion time")
     else:
         zones = open_zones(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=options.yes)
-    with warn_of_costs(provision.describe_possible(spec.name), spec.name):
-        machine = provision.make(spec, zones, settings, log, lambda one: startup.prepare(one, settings, log))
+    with warn_of_costs(lifecycle.describe_possible(spec.name), spec.name):
+        machine = lifecycle.make(spec, zones, settings, log, lambda one: startup.prepare(one, settings, log))
     print_machines([machine])
 
 
@@ -99,7 +99,7 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
 
     Example: taetpu tpu down my-tpu --yes
     """
-    from taetpu.cloud import provision
+    from taetpu.cloud import lifecycle
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import check_reached, delete_command, find
 
@@ -107,16 +107,16 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     name = machine_name(settings, name)
     unreachable: list[str] = []
     if not dry_run:
-        provision.await_changes(name, log)
+        lifecycle.await_changes(name, log)
     found = find(name, unreachable=unreachable)
-    mine = provision.select_owned(found, label_value(settings.owner))
+    mine = lifecycle.select_owned(found, label_value(settings.owner))
     if not found:
         log(f"no machine {name!r}")
     lines = [delete_command(one) for one in mine]
     doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
     if doomed or not (found or dry_run):  # this also ends an `up` that is still creating a machine
         with warn_of_costs(f"{name} may still exist and cost money, so repeat the command"):
-            provision.down(name, label_value(settings.owner), settings, log)
+            lifecycle.down(name, label_value(settings.owner), settings, log)
     check_reached(unreachable)
 
 
@@ -174,19 +174,19 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
 
     Example: taetpu tpu gc --dry-run
     """
-    from taetpu.cloud import provision
+    from taetpu.cloud import lifecycle
     from taetpu.cloud.labels import label_value
     from taetpu.cloud.machines import check_reached, delete_command
 
     settings = read_settings()
     unreachable: list[str] = []
-    doomed = provision.list_expired(label_value(settings.owner), unreachable)
+    doomed = lifecycle.list_expired(label_value(settings.owner), unreachable)
     if not doomed:
         log("none of your machines has expired")
     lines = [delete_command(one) for one in doomed]
     if doomed and confirm(_describe_deletion(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
         with warn_of_costs("machines may still exist and cost money, so repeat the command"):
-            provision.delete_all(doomed, settings, log)
+            lifecycle.delete_all(doomed, settings, log)
     check_reached(unreachable)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from taetpu.cloud.gcloud import SIGN_IN, CloudError, NotAllowed, command, read
+from taetpu.cloud.lifecycle import default_account
 from taetpu.cloud.machines import TAG, Spec
-from taetpu.cloud.provision import default_account
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.transfer import list_files
 from taetpu.core.errors import UserError
@@ -216,7 +216,7 @@ def _contains(ports: str, port: int) -> bool:
 
 def check_service_account(settings: Settings) -> Check:
     """Check that the machines' service account can delete queued resources."""
-    from taetpu.cloud.provision import check_can_delete_itself
+    from taetpu.cloud.lifecycle import check_can_delete_itself
     from taetpu.core.chips import parse_slice
 
     account = settings.service_account or default_account(settings.project)

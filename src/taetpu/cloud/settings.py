@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from taetpu.cloud.gcloud import SIGN_IN
 from taetpu.core.config import Config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 
 FILE, TABLE, PREFIX = "taetpu.toml", "cloud", "TAETPU_"
 ZONE = r"[a-z]+-[a-z]+\d+-[a-z0-9]+"

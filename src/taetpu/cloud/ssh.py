@@ -21,7 +21,7 @@ from typing import Any
 
 from taetpu.cloud.gcloud import CloudError, Command, command, program
 from taetpu.cloud.machines import Machine, Worker, add_instance_names
-from taetpu.core import disk
+from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
 
 NO_CONNECTION = 255
@@ -105,10 +105,10 @@ class Hosts:
         record["workers"] = [asdict(worker) for worker in machine.workers]
         if _read_record(folder) not in (None, record):
             forget(machine.name, project)
-        with disk.explain_os_error("write", folder):
-            disk.make_folder(folder)
-            disk.write_file(folder / "config", _config(folder, machine, user, project).encode(), replace=True)
-            disk.write_file(folder / "machine.json", json.dumps(record, indent=2).encode(), replace=True)
+        with atomic_files.explain_os_error("write", folder):
+            atomic_files.make_folder(folder)
+            atomic_files.write_file(folder / "config", _config(folder, machine, user, project).encode(), replace=True)
+            atomic_files.write_file(folder / "machine.json", json.dumps(record, indent=2).encode(), replace=True)
         return cls(machine.name, machine.workers, folder)
 
     @classmethod
@@ -254,8 +254,8 @@ def state_folder() -> Path:
 
 def _key() -> Path:
     path = state_folder() / "ssh" / "id_ed25519"
-    with disk.explain_os_error("write", path):
-        disk.make_folder(path.parent)
+    with atomic_files.explain_os_error("write", path):
+        atomic_files.make_folder(path.parent)
         path.parent.chmod(0o700)
         with (path.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from taetpu.cloud import provision
+from taetpu.cloud import lifecycle
 from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown, Preempted
 from taetpu.cloud.machines import Machine
 from taetpu.cloud.settings import Settings
@@ -57,7 +57,7 @@ class Limits:
 
 
 def supervise(
-    make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: provision.Tell
+    make: Callable[[float], Machine], job: Job, limits: Limits, settings: Settings, tell: lifecycle.Tell
 ) -> int:
     """Keep a job training until it ends, and return its exit code. The caller deletes the last machine.
 
@@ -87,7 +87,7 @@ def supervise(
             used += (time.monotonic() - start) / 3600
             reason = find_loss_reason(machine, since, settings) or error.problem
             tell(f"{machine.name} in {machine.zone} is lost: {reason}")
-        provision.delete(machine, settings, tell)
+        lifecycle.delete(machine, settings, tell)
         losses, stored = losses + 1, job.progress()
         idle, last = 0 if stored != last else idle + 1, stored
         _check_limits(limits, used, losses, idle, reason)
@@ -100,18 +100,18 @@ def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
     Raises:
         CloudError: if the machine was deleted by `tpu down` after `since`, by its timer, or by a user.
     """
-    if provision.was_deleted_since(machine.name, since):
+    if lifecycle.was_deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-    if found := provision.find_with_retries(machine, settings):
+    if found := lifecycle.find_with_retries(machine, settings):
         return "" if found[0].state in ("ready", "starting", "queued") else found[0].detail
-    if user := provision.find_deleter(machine):
+    if user := lifecycle.find_deleter(machine):
         remedy = "Repeat the command to create another machine and resume."
         raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=remedy)
     return "it no longer exists"
 
 
 def _make_again(
-    make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: provision.Tell
+    make: Callable[[float], Machine], limits: Limits, used: float, settings: Settings, tell: lifecycle.Tell
 ) -> Machine:
     """Make another machine, and wait for capacity or quota if necessary.
 

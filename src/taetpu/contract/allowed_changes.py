@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from taetpu.contract.computation import Computation
+from taetpu.contract.traced_program import Computation
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 
 Place = tuple[str, ...]
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.config import iter_components
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.model_cost import num_params
 from taetpu.train.step import new_model
 

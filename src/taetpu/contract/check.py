@@ -10,17 +10,17 @@ from typing import Any
 
 from taetpu.contract.allowed_changes import fold_layers, is_declared
 from taetpu.contract.causal import sees_later_tokens
-from taetpu.contract.computation import Computation
-from taetpu.contract.no_op import explain_no_op
+from taetpu.contract.no_op_reasons import explain_no_op
 from taetpu.contract.outputs import check_outputs
+from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError, suggest
-from taetpu.core.loading import load_config
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.spec.schema import ResolvedConfig, RunConfig
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.train.model_cost import flops_per_token
 
 Progress = Callable[[int, int], None]

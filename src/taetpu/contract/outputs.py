@@ -16,12 +16,22 @@ from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.batches import Batch, Source
+from taetpu.data.base import Batch, Source
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Context
 from taetpu.nn.lm import LMConfig
-from taetpu.nn.slots import PARTS, Part, Setup, acts_at, build_part, describe_value, matches, suggest_cast, trace_result
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.nn.slot_calls import (
+    PARTS,
+    Part,
+    Setup,
+    acts_at,
+    build_part,
+    describe_value,
+    matches,
+    suggest_cast,
+    trace_result,
+)
+from taetpu.spec.study_config import ResolvedConfig
 
 BATCH = 2
 MAX_KEPT = 4096
@@ -166,7 +176,7 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
 
 
 def check_batch(config: ResolvedConfig, source: Source) -> None:
-    """Raise `UserError` if a task's batches do not have the shapes and dtypes of `data.batches.Batch`."""
+    """Raise `UserError` if a task's batches do not have the shapes and dtypes of `data.base.Batch`."""
     key = type(source), source.fingerprint, source.seq_len, config.train.batch_size
     if key in _PASSED:
         return

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 
 from taetpu.core.config import Component
-from taetpu.core.declarations import check_declaration
 from taetpu.core.errors import UserError
+from taetpu.core.global_state import Change, Snapshot
 from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
-from taetpu.core.snapshot import Change, Snapshot
+from taetpu.core.slot_requirements import check_declaration
 
 MODULE_PREFIX = "taetpu_plugin_"
 """The prefix of every plug-in's module name."""
@@ -48,7 +48,7 @@ def load_plugins(files: Iterable[Path]) -> tuple[Plugin, ...]:
 
     Raises:
         UserError: if a file cannot be read or run, if it registers no kind or a malformed kind, or if it changes state
-            that all runs share (see `core.snapshot`).
+            that all runs share (see `core.global_state`).
     """
     for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         _forget(name)

@@ -28,7 +28,7 @@ BUILTIN_MODULES = {
     "schedule": "taetpu.optim.schedules",
     "hook": "taetpu.optim.hooks",
     "metric": "taetpu.optim.metrics",
-    "task": "taetpu.data.tasks",
+    "task": "taetpu.data.task_kinds",
     "tokenizer": "taetpu.data.tokenizers",
     "tracker": "taetpu.trackers.kinds",
 }

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from taetpu.core import disk
-from taetpu.core.runtime import cache_folder
+from taetpu.core import atomic_files
+from taetpu.core.jax_setup import cache_folder
 
 LOCK = "lock"
 
@@ -23,8 +23,8 @@ def process_folder() -> Path:
         UserError: if the folder cannot be created.
     """
     top = cache_folder() / "scratch"
-    with disk.explain_os_error("create the folder", top):
-        disk.make_folder(top)
+    with atomic_files.explain_os_error("create the folder", top):
+        atomic_files.make_folder(top)
         folder = Path(tempfile.mkdtemp(dir=top))
         # The file is never closed, because the kernel releases the lock when the process ends.
         fcntl.flock(os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)

@@ -25,11 +25,11 @@ from pydantic import Field
 
 from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
 from taetpu.data import attention_free_bound
-from taetpu.data.batches import Batch, Split, Task
+from taetpu.data.base import Batch, Split, Task
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
 Words = UInt32[Array, " words"]

@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
-from taetpu.data.batches import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
+from taetpu.data.base import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
 from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 

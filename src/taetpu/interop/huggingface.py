@@ -13,12 +13,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from taetpu.core.config import to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
 from taetpu.interop.families import FAMILIES, Family, Settings
 from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model, named_parameters, with_parameters
-from taetpu.store.settings import flatten
+from taetpu.store.flat_config import flatten
 
 Tensors = Mapping[str, np.ndarray]
 

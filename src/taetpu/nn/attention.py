@@ -12,8 +12,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
+from taetpu.nn.attention_kernels import PLAIN
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout, project
-from taetpu.nn.kernels import PLAIN
 from taetpu.nn.position import PositionConfig
 from taetpu.nn.scores import NoScores
 
@@ -152,7 +152,7 @@ class Attention(eqx.Module):
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
     causal: bool = eqx.field(static=True)
-    path: Any = PLAIN  # the implementation; see `nn.kernels`
+    path: Any = PLAIN  # the implementation; see `nn.attention_kernels`
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return the attention output of all heads, projected to the stream."""

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from taetpu.nn.attention import Attention
-from taetpu.nn.kernels import PATHS, Kernel, MemoryStandIn, Plain
+from taetpu.nn.attention_kernels import PATHS, Kernel, MemoryStandIn, Plain
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import Stack
 
@@ -19,9 +19,9 @@ class ComputeOptions:
     Attributes:
         unroll: The number of layers per iteration in the loop of a deep stack.
         remat: The activations that are kept for the backward pass, as a key of `nn.stack.REMAT`.
-        attention: The implementation of built-in attention, as a key of `nn.kernels.PATHS`. Calls that it does not
-            support are computed by the plain implementation. Attention components that define their own path are left
-            unchanged.
+        attention: The implementation of built-in attention, as a key of `nn.attention_kernels.PATHS`. Calls that
+            it does not support are computed by the plain implementation. Attention components that define their own
+            path are left unchanged.
         loss_chunk: The number of tokens for which logits are computed at once if only the loss is needed. None means
             all tokens.
     """

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int, Shaped
 from pydantic import Field
 
 from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
-from taetpu.core.loading import load_config
-from taetpu.core.numerals import parse_int
+from taetpu.core.number_parsing import parse_int
 from taetpu.core.sites import site
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path

@@ -16,9 +16,9 @@ from taetpu.core.config import iter_components
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import Reads, record_layers, with_layer_tapes
 from taetpu.core.static_dynamic import bind, split
+from taetpu.nn.attention_kernels import CHECKPOINT_NAME
 from taetpu.nn.block import Block, LayerConfig
 from taetpu.nn.common import Context, Dims
-from taetpu.nn.kernels import CHECKPOINT_NAME
 
 # Stacks with at most this number of layers are unrolled, because a rolled scan makes small steps on a CPU at least 15 %
 # slower. Deeper stacks compute `Stack.unroll` layers per iteration, so that compile time does not grow with depth.

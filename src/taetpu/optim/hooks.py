@@ -13,9 +13,9 @@ from pydantic import model_validator
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
-from taetpu.optim.form import check_form
+from taetpu.optim.structure_checks import check_form
 
 Scalar = Float[Array, ""]
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.keys import Key
 from taetpu.core.sites import is_requested
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
 
 Logits = Float[Array, "batch seq vocab"]

@@ -17,7 +17,7 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.core.sites import Ragged, Read
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.lm import LM, named_parameters
 
 Scalar = Float[Array, ""]

@@ -7,10 +7,10 @@ from taetpu.core.errors import UserError
 from taetpu.report.chart_files import FIGURES, render_figure
 from taetpu.report.charts import Spec
 from taetpu.report.curve_charts import fill_spec
-from taetpu.report.exports import arms_csv, latex_table, markdown, runs_csv
 from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.page import chart_data, render_page
 from taetpu.report.summary import Results
+from taetpu.report.text_formats import arms_csv, latex_table, markdown, runs_csv
 from taetpu.store.study import StudyFolder
 
 

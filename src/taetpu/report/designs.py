@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.report import factors, summary
-from taetpu.report.contents import Section, Table
+from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric

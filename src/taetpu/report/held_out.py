@@ -8,7 +8,7 @@ from taetpu.report import summary
 NOTABLE = 0.01
 """Share of overlapping windows, and share of escape bits in 8 bits per byte, above which the report mentions them."""
 FACTS = ("overlap", "bytes", "escape_bits")
-"""Names of the facts that tasks record about their evaluation text; see `data.batches.Source.facts`."""
+"""Names of the facts that tasks record about their evaluation text; see `data.base.Source.facts`."""
 
 
 def describe_held_out(data: Mapping[str, Mapping[str, Any]]) -> list[str]:

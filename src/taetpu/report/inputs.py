@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taetpu.report import held_out, overview, summary
-from taetpu.report.contents import Table
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
 from taetpu.report.priors import Prior, find_priors
+from taetpu.report.section_types import Table
 from taetpu.report.summary import Arm, Costs, Results
 from taetpu.stats import formatting
+from taetpu.store.flat_config import differing_paths, flatten, format_value, read_settings
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import differing_paths, flatten, format_value, read_settings
 from taetpu.store.study import StudyFolder
 
 SAMPLE_CHARACTERS = 600

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from taetpu.core.html import paragraph, table
+from taetpu.core.notebook_html import paragraph, table
 from taetpu.report import charts, summary
 from taetpu.report.chart_files import render_svg
 from taetpu.report.summary import Results

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from taetpu.report import charts, curve_charts, overview, panels, summary
+from taetpu.report import charts, curve_charts, design_charts, overview, summary
 from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
 from taetpu.report.sections import build_sections
@@ -43,7 +43,7 @@ def render_page(results: Results, inputs: Inputs) -> str:
 def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
     """Return the data for `page.js`: chart specs, curves by metric and arm, baselines, verdicts and colours."""
     return {
-        "charts": {"forest": charts.forest_plot(results), **panels.draw_panels(results, inputs.costs)},
+        "charts": {"forest": charts.forest_plot(results), **design_charts.draw_panels(results, inputs.costs)},
         "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},

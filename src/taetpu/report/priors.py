@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from taetpu.report import summary
-from taetpu.report.contents import Section, Table
+from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Results, baseline_of
 from taetpu.stats.arm_changes import value_at
 from taetpu.store.documents import from_yaml

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.report import overview, summary
-from taetpu.report.contents import Section, Table
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
 from taetpu.report.priors import Prior, priors_section
+from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
 from taetpu.stats import formatting
 

@@ -5,10 +5,19 @@ from itertools import chain, islice
 from typing import Any
 
 from taetpu.core.errors import ErrorList, KeyPath, UserError
-from taetpu.spec.candidates import MAX_ARMS, Candidate, bounded, cell_name, cells_of, check_lists, check_part, label
 from taetpu.spec.designs import factorial, ladder, one_by_one
 from taetpu.spec.overrides import apply_overrides, takes_list
-from taetpu.spec.schema import BASELINE, StudySpec
+from taetpu.spec.study_config import BASELINE, StudySpec
+from taetpu.spec.unresolved_arms import (
+    MAX_ARMS,
+    Candidate,
+    bounded,
+    cell_name,
+    cells_of,
+    check_lists,
+    check_part,
+    label,
+)
 
 
 def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> list[Candidate]:

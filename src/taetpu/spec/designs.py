@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import KeyPath, UserError, dotted_path
-from taetpu.core.loading import load_config
-from taetpu.spec.candidates import (
+from taetpu.spec.document import format_value
+from taetpu.spec.fractional_factorial import Fraction, build_fraction
+from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.study_config import BASELINE, RunConfig, StudySpec
+from taetpu.spec.unresolved_arms import (
     Candidate,
     bounded,
     cell_name,
@@ -22,10 +26,6 @@ from taetpu.spec.candidates import (
     label,
     short_paths,
 )
-from taetpu.spec.document import format_value
-from taetpu.spec.fractional_factorial import Fraction, build_fraction
-from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.schema import BASELINE, RunConfig, StudySpec
 
 FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
 MAX_CELLS, MAX_FACTORS = 256, 10

@@ -13,7 +13,7 @@ from ruamel.yaml.nodes import MappingNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
 
 from taetpu.core.errors import KeyPath, UserError, suggest
-from taetpu.core.numerals import DECIMAL, INTEGER
+from taetpu.core.number_parsing import DECIMAL, INTEGER
 
 NUMBERS = {
     "int": re.compile(rf"(?:{INTEGER.pattern}|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import Component
+from taetpu.core.config_parsing import build_components, load_config
 from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
-from taetpu.core.loading import build_components, load_config
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.spec.arms import candidates
-from taetpu.spec.candidates import Candidate, Stage, bounded, check_trained
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, format_value, parse_value, read_document
-from taetpu.spec.origins import Origins
+from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides
 from taetpu.spec.resolved_study import Arm, Study, difference
-from taetpu.spec.schema import BASELINE, ResolvedConfig, RunConfig, StudySpec, check_name
+from taetpu.spec.study_config import BASELINE, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
+from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 
 
 def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
@@ -212,7 +212,7 @@ def derive_arm(
         name: The name of the new arm.
         values: The additional values, by path.
         stage: The stage of the new arm.
-        role: The role of the new arm (see `spec.candidates.Candidate`).
+        role: The role of the new arm (see `spec.unresolved_arms.Candidate`).
 
     Raises:
         UserError: If the new arm is invalid. Errors in the additional values are located at `match` or `tune`.

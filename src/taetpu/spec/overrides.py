@@ -14,13 +14,13 @@ from copy import deepcopy
 from typing import Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_class_of, slot_of
+from taetpu.core.config_parsing import build_component, load_config, parse_entries
 from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, suggest
-from taetpu.core.loading import build_component, load_config, parse_entries
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, select_layers
 from taetpu.spec.document import format_value
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 
 Parts = tuple[str | int, ...]
 

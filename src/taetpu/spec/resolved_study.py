@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.config import fields_at_default, iter_components, to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError
-from taetpu.core.html import paragraph, table
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
-from taetpu.core.loading import load_config
+from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
-from taetpu.data.batches import Source
-from taetpu.spec.candidates import Stage
+from taetpu.data.base import Source
 from taetpu.spec.document import Document, format_brief, format_value
-from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import plugin_sources, run_ids
-from taetpu.spec.origins import Origins
+from taetpu.spec.error_places import Origins
+from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.schema import Measure, ResolvedConfig, RunConfig
+from taetpu.spec.run_ids import plugin_sources, run_ids
+from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
+from taetpu.spec.unresolved_arms import Stage
 
 Diff = dict[str, tuple[Any, Any]]
 
@@ -36,7 +36,7 @@ RunKey = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A run of an arm with a seed. `id` is its identity (see `spec.identity`), and `data` is its task's fingerprint."""
+    """A run of an arm with a seed. `id` is its identity (see `spec.run_ids`), and `data` is its task's fingerprint."""
 
     arm: str
     seed: int
@@ -73,8 +73,8 @@ class Arm:
         origins: The places of the overrides in the study file.
         crossed: Whether the arm is part of a product of lists, so that single values may equal the baseline's values.
         idle: The overrides that have no effect on the arm's resolved config.
-        role: The arm's role in a design (see `spec.candidates.Candidate`).
-        stage: The origin of the arm (see `spec.candidates.Stage`).
+        role: The arm's role in a design (see `spec.unresolved_arms.Candidate`).
+        stage: The origin of the arm (see `spec.unresolved_arms.Stage`).
     """
 
     name: str

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
-from taetpu.spec.candidates import cell_name, check_lists, check_trained
 from taetpu.spec.document import format_value
 from taetpu.spec.overrides import apply_overrides
-from taetpu.spec.schema import RunConfig, StudySpec, parse_seeds
+from taetpu.spec.study_config import RunConfig, StudySpec, parse_seeds
+from taetpu.spec.unresolved_arms import cell_name, check_lists, check_trained
 
 FIRST_SEED = 1_000_000  # the first default tuning seed, far above the usual seeds of a study
 SEEDS = 2  # the default number of tuning seeds

@@ -1,5 +1,5 @@
 """Statistics of a study, without jax.
 
-`model` estimates effects and their intervals, and `verdict` decides the verdicts. `analyse` computes `results.json`
-from a study's folder, `verify` recomputes it from the raw logs, and `formatting` formats numbers.
+`linear_model` estimates effects and their intervals, and `verdict` decides the verdicts. `analyse` computes
+`results.json` from a study's folder, `verify` recomputes it from the raw logs, and `formatting` formats numbers.
 """

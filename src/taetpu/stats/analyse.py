@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.stats import divergence, formatting, model, verdict
+from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import changes_of, format_changes
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
@@ -15,7 +15,7 @@ from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
-from taetpu.stats.secondary import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
+from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
 from taetpu.store.study import StudyFolder
@@ -31,8 +31,8 @@ class Group:
 
     baseline: str
     arms: list[str]
-    fit: model.Fit
-    imputed: model.Fit
+    fit: linear_model.Fit
+    imputed: linear_model.Fit
 
     def places(self, table: Table) -> int:
         """Return the number of decimal places for the arms' means. Effects have at least as many decimal places."""
@@ -144,9 +144,9 @@ def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]
         arms = [arm for arm, base in against.items() if base == baseline]
         values = {arm: table.values(arm) for arm in (baseline, *arms)}
         worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
-        fit = model.fit_model(values, baseline, plan.bounds)
+        fit = linear_model.fit_model(values, baseline, plan.bounds)
         found.append(
-            Group(baseline, arms, fit, fit if worst == values else model.fit_model(worst, baseline, plan.bounds))
+            Group(baseline, arms, fit, fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds))
         )
     return found
 

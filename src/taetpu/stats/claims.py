@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taetpu.core.errors import KeyPath, UserError, suggest
-from taetpu.core.numerals import parse_float
+from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
 
 CLAIM = re.compile(

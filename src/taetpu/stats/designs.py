@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from taetpu.stats import factorial, formatting, ladder, model
+from taetpu.stats import factorial, formatting, ladder, linear_model
 from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
@@ -75,7 +75,7 @@ def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Pla
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
-    effect = model.estimate_contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
+    effect = linear_model.estimate_contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": effect.interval, "p": effect.p}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, clip
+from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, clip
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.model import CONFIDENCE, ROUNDING, clip
+from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, clip
 from taetpu.stats.plan import Plan
 
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]

@@ -10,7 +10,7 @@ from typing import Literal
 
 from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
-from taetpu.stats.model import CONFIDENCE, Effect
+from taetpu.stats.linear_model import CONFIDENCE, Effect
 from taetpu.stats.plan import Direction, Plan
 from taetpu.stats.power import PowerAnalysis
 

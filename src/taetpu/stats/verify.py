@@ -14,7 +14,7 @@ from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
 from taetpu.stats.plan import read_plan
-from taetpu.stats.secondary import SUMS
+from taetpu.stats.secondary_analyses import SUMS
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

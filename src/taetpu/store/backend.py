@@ -12,10 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from taetpu.core import disk
+from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
+from taetpu.store.errors import WRITTEN_ONCE, ClaimHeld, NotStored, check_name, describe_process, format_claim
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.names import WRITTEN_ONCE, ClaimHeld, NotStored, check_name, describe_process, format_claim
 
 DAMAGED_FOLDER = "damaged"
 
@@ -152,8 +152,8 @@ class LocalStore:
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
         """See `Store.write`."""
         path = self._path(key)
-        with disk.explain_os_error("write", path, needed=len(data)):
-            if disk.write_file(path, data, replace=replace) or path.read_bytes() == data:
+        with atomic_files.explain_os_error("write", path, needed=len(data)):
+            if atomic_files.write_file(path, data, replace=replace) or path.read_bytes() == data:
                 return
         problem = "this file already exists with different content and must not be overwritten"
         raise UserError(problem, file=path, remedy=WRITTEN_ONCE)
@@ -170,31 +170,31 @@ class LocalStore:
     def list(self, prefix: str, depth: int | None = None) -> list[str]:
         """See `Store.list`."""
         top = self._path(prefix) if prefix else self.root
-        with disk.explain_os_error("list", top):
+        with atomic_files.explain_os_error("list", top):
             return sorted(_files(str(top), prefix, depth)) if top.exists() else []
 
     def delete(self, prefix: str) -> None:
         """See `Store.delete`."""
         path = self._path(prefix)
-        with disk.explain_os_error("delete", path):
-            disk.remove(path)
+        with atomic_files.explain_os_error("delete", path):
+            atomic_files.remove(path)
 
     def move(self, old: str, new: str) -> None:
         """See `Store.move`."""
         source, target = self._path(old), self._path(new)
-        with disk.explain_os_error("move", source):
-            disk.make_folder(target.parent)
+        with atomic_files.explain_os_error("move", source):
+            atomic_files.make_folder(target.parent)
             source.rename(target)
 
     @contextmanager
     def claim(self, key: str) -> Iterator[None]:
         """See `Store.claim`."""
         path = self._path(key)
-        with disk.explain_os_error("write", path, needed=1):
-            disk.make_folder(path.parent)
+        with atomic_files.explain_os_error("write", path, needed=1):
+            atomic_files.make_folder(path.parent)
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (held until the block ends)
         with file:
-            with disk.explain_os_error("write", path, needed=1):
+            with atomic_files.explain_os_error("write", path, needed=1):
                 try:
                     # The kernel releases the lock when the process ends, even if it is killed. The file is kept.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,14 +203,14 @@ class LocalStore:
                 file.truncate(0)
                 json.dump(describe_process(), file)
                 file.flush()
-                disk.remove_unfinished(path.parent)
+                atomic_files.remove_unfinished(path.parent)
             yield
 
     def folder(self, key: str) -> Path:
         """See `Store.folder`."""
         path = self._path(key)
-        with disk.explain_os_error("create the folder", path):
-            disk.make_folder(path)
+        with atomic_files.explain_os_error("create the folder", path):
+            atomic_files.make_folder(path)
         return path.resolve()
 
     def save_folder(self, key: str) -> None:
@@ -245,7 +245,7 @@ class LocalStore:
     @contextmanager
     def _reading(self, key: str) -> Iterator[Path]:
         path = self._path(key)
-        with disk.explain_os_error("read", path):
+        with atomic_files.explain_os_error("read", path):
             try:
                 yield path
             except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

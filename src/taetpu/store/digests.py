@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from taetpu.core import disk
+from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
 from taetpu.store.documents import DAMAGED, from_json, to_json
 
@@ -78,7 +78,7 @@ def seal_folder(folder: Path, **about: Any) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path != folder / FOLDER
     }
-    disk.write_file(folder / FOLDER, seal({"files": files, **about}), replace=True)
+    atomic_files.write_file(folder / FOLDER, seal({"files": files, **about}), replace=True)
 
 
 def unseal_folder(folder: Path) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ def unseal_folder(folder: Path) -> dict[str, Any] | None:
     Raises:
         Damaged: if a file is missing or differs from its digest, or the folder is empty.
     """
-    with disk.explain_os_error("read", folder):
+    with atomic_files.explain_os_error("read", folder):
         if not any(path.is_file() for path in folder.rglob("*")):
             raise Damaged("this folder is empty", file=folder)
         if not (folder / FOLDER).is_file():

@@ -16,15 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taetpu.core import disk
+from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import process_folder
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import to_json
+from taetpu.store.errors import WRITTEN_ONCE, NotStored, check_name, describe_process
 from taetpu.store.gcs_cache import SMALL, Contents, Entry, Listings
 from taetpu.store.gcs_client import READER, Address, import_google, retry_policy, storage_client, translate_errors
 from taetpu.store.lease import Lease
-from taetpu.store.names import WRITTEN_ONCE, NotStored, check_name, describe_process
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Bucket
@@ -132,8 +132,8 @@ class GcsStore:
             for group in (first, [*rest, place.name]):
                 self.run_concurrently(partial(self._remove, name) for name in group)
         self.listings.apply(dict.fromkeys(map(self._key, [*names, place.name])))
-        with disk.explain_os_error("delete", self.local_path(prefix)):
-            disk.remove(self.local_path(prefix))
+        with atomic_files.explain_os_error("delete", self.local_path(prefix)):
+            atomic_files.remove(self.local_path(prefix))
 
     def move(self, old: str, new: str) -> None:
         """See `Store.move`. All objects are copied before any is deleted, so that a killed process loses no data."""
@@ -181,8 +181,8 @@ class GcsStore:
         """See `Store.folder`."""
         self._address(key)
         path = self.local_path(key)
-        with disk.explain_os_error("create the folder", path):
-            disk.make_folder(path)
+        with atomic_files.explain_os_error("create the folder", path):
+            atomic_files.make_folder(path)
         return path
 
     def save_folder(self, key: str) -> None:
@@ -225,8 +225,8 @@ class GcsStore:
             if f"{place.name}/{FILES}" not in found:  # no upload was completed
                 return False
             listed = self._manifest(place, found)
-            unfinished = path.with_name(f"{disk.UNFINISHED}{path.name}")
-            with disk.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
+            unfinished = path.with_name(f"{atomic_files.UNFINISHED}{path.name}")
+            with atomic_files.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
                 try:
                     manager.download_many_to_path(
                         self.bucket,
@@ -240,7 +240,7 @@ class GcsStore:
                     )
                 except (errors.DataCorruption, import_google("google.api_core.exceptions").NotFound):
                     raise _damaged(place) from None
-                disk.remove(path)
+                atomic_files.remove(path)
                 unfinished.rename(path)
         self.local.add(key)
         return True

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import default_root, open_store
+from taetpu.store.errors import NotStored
 from taetpu.store.gcs_client import parse_address
-from taetpu.store.names import NotStored
 from taetpu.store.study import StudyFolder
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.tempdir import remove_abandoned
+from taetpu.store.errors import ClaimHeld, format_claim, format_holder
 from taetpu.store.gcs_client import Address, import_google, translate_errors
-from taetpu.store.names import ClaimHeld, format_claim, format_holder
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob

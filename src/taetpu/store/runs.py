@@ -14,8 +14,8 @@ from taetpu.store import metrics
 from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
 from taetpu.store.documents import RETRAIN, finite, to_json
+from taetpu.store.errors import NotStored
 from taetpu.store.metrics import Series
-from taetpu.store.names import NotStored
 
 Status = Literal["absent", "started", "done"]
 

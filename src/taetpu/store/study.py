@@ -7,8 +7,8 @@ from typing import Any
 from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
 from taetpu.store.documents import finite, from_yaml, to_json, to_yaml
-from taetpu.store.names import NotStored, check_name
-from taetpu.store.packs import PackFolder
+from taetpu.store.errors import NotStored, check_name
+from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.store.runs import RunFolder
 
 _RUN = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/(?:config|result)\.json")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from taetpu.core.errors import UserError
 from taetpu.stats.integrity import check_record, find_damage, raise_if_damaged
 from taetpu.store.backend import move_to_damaged
-from taetpu.store.names import NotStored
+from taetpu.store.errors import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from math import inf
 
 from taetpu.spec.resolved_study import Sources, Study
-from taetpu.store.names import CLAIM_PATIENCE, ClaimHeld
+from taetpu.store.errors import CLAIM_PATIENCE, ClaimHeld
 from taetpu.store.study import StudyFolder
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore
+from taetpu.study.pack_training import Failure, missing_packs, train_packs
 from taetpu.study.reuse import Replication
-from taetpu.study.trainer import Failure, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities
 from taetpu.train.layout import Packing

@@ -9,11 +9,11 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields
-from taetpu.spec.candidates import bounded
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
+from taetpu.spec.unresolved_arms import bounded
 from taetpu.train.callbacks import Callback
-from taetpu.train.compute import choose_compute
+from taetpu.train.choose_compute import choose_compute
 from taetpu.train.layout import AUTO, RunGroup, Workload, auto_precision, default_layout
 from taetpu.train.model_cost import num_params
 from taetpu.train.step_time import measure_step

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from taetpu.core.errors import Failed, UserError
-from taetpu.core.runtime import call_prepared
+from taetpu.core.jax_setup import call_prepared
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import RunKey, Sources, Study
 from taetpu.store.backend import open_store
@@ -31,8 +31,8 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.executor import Executor, waiting_claim
 from taetpu.study.matching import seconds_per_step
 from taetpu.study.pack_store import PackStore, resolve_runs, stored_plans
+from taetpu.study.pack_training import Failure, StudyTrainer, missing_packs, run_steps, stored_sample
 from taetpu.study.reuse import Replication
-from taetpu.study.trainer import Failure, StudyTrainer, missing_packs, run_steps, stored_sample
 from taetpu.study.validate import refuse_too_large
 from taetpu.train.callbacks import Callback
 from taetpu.train.device_capabilities import Capabilities, local_capabilities

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.spec.resolved_study import RunKey, Sources, Study
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.study import StudyFolder
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run, plan_packs

@@ -5,7 +5,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from taetpu.core.errors import UserError
-from taetpu.report import plot as report_plot
+from taetpu.report import metric_charts as report_plot
 from taetpu.store.index import find_studies
 from taetpu.store.study import StudyFolder
 
@@ -24,10 +24,10 @@ def plot(
 
     Args:
         studies: one or more folders of studies, roots that contain studies, or outcomes of `taetpu.run`.
-        metric: see `taetpu.report.plot`.
-        x: see `taetpu.report.plot`.
-        by: see `taetpu.report.plot`.
-        arms: see `taetpu.report.plot`.
+        metric: see `taetpu.report.metric_charts`.
+        x: see `taetpu.report.metric_charts`.
+        by: see `taetpu.report.metric_charts`.
+        arms: see `taetpu.report.metric_charts`.
 
     Raises:
         UserError: if no study is found, if no run has the metric or setting, or if the chart would have too many lines.

@@ -7,24 +7,24 @@ from math import inf, isfinite, prod
 from typing import Any
 
 from taetpu.contract.check import Progress, check_arm, compare_parameters
-from taetpu.contract.computation import Computation
+from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.report import held_out
-from taetpu.spec.evaluation import Sample
+from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import metric_bounds
 from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
-from taetpu.train.compute import list_fallbacks
+from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing
 from taetpu.train.model_cost import num_params, unbounded_loops

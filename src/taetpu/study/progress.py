@@ -17,7 +17,7 @@ from rich.text import Text
 from taetpu.core.errors import Failed
 from taetpu.core.plugins import explain_plugin_error
 from taetpu.report.short_names import shorten_names
-from taetpu.report.usage import describe_usage
+from taetpu.report.usage_text import describe_usage
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import progress_metric
 from taetpu.train.callbacks import Callback

@@ -21,7 +21,7 @@ from taetpu.store.index import find_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import PackStore
-from taetpu.study.trainer import stored_sample, train_packs
+from taetpu.study.pack_training import stored_sample, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Run

@@ -13,22 +13,22 @@ from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study, check_frozen
-from taetpu.spec.schema import MAX_SEED
+from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
 from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
 from taetpu.study.pack_store import resolve_runs
+from taetpu.study.pack_training import Failure
 from taetpu.study.reuse import Reuse, sample_runs
 from taetpu.study.shards import ShardExecutor, parse_shard
 from taetpu.study.tracking import tracked
-from taetpu.study.trainer import Failure
 from taetpu.study.tuning import choose_values, trial_study
 from taetpu.study.validate import check_study, refuse_too_large
 from taetpu.train.callbacks import Callback

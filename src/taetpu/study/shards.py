@@ -20,7 +20,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import Sources
 from taetpu.study.executor import POLL_SECONDS, Executor, waiting_claim
 from taetpu.study.pack_store import PackStore, stored_plans
-from taetpu.study.trainer import Failure, is_free, missing_packs, train_packs
+from taetpu.study.pack_training import Failure, is_free, missing_packs, train_packs
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import Packing
 from taetpu.train.pack_plan import Pack, PackPlan, Run

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.spec.candidates import bounded
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.tuning import Tuning
+from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.load import read_result
 from taetpu.train.pack_plan import Run
 

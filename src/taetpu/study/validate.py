@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from taetpu.contract.check import Progress, check_arms
-from taetpu.contract.computation import Computation
+from taetpu.contract.traced_program import Computation
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.study.arms import list_arms
+from taetpu.study.arm_stages import list_arms
 from taetpu.study.tuning import trial_study
 from taetpu.train.device_capabilities import Capabilities, first_device, local_capabilities
 from taetpu.train.layout import memory_shortfall, without_kernels

@@ -32,12 +32,12 @@ def check_component(slot: str, kind: "str | Component", *, plugin: Path | str | 
             the place in the source.
         UserError: If the slot or the kind does not exist, or the settings are invalid.
     """
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
 
     prepare_jax()
-    from taetpu.core.loading import build_component
+    from taetpu.core.config_parsing import build_component
     from taetpu.core.plugins import load_plugins
-    from taetpu.testing.slots import check
+    from taetpu.testing.checks_by_slot import check
 
     if plugin is not None:
         load_plugins([Path(plugin)])

@@ -20,8 +20,8 @@ def check_file(
     Example: python -m taetpu.testing my_idea.py --set mine.factor=3
     """
     from taetpu.core.errors import UserError
+    from taetpu.core.jax_setup import prepare_jax
     from taetpu.core.plugins import attribute_errors, load_plugins
-    from taetpu.core.runtime import prepare_jax
     from taetpu.testing import ComponentError, check_component
 
     prepare_jax()

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.data.tokenizers import load_tokenizer
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, describe_array, identical, stack_trees

@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.common import partition_trainable
 from taetpu.optim.hooks import METHODS, Moment, overrides_method
-from taetpu.testing.models import check_agreement
+from taetpu.testing.in_model import check_agreement
+from taetpu.testing.optimizer_schedule import STEPS, Numbers, describe_change
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import (
     BATCH,
@@ -27,7 +28,6 @@ from taetpu.testing.tiny import (
     stack_trees,
     tokens,
 )
-from taetpu.testing.training import STEPS, Numbers, describe_change
 
 
 def check_hook(checks: Checks) -> None:

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
-from taetpu.core.loading import load_config
+from taetpu.core.jit_once import jit_once
 from taetpu.core.sites import capture
-from taetpu.spec.schema import ResolvedConfig, RunConfig
-from taetpu.testing.models import check_agreement
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.testing.in_model import check_agreement
+from taetpu.testing.optimizer_schedule import STEPS
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, HOST, SEQ, stack_trees, tokens
-from taetpu.testing.training import STEPS
 from taetpu.train.step import TrainState, init_state, observe
 
 

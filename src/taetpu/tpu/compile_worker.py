@@ -1,8 +1,8 @@
 """Compile train steps for a TPU on a machine without one: `python -m taetpu.tpu.compile_worker`.
 
 libtpu, which contains the compiler, can be loaded only once per process, and only before jax uses another device. A
-program that libtpu cannot compile may kill the process. Therefore, `tpu.compiler` runs this module in a child process.
-The child process reads requests and prints answers, each as one line of JSON, and exits at the end of its input.
+program that libtpu cannot compile may kill the process. Therefore, `tpu.compile_client` runs this module in a child
+process, which reads requests and prints answers, each as one line of JSON, and exits at the end of its input.
 """
 
 import json
@@ -22,15 +22,15 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from taetpu.core.child import read_requests
+from taetpu.core.child_process import read_requests
 from taetpu.core.chips import LANES, Slice, parse_slice
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.static_dynamic import split
 from taetpu.core.tree import leaves_by_path
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import ComputeOptions
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.tpu import buffers, hlo
 from taetpu.train.layout import Layout
 from taetpu.train.matmul_count import (
@@ -54,7 +54,7 @@ def compile_request(request: Json) -> Json:
     """Compile a request's program and return the compiler's report.
 
     Args:
-        request: `tpu.compiler.CompileRequest` as data.
+        request: `tpu.compile_client.CompileRequest` as data.
 
     Returns:
         `program`, the program's hash; `flops` and `padded_flops`; `kernel_flops`, by kernel; `endless`, the number of

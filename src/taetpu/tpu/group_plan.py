@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 from taetpu.core.chips import Slice
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.train.compute import choose_compute
+from taetpu.train.choose_compute import choose_compute
 from taetpu.train.layout import (
     WIDEST,
     Layout,
@@ -53,9 +53,9 @@ class GroupPlan:
 def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:
     """Return the plan with which training starts.
 
-    Each run is divided over several devices if `train.compute.mesh` or the memory of a device requires this. Otherwise,
-    the plan uses as many devices as possible, and then the smallest number of packs whose runs are estimated to fit
-    into memory.
+    Each run is divided over several devices if `train.choose_compute.mesh` or the memory of a device requires this.
+    Otherwise, the plan uses as many devices as possible, and then the smallest number of packs whose runs are estimated
+    to fit into memory.
     """
     config = group.runs[0].config
     precision = "bfloat16" if config.train.precision == "auto" else config.train.precision

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from taetpu.core.chips import LANES
 from taetpu.core.tree import leaves_by_path
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.common import partition_trainable
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.model_cost import model_shapes
 
 MIN_FILLED = 0.75

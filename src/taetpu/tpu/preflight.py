@@ -8,12 +8,12 @@ from typing import Any
 
 from taetpu.core.chips import Slice
 from taetpu.spec.resolved_study import RunSpec, Sources
-from taetpu.tpu.compiler import Compiler, CompileRequest, Facts
+from taetpu.tpu.compile_client import Compiler, CompileRequest, Facts
 from taetpu.tpu.estimate import Work, bill, estimate
 from taetpu.tpu.group_plan import GroupPlan, plan_group
 from taetpu.tpu.padding import describe_padding, tiled_sizes
 from taetpu.tpu.remedies import Compile, find_advice
-from taetpu.train.compute import list_fallbacks
+from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.layout import Packing, group_runs
 from taetpu.train.training_flops import training_flops_per_token
 

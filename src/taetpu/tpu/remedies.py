@@ -11,7 +11,7 @@ from typing import Any
 from taetpu.core.chips import Slice
 from taetpu.nn.stack import REMAT
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.tpu.compiler import Facts
+from taetpu.tpu.compile_client import Facts
 from taetpu.tpu.group_plan import GroupPlan, plan_divided
 from taetpu.train.layout import fitting_division
 from taetpu.train.sharding import device_bytes, possible_divisions

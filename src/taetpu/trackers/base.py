@@ -30,7 +30,7 @@ class TrackedRun:
         arm: the arm's name.
         seed: the run's seed.
         id: an identifier of the run in this study's folder. It does not change if the run is resumed.
-        settings: the run's config as a flat table (see `store.settings`).
+        settings: the run's config as a flat table (see `store.flat_config`).
         folder: the tracker's folder in the study's folder. It need not exist yet.
     """
 

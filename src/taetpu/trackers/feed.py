@@ -12,8 +12,8 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.documents import from_json, to_json
+from taetpu.store.flat_config import read_settings
 from taetpu.store.runs import RunFolder
-from taetpu.store.settings import read_settings
 from taetpu.store.study import StudyFolder
 from taetpu.trackers.base import Row, Sink, TrackedRun, Tracker
 

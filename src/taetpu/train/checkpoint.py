@@ -13,14 +13,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-from taetpu.core import disk
+from taetpu.core import atomic_files
 from taetpu.core.distributed import any_process, broadcast, in_every_process, is_primary, multi_process, on_primary
 from taetpu.core.errors import UserError
 from taetpu.core.signals import delay_interrupts
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
-from taetpu.store.packs import PackFolder
-from taetpu.train.orbax_checkpoints import is_orbax_checkpoint, read_orbax
+from taetpu.store.pack_checkpoints import PackFolder
+from taetpu.train.orbax_reader import is_orbax_checkpoint, read_orbax
 from taetpu.train.shard_files import ArrayLike, local_bytes, read_shards, write_shards
 
 SHARDS = "shards.safetensors"
@@ -79,11 +79,11 @@ class Checkpoints:
     def _save_part(self, step: int, arrays: Mapping[str, jax.Array]) -> None:
         """Write this process's shards. If the disk is nearly full, first delete all checkpoints except the latest."""
         needed = local_bytes(arrays) + MARGIN
-        with disk.explain_os_error("write a checkpoint", self.folder, needed=needed), delay_interrupts():
-            if disk.free_bytes(self.folder) < needed and is_primary():
+        with atomic_files.explain_os_error("write a checkpoint", self.folder, needed=needed), delay_interrupts():
+            if atomic_files.free_bytes(self.folder) < needed and is_primary():
                 for old in self.pack.steps()[:-1]:
                     self.pack.delete(old)
-            if disk.free_bytes(self.folder) < needed:
+            if atomic_files.free_bytes(self.folder) < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             part = self.pack.part(step, jax.process_index())
             write_shards(part / SHARDS, arrays)

@@ -8,7 +8,7 @@ import jax
 
 from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
-from taetpu.nn.kernels import PATHS
+from taetpu.nn.attention_kernels import PATHS
 
 Device: TypeAlias = Any
 """A `jax.Device`. The alias exists because type checkers treat `jax.Device` as a variable."""

@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.distributed import to_host
-from taetpu.data.batches import evaluation_order
+from taetpu.data.base import evaluation_order
 from taetpu.nn.lm import LM
-from taetpu.spec.evaluation import Sample
+from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.store.metrics import SAMPLED
-from taetpu.train.metric_buffer import split_metrics
+from taetpu.train.metric_series import split_metrics
 from taetpu.train.program import Program
 
 Sums = dict[str, Float[np.ndarray, "run sequence"]]

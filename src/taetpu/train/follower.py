@@ -9,21 +9,21 @@ from contextlib import contextmanager, suppress
 from signal import SIGINT
 from typing import Any
 
+from taetpu.core.config_parsing import load_config
 from taetpu.core.distributed import PeerFailed, broadcast, find_local_failure, in_every_process, multi_process
 from taetpu.core.errors import UserError
-from taetpu.core.loading import load_config
 from taetpu.core.signals import record_signal
-from taetpu.spec.evaluation import Sample
-from taetpu.spec.identity import run_ids
+from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import RunSpec, Sources
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.run_ids import run_ids
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.pack_plan import Pack, PackPlan, Run
 from taetpu.train.program import ProgramCache
-from taetpu.train.readback import NotReproduced
-from taetpu.train.results import NoWriter
+from taetpu.train.reload_check import NotReproduced
+from taetpu.train.result_writer import NoWriter
 from taetpu.train.trainer import PackTrainer
 
 USER_ERROR, INTERRUPTED = 2, 130  # exit codes

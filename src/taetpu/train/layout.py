@@ -10,11 +10,11 @@ import jax
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields, split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
-from taetpu.spec.identity import plugin_sources
 from taetpu.spec.resolved_study import RunSpec
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.run_ids import plugin_sources
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import local_capabilities
 from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
 from taetpu.train.model_cost import num_params

@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.model_cost import activation_bytes, num_params
 
 SHARE_OF_MEMORY = 0.5

@@ -46,7 +46,8 @@ def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: 
         config: the config of the model.
         vocab_size: the size of the vocabulary.
         seq_len: the sequence length.
-        attention: the attention path (see `nn.kernels.PATHS`). Masked blocks that a kernel skips are not counted.
+        attention: the attention path (see `nn.attention_kernels.PATHS`). Masked blocks that a kernel skips are not
+            counted.
     """
     execution = ComputeOptions(attention=attention)
     return _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)[0]

@@ -13,9 +13,9 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from taetpu.core.config import iter_components, to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
-from taetpu.core.loading import load_config
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer

@@ -12,13 +12,13 @@ from typing import Any
 import jax
 
 from taetpu.core.static_dynamic import split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.resolved_study import RunKey, RunSpec
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.train.compute import choose_compute
+from taetpu.train.choose_compute import choose_compute
 from taetpu.train.layout import (
     AUTO,
     Layout,

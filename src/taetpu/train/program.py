@@ -18,14 +18,14 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from taetpu.core.distributed import to_devices, to_host
 from taetpu.core.errors import UserError
-from taetpu.core.jit import jit_once
+from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, split
-from taetpu.data.batches import Batch, Source, evaluation_order
+from taetpu.data.base import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import Pack

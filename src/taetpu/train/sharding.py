@@ -22,9 +22,9 @@ from jaxtyping import PyTree
 
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
-from taetpu.data.batches import Batch
+from taetpu.data.base import Batch
 from taetpu.nn.lm import LM, LMConfig
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.model_cost import parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"

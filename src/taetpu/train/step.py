@@ -14,20 +14,20 @@ from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
-from taetpu.data.batches import Batch, Source
+from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
-from taetpu.optim.form import build_update_rule, compute_learning_rate, compute_update
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
 from taetpu.optim.loss import predict
 from taetpu.optim.metrics import Metric, Seen
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.optim.structure_checks import build_update_rule, compute_learning_rate, compute_update
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
 from taetpu.train.sharding import WHOLE, Division
 
 Scalar: TypeAlias = Float[Array, ""]
 Arrays: TypeAlias = Mapping[str, Array]
-"""The arrays of a task (`data.batches.Source.arrays`)."""
+"""The arrays of a task (`data.base.Source.arrays`)."""
 
 
 class TrainState(eqx.Module):

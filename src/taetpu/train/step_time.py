@@ -14,11 +14,11 @@ from taetpu.core.config import to_data
 from taetpu.core.distributed import multi_process
 from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, canonical_json
-from taetpu.core.runtime import cache_folder, cpu_cores
+from taetpu.core.jax_setup import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
 from taetpu.train.layout import Layout, Workload

@@ -25,18 +25,18 @@ from taetpu.core.distributed import (
 from taetpu.core.errors import Failed
 from taetpu.core.signals import record_signal
 from taetpu.core.static_dynamic import split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.evaluator import Evaluator
-from taetpu.train.metric_buffer import MetricBuffer, checkpoint_steps
+from taetpu.train.metric_series import MetricBuffer, checkpoint_steps
 from taetpu.train.model_io import to_files
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
 from taetpu.train.program import Program, stack_numbers
-from taetpu.train.readback import NotReproduced, mismatches
-from taetpu.train.results import Files, NoWriter, ResultWriter, cost
+from taetpu.train.reload_check import NotReproduced, mismatches
+from taetpu.train.result_writer import Files, NoWriter, ResultWriter, cost
 from taetpu.train.step import TrainState
 from taetpu.train.training_flops import training_flops_per_token
 from taetpu.train.usage import Usage, measure_usage

@@ -10,9 +10,9 @@ from jaxtyping import Array, Int
 
 from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.batches import Source
+from taetpu.data.base import Source
 from taetpu.nn.lm import LM
-from taetpu.spec.schema import ResolvedConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import matmul_flops
 from taetpu.train.model_cost import flops_per_token
 from taetpu.train.step import Arrays, TrainState, init_state, update

@@ -16,7 +16,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.report import summary
-from taetpu.report.usage import describe_usage
+from taetpu.report.usage_text import describe_usage
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.load import read_study
 from taetpu.store import metrics

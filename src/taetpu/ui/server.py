@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from taetpu.core.errors import UserError
 from taetpu.report.chart_files import vega_bundle
 from taetpu.store.documents import finite
-from taetpu.ui import pages
+from taetpu.ui import page_data
 from taetpu.ui.feed import Feed
 
 COOKIE = "taetpu"
@@ -41,7 +41,7 @@ PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
 class Server:
     """Application that serves the live page."""
 
-    def __init__(self, root: pages.Root, token: str):
+    def __init__(self, root: page_data.Root, token: str):
         self.root, self.token = root, token
         self.feeds: dict[str, Feed] = {}
         self.reading = Lock()  # requests are answered in threads

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from taetpu.core.accelerators import Accelerators, find_accelerators
 from taetpu.core.chips import find_chip
-from taetpu.core.devices import Accelerators, find_accelerators
 from taetpu.core.errors import UserError
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.tpu.verifying.rates import MEBI, fastest_seconds, format_rate, on_accelerator
@@ -25,7 +25,7 @@ REFERENCES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "all_gather": lambda parts: parts.reshape(-1),
 }
 ACCELERATOR_KINDS = {"tpu": "TPU", "gpu": "NVIDIA GPU", "cuda": "NVIDIA GPU"}
-"""Kind of accelerator as named by `core.devices.find_accelerators`, by jax platform."""
+"""Kind of accelerator as named by `core.accelerators.find_accelerators`, by jax platform."""
 
 
 def devices(installed: Sequence[Accelerators] | None = None) -> Finding:

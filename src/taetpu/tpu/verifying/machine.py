@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.devices import Accelerators, find_accelerators
+from taetpu.core.accelerators import Accelerators, find_accelerators
 from taetpu.tpu.verifying.checks import Finding
 
 LOCK = Path("/tmp/libtpu_lockfile")

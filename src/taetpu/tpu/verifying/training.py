@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.core.loading import load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.static_dynamic import promoted_fields, split
-from taetpu.spec.schema import RunConfig
+from taetpu.spec.study_config import RunConfig
 from taetpu.tpu.verifying.checks import Finding
 from taetpu.train.layout import Layout, auto_precision
 from taetpu.train.program import Program, stack_numbers
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
 
     prepare_jax()
     main()

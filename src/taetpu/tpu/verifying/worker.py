@@ -19,7 +19,7 @@ def _to_python(value: Any) -> Any:
 
 def main() -> None:
     """Run the checks named in the arguments."""
-    from taetpu.core.runtime import prepare_jax
+    from taetpu.core.jax_setup import prepare_jax
 
     prepare_jax()
     answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print; only answers go to stdout

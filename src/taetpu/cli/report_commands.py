@@ -1,0 +1,126 @@
+"""`taetpu report`, `check` and `plot`: verdicts, claims and charts of stored studies."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.options import AsJson
+from taetpu.cli.output import print_json, print_text
+from taetpu.cli.status import print_departures
+from taetpu.core.errors import Failed
+
+if TYPE_CHECKING:
+    from taetpu.store.study import StudyFolder
+
+
+def report(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
+    verify: Annotated[
+        bool, typer.Option(help="Write nothing. Recompute the results from the raw metrics and list differences.")
+    ] = False,
+    figures: Annotated[
+        str, typer.Option(metavar="pdf|svg|png", help="Also write each chart to a file in report/figures.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Analyse the stored runs, and write the report and results.json.
+
+    Example: taetpu report runs/quickstart
+    """
+    from taetpu.report.build import build_report
+    from taetpu.stats.analyse import analyse
+    from taetpu.store.index import find_study
+
+    study = find_study(folder)
+    if verify:
+        _verify(study, as_json)
+        return
+    results = analyse(study)
+    written = build_report(study, figures)
+    if as_json:
+        print_json(results)
+    else:
+        print_results(results, written)
+
+
+def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
+    """Print the verdict table and the report's path."""
+    from taetpu.report.text_formats import table_text
+
+    typer.echo(table_text(results))
+    print_departures(results["departures"])
+    typer.echo(f"\nreport: {written['html']}")
+    if "figures" in written:
+        typer.echo(f"figures: {written['figures']}")
+
+
+def _verify(study: "StudyFolder", as_json: bool) -> None:
+    """Print how the stored results differ from the raw metrics. Raises `Failed` if they differ."""
+    from taetpu.stats.verify import verify
+
+    problems = verify(study)
+    if as_json:
+        print_json({"study": study.name, "problems": problems})
+    elif problems:
+        for problem in problems:
+            print_text(problem, hanging=2)
+    else:
+        typer.echo(f"{study.name}: results.json agrees with the raw metrics of {len(list(study.runs()))} runs")
+    if problems:
+        raise Failed(f"{study.name}: {len(problems)} differences between results.json and the raw metrics")
+
+
+def check(
+    file: Annotated[
+        Path, typer.Argument(metavar="CLAIMS", help="A YAML file with a study's folder and claims about it.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Check claims about a study. Exits with 3 unless all claims hold.
+
+    The file contains `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
+
+    Example: taetpu check claims.yaml
+    """
+    from taetpu.study.claims_file import check_claims
+
+    found = check_claims(file)
+    if as_json:
+        print_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
+    else:
+        for one in found:
+            print_text(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}", hanging=7)
+            print_text(one.evidence, first=7, hanging=7)
+    if failed := sum(not one.holds for one in found):
+        raise Failed(f"{failed} of {len(found)} claims do not hold")
+
+
+def plot(
+    folders: Annotated[
+        list[str], typer.Argument(metavar="DIR...", help="Folders of studies, or roots with many studies.")
+    ],
+    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
+    x: Annotated[
+        str,
+        typer.Option(
+            metavar="AXIS", help="The x axis: steps, samples, tokens, flops, time, or a setting such as model.dim."
+        ),
+    ] = "steps",
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="Draw one line per arm, study, run or value of a setting.")
+    ] = "arm",
+    arm: Annotated[list[str] | None, typer.Option(metavar="ARM", help="Draw only this arm. May be repeated.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .svg, .pdf, .png, .html or .json.")
+    ] = Path("plot.svg"),
+) -> None:
+    """Draw a metric of all runs of one or more studies.
+
+    Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
+    """
+    from taetpu.report.chart_files import save_chart
+    from taetpu.study.plots import plot as draw
+
+    save_chart(draw(folders, metric, x, by, arms=arm or ()), out)
+    typer.echo(f"wrote {out}")

@@ -1,0 +1,34 @@
+"""The reasons why changes to a config have no effect, for error messages."""
+
+from taetpu.contract.allowed_changes import places
+from taetpu.contract.traced_program import Computation
+from taetpu.spec.document import format_brief
+from taetpu.spec.resolved_study import difference
+from taetpu.spec.study_config import ResolvedConfig
+
+KNOWN = {
+    "train.precision": "this device computes in float32 in any case",
+    "train.loss_bound": "this bound only decides which runs count as diverged",
+}
+
+
+def explain_no_op(old: ResolvedConfig, new: Computation) -> tuple[str, str]:
+    """Return the reason why two different configs compute the same results, and the remedy.
+
+    Args:
+        old: The config without the change.
+        new: The computation of the config with the change.
+    """
+    diff = difference(old, new.config)
+    structural = [path for path in diff if not any(".".join(at) in new.numbers for at in places(path, new.config))]
+    if not structural:
+        return f"no trained or measured value depends on {next(iter(diff))}", "Remove it."
+    path = structural[0]
+    before, after = diff[path]
+    same_program = f"{path}: {format_brief(before)} -> {format_brief(after)} compiles to the same program"
+    if path in KNOWN:
+        return f"{same_program}, because {KNOWN[path]}", "Remove it."
+    if before is None or after is None:
+        value = format_brief(before if after is None else after)
+        return f"{same_program}, because {value} is the default", "Remove it."
+    return f"{same_program} with the same numbers", "Remove it, or check which setting or code should read it."

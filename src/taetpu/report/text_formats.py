@@ -1,0 +1,182 @@
+"""Reports as Markdown, plain text, LaTeX and CSV."""
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from taetpu.report import overview, summary
+from taetpu.report.inputs import Inputs
+from taetpu.report.section_types import Section, Table
+from taetpu.report.sections import build_sections
+from taetpu.report.short_names import shorten_names
+from taetpu.report.summary import Results
+
+COLUMNS = 80
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+ARM = ("name", "against", "change", "planned", "diverged", "mean", "sd", "effect", "effect_sd", "p", "p_holm",
+       "p_equivalent", "guarded", "more_seeds", "params", "flops", "tokens")  # fmt: skip
+INTERVALS = ("ci95", "ci90", "ci_simultaneous")
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results, inputs: Inputs) -> str:
+    """Return the report as GitHub-flavoured Markdown."""
+    lines = [f"# {escape(results['study'])}", "", f"**{escape(summary.headline(results))}**", ""]
+    lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
+    lines += ["", *(f"{escape(line)}\n" for line in inputs.trained)]
+    lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *inputs.cautions]]
+    columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
+    rows = summary.verdict_rows(results, inputs.costs)
+    cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
+    lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
+    lines += [escape(summary.describe_noise(results)), "", "## Evidence", ""]
+    lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
+    for section in build_sections(results, inputs.costs, inputs.priors):
+        lines += _section(section)
+    lines += ["", escape(summary.describe_reuse(results))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    lines = ["", f"## {escape(section.title)}", ""]
+    lines += [escape_prose(section.lead), ""] if section.lead else []
+    for table in section.tables:
+        lines += [*_table(table), ""]
+    return [*lines, *(f"- {escape_prose(note)}" for note in section.notes)]
+
+
+def _table(table: Table) -> list[str]:
+    rule = [":--" if i < table.left else "--:" for i in range(len(table.columns))]
+    return [f"| {' | '.join(map(escape, cells))} |" for cells in (table.columns, rule, *table.rows)]
+
+
+def escape(text: str) -> str:
+    """Escape text for Markdown, including tables, and join its lines."""
+    return _MARKDOWN.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def escape_prose(text: str) -> str:
+    """Escape a sentence for Markdown, except code between backticks."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # odd number of backticks, e.g. one inside a name
+        return escape(text)
+    return "".join(f"`{part}`" if i % 2 else _MARKDOWN.sub(r"\\\1", part) for i, part in enumerate(parts))
+
+
+# --- plain text -------------------------------------------------------------------------------------------------------
+
+
+def table_text(results: Results) -> str:
+    """Return the study's headline, notices, verdict table and remarks for a terminal with 80 columns."""
+    header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
+    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.verdict_rows(results)]
+    widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
+    gaps = 2 * (len(widths) - 1)
+    widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
+    rule = tuple("-" * width for width in widths)
+    names = shorten_names([cells[0] for cells in table], widths[0])
+    table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
+    lines = [_line(cells, widths) for cells in (header, rule, *table)]
+    above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
+    below = [summary.describe_noise(results), summary.describe_reuse(results)]
+    return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, filter(None, below))])
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    """Format a table row with left-aligned name and verdict and right-aligned numbers."""
+    name, *figures, verdict = cells
+    middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
+    return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()
+
+
+# --- LaTeX ------------------------------------------------------------------------------------------------------------
+
+
+def latex_table(results: Results) -> str:
+    r"""Return a LaTeX `table` with caption and label, for use with `\input`. It requires `\usepackage{booktabs}`.
+
+    The caption consists of the headline, the metric and the caveats.
+    """
+    columns = ("Arm", "Change", "Mean", "Effect", r"95\,\% interval", r"Holm $p$", "Verdict")
+    rows = [
+        (
+            *map(escape_latex, (r.arm, r.change)),
+            *map(format_figure, (r.mean, r.effect, r.interval, r.p)),
+            escape_latex(r.verdict_on_terms),
+        )
+        for r in summary.verdict_rows(results)
+    ]
+    caption = " ".join([summary.headline(results), summary.describe_metric(results), *summary.notices(results)])
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(caption)}}}",
+        rf"  \label{{tab:{results['study']}}}",
+        r"  \begin{tabular}{llrrrrl}",
+        r"  \toprule",
+        f"  {' & '.join(columns)} \\\\",
+        r"  \midrule",
+        *(f"  {' & '.join(row)} \\\\" for row in rows),
+        r"  \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def format_figure(text: str) -> str:
+    """Format a number or an interval in math mode, so that minus signs are typeset correctly."""
+    return "--" if text == "-" else " to ".join(f"${part}$" for part in text.split(" to "))
+
+
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX."""
+    return "".join(_LATEX.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")
+
+
+# --- CSV --------------------------------------------------------------------------------------------------------------
+
+
+def arms_csv(results: Results) -> str:
+    """Return CSV with a row for each arm and all numbers at full precision. Missing numbers are empty."""
+    ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
+    lines = (
+        [
+            *(arm[name] for name in ARM),
+            summary.verdict_label(arm),
+            *(end for name in INTERVALS for end in arm[name] or (None, None)),
+        ]
+        for arm in results["arms"]
+    )
+    return _csv([*ARM, "verdict", *ends], lines)
+
+
+def runs_csv(results: Results) -> str:
+    """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric."""
+    names = ("seed", "id", "outcome", "value")
+    lines = ([arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"])
+    return _csv(["arm", "seed", "id", "outcome", results["primary"]], lines)
+
+
+def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([header, *lines])
+    return out.getvalue()

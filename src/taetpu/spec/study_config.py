@@ -1,0 +1,240 @@
+"""The schema of study files and the resolved config of a run."""
+
+import re
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, field_validator, model_validator
+
+from taetpu.core.config import Config, SlotMark
+from taetpu.core.config_parsing import normalize_value
+from taetpu.core.errors import KeyPath, UserError
+from taetpu.nn.lm import LMConfig, ModelConfig
+from taetpu.spec.document import format_value
+from taetpu.spec.train_config import TrainConfig
+
+BASELINE = "baseline"
+MAX_SEEDS = 10_000
+MAX_LOOKS = 3
+MAX_SEED = 2**31 - 1
+LONGEST_NAME = 100
+NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9=.,+_-]{{0,{LONGEST_NAME - 1}}}")
+
+# Example values for the keys whose values are mappings, for the catalog.
+EXAMPLES = {
+    "base": "{task: ..., model: ..., train: ...}",
+    "arms": "{nope: {model.position: none}}",
+    "grid": "{model.norm: [rms, layer], model.bias: [false, true]}",
+    "leave_one_out": "{rope: {model.position: none}}",
+    "add_one_in": "{bias: {model.bias: true}}",
+    "factorial": "{model.norm: [rms, layer], model.position: [rope, none]}",
+    "ladder": "{model.dim: [32, 64]}",
+    "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
+}
+
+Matching = Literal["steps", "flops", "params", "time"]
+
+
+class RunConfig(Config):
+    """The config of a run with defaults filled in. Settings of single layers are still separate, in `model.layers`."""
+
+    task: Annotated[Any, SlotMark("task"), Field(description="task to learn, e.g. {kind: text, ...}")]
+    model: Annotated[ModelConfig, Field(description="the model; requires dim and num_layers")]
+    train: Annotated[TrainConfig, Field(description="training; requires steps or epochs")]
+
+    def resolve(self) -> "ResolvedConfig":
+        """Resolve every layer.
+
+        Raises:
+            UserError: If `ModelConfig.resolve` raises. The error's path starts with `model`.
+        """
+        try:
+            return ResolvedConfig(task=self.task, model=self.model.resolve(), train=self.train)
+        except UserError as error:
+            raise error.within("model") from None
+
+
+class ResolvedConfig(Config):
+    """A fully resolved config, from which a run's identity is computed."""
+
+    task: Annotated[Any, SlotMark("task")]
+    model: LMConfig
+    train: TrainConfig
+
+    def check(self) -> None:
+        """Raise `UserError` if parts of the config are incompatible. The error's path is a path in this config.
+
+        The vocabulary size is unknown before the data is read, so components are checked with a vocabulary size of 0.
+        """
+        try:
+            self.model.check(0, self.task.seq_len)
+        except UserError as error:
+            raise error.within("model") from None
+        for i, layer in enumerate(self.model.layers):
+            causal = getattr(layer.mixer, "causal", self.task.causal)
+            if causal != self.task.causal:
+                raise UserError(
+                    f"causal={format_value(causal)} does not fit task {self.task.kind!r}",
+                    path=("model", "layers", i, "mixer", "causal"),
+                    remedy=f"Set causal: {format_value(self.task.causal)}.",
+                )
+
+    def metrics(self) -> list[str]:
+        """Return the metrics by which runs of this config can be compared: the metrics on whole evaluation splits.
+
+        Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
+        """
+        splits = [name for name in ("val", "test") if getattr(self.task, name, 1)]
+        found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
+        if "tokenizer" in type(self.task).model_fields:
+            found += [f"{name}/bits_per_byte" for name in splits]
+        return sorted(found)
+
+
+class Measure(Config):
+    """How arms are compared. The direction defaults to `min` for losses and `max` for accuracies."""
+
+    primary: str = "val/loss"
+    """Metric by which arms are compared at the end of training."""
+    direction: Literal["min", "max"] = "min"
+    """Whether lower (`min`) or higher (`max`) values of the primary metric are better."""
+    equivalence: Annotated[
+        PositiveFloat | None, Field(description="margin of equivalence: differences smaller than this do not matter")
+    ] = None
+    alpha: Annotated[
+        float, Field(gt=0, le=0.2, description="probability of at least one false verdict of better or worse")
+    ] = 0.05
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds at which interim analyses give verdicts, e.g. [5, 8]."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_direction(cls, data: Any) -> Any:
+        return {"direction": _better(data.get("primary", "")), **data}
+
+    @model_validator(mode="after")
+    def _no_worse_direction(self) -> "Measure":
+        if self.direction != (usual := _better(self.primary)):
+            more = "higher" if self.direction == "max" else "lower"
+            problem = f"{self.direction} would judge a {more} {self.primary} as better"
+            raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
+        if self.primary.endswith("accuracy") and self.equivalence is not None and self.equivalence >= 1:
+            problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two accuracies"
+            raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
+        return self
+
+
+def _better(metric: Any) -> str:
+    """Return the better direction of a metric: `max` for accuracies, `min` for all others."""
+    return "max" if str(metric).endswith("accuracy") else "min"
+
+
+class StudySpec(Config):
+    """The top level of a study file."""
+
+    study: Annotated[str, Field(description="the name of the study")]
+    base: Annotated[dict[str, Any], Field(description="the baseline: task, model, train")]
+    seeds: Annotated[Any, Field(description="the number of seeds, or a list of them, e.g. 5 or [11, 12, 13]")] = 3
+    plugins: tuple[str, ...] = ()
+    """Python files that register additional kinds, relative to the study file."""
+    arms: dict[Any, Any] = Field(default_factory=dict)
+    """Variants of the baseline by name, each with overrides by dotted path from `model`, `train` or `task` on."""
+    grid: dict[Any, Any] = Field(default_factory=dict)
+    """Lists of values by dotted path, with an arm for every combination."""
+    leave_one_out: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to remove from the baseline, by name: an arm without each part, and an arm without all parts."""
+    add_one_in: dict[Any, Any] = Field(default_factory=dict)
+    """Parts to add to the baseline, by name: an arm with each part, and an arm with all parts."""
+    factorial: dict[Any, Any] = Field(default_factory=dict)
+    """Factors to cross, each a list of values or a named change; `fraction`: share of the combinations to run."""
+    ladder: dict[Any, Any] = Field(default_factory=dict)
+    """Scales at which every arm is repeated: a list of values for each dotted path, one value per scale."""
+    tune: Annotated[dict[Any, Any], Field(description="values to try for every arm, with separate `seeds`")] = Field(
+        default_factory=dict
+    )
+    match: Annotated[
+        tuple[Matching, ...],
+        Field(description="quantities in which each arm is matched to the baseline, e.g. [flops, params]"),
+    ] = ()
+    measure: Measure = Measure()
+    """How arms are compared."""
+    trackers: Annotated[Any, Field(description="services that show the runs, e.g. [tensorboard]")] = None
+
+    @field_validator("match", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return value if isinstance(value, list | tuple) else (value,)
+
+    @field_validator(
+        "base", "arms", "grid", "leave_one_out", "add_one_in", "factorial", "ladder", "tune", mode="before"
+    )
+    @classmethod
+    def _empty_section(cls, value: Any) -> Any:
+        return {} if value is None else value  # a key without a value, for example with only comments after it
+
+    @model_validator(mode="after")
+    def _fits(self) -> "StudySpec":
+        check_name(self.study, "study", ("study",))
+        self._check_looks(len(self.seed_list()))
+        return self
+
+    def _check_looks(self, seeds: int) -> None:
+        """Raise `UserError` unless the numbers in `looks` increase and include the study's number of seeds."""
+        looks, path = self.measure.looks, ("measure", "looks")
+        if not looks:
+            return
+        if len(looks) > MAX_LOOKS or looks[0] < 2 or any(a >= b for a, b in pairwise(looks)):
+            remedy = (
+                f"List at most {MAX_LOOKS} increasing numbers from 2 on, e.g. [{max(seeds, 2)}, {2 * max(seeds, 2)}]."
+            )
+            raise UserError(f"interim analyses at {list(looks)} seeds cannot be planned", path=path, remedy=remedy)
+        if seeds not in looks:
+            problem = f"the study has {seeds} seeds, which is not one of the looks {list(looks)}"
+            raise UserError(problem, path=path, remedy=f"Set seeds: {looks[0]}, or looks: [{seeds}, ...].")
+
+    def seed_list(self) -> tuple[int, ...]:
+        """Return the seeds of the study (see `parse_seeds`)."""
+        return parse_seeds(self.seeds, ("seeds",))
+
+
+def parse_seeds(value: Any, path: KeyPath, first: int = 0) -> tuple[int, ...]:
+    """Return the seeds that `value` lists or, if `value` is a number `n`, the seeds `first` to `first + n - 1`.
+
+    Raises:
+        UserError: If the value is neither a number nor a list, if there are too many seeds, or if a seed is invalid or
+            listed twice.
+    """
+    value = normalize_value(value, integers=True)
+    if type(value) is int and 0 < value <= MAX_SEEDS:
+        return tuple(range(first, first + value))
+    if not isinstance(value, tuple) or not 0 < len(value) <= MAX_SEEDS:
+        problem = f"{format_value(value)} is neither a number of seeds from 1 to {MAX_SEEDS} nor a list of seeds"
+        raise UserError(problem, path=path, remedy="Write e.g. 5, or [11, 12, 13].")
+    seen = set[int]()
+    for i, seed in enumerate(value):
+        if type(seed) is not int or not 0 <= seed <= MAX_SEED:
+            raise UserError(f"{seed!r} is not a seed", path=(*path, i), remedy=f"Use integers from 0 to {MAX_SEED}.")
+        if seed in seen:
+            raise UserError(f"seed {seed} is listed twice", path=(*path, i), remedy="Remove the duplicate.")
+        seen.add(seed)
+    return value
+
+
+def check_name(name: str, what: str, path: KeyPath) -> str:
+    """Return `name` if it is a valid folder name on every platform.
+
+    Args:
+        name: The name.
+        what: The noun for the name in the error message.
+        path: The path of the error.
+
+    Raises:
+        UserError: If the name is not a valid folder name.
+    """
+    if NAME.fullmatch(name):
+        return name
+    example = re.sub(r"[^A-Za-z0-9=.,+_-]+", "-", name)[:LONGEST_NAME].strip("=.,+_-") or f"my-{what}"
+    remedy = (
+        f"Use at most {LONGEST_NAME} letters, digits and = . , + _ -, starting with a letter or digit, e.g. {example}."
+    )
+    raise UserError(f"{what} name {name!r} is not a valid folder name", path=path, remedy=remedy)

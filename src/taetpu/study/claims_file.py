@@ -1,0 +1,62 @@
+"""Checking the claims about a study in a claims file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from taetpu.core.config import Config
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import Failed, UserError
+from taetpu.spec.document import Form, read_document
+from taetpu.stats.claims import Finding, check_claim, parse_claim
+from taetpu.stats.verify import recompute
+from taetpu.store.gcs_client import parse_address
+from taetpu.store.index import find_study
+from taetpu.store.study import StudyFolder
+
+FORM = Form(
+    "claims",
+    "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, as described in docs/statistics.md.",
+)
+
+
+class Claims(Config):
+    """The content of a file of claims."""
+
+    study: Annotated[str, Field(description="the study's folder: a path relative to this file, or gs://...")]
+    claims: Annotated[tuple[Any, ...], Field(min_length=1, description="claims, e.g. `nope is worse by at least 0.02`")]
+
+
+def check_claims(file: Path) -> list[Finding]:
+    """Check every claim of a file against the stored runs.
+
+    Raises:
+        UserError: if the file contains no claims, if a claim cannot be checked, or if the study has no results.
+        Failed: if the stored results do not agree with the runs. In this case, no claim is checked.
+    """
+    document = read_document(file, FORM)
+    try:
+        asked = load_config(Claims, document.data)
+        claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
+        place = asked.study if parse_address(asked.study) else document.file.resolve().parent / asked.study
+        results = _results(find_study(place))
+        return [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
+    except UserError as error:
+        raise document.locate(error) from None
+
+
+def _results(folder: StudyFolder) -> dict[str, Any]:
+    """Return the results of a study, recomputed from its runs. Raises `Failed` if the stored results differ."""
+    if folder.read_results() is None:
+        remedy = f"Run `taetpu report {folder.where}`."
+        raise UserError("this study has no results yet", path=("study",), file=folder.where, remedy=remedy)
+    problems, results = recompute(folder)
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise Failed(
+            f"no claim was checked, because the results of {folder.name} do not match its runs: {problems[0]}{more}\n"
+            f"`taetpu report {folder.where} --verify` lists all differences, "
+            f"and `taetpu report {folder.where}` recomputes results.json"
+        )
+    return results

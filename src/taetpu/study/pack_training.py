@@ -1,0 +1,164 @@
+"""Training the packs of a study, one after another."""
+
+import math
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from taetpu.core.errors import StudyFailed, UserError
+from taetpu.spec.eval_sample import Sample
+from taetpu.spec.resolved_study import RunSpec, Sources
+from taetpu.store.errors import ClaimHeld
+from taetpu.store.study import StudyFolder
+from taetpu.study.pack_store import PackStore
+from taetpu.train.callbacks import Callback
+from taetpu.train.evaluator import Evaluator
+from taetpu.train.layout import Packing
+from taetpu.train.memory import out_of_memory
+from taetpu.train.pack_plan import Pack, Run
+from taetpu.train.profile import Profile
+from taetpu.train.program import ProgramCache
+from taetpu.train.reload_check import NotReproduced
+from taetpu.train.result_writer import ResultWriter, environment
+from taetpu.train.step_time import remember_step
+from taetpu.train.trainer import PackTrainer
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error that a pack raised, with the runs that it affects."""
+
+    runs: tuple[Run, ...]
+    error: Exception
+
+
+def missing_packs(packs: PackStore, callback: Callback, packing: Packing) -> list[Pack]:
+    """Return the packs to train. Report each pack whose stored plan does not respect `packing`.
+
+    All runs of a pack are trained, including those that the study file no longer names.
+    """
+    queue = packs.missing_packs(clean=True)
+    for pack in queue:
+        if not pack.plan.respects(packing):
+            callback.on_plan_reused(pack.plan)
+    return queue
+
+
+def train_packs(
+    packs: PackStore,
+    sources: Sources,
+    callback: Callback,
+    queue: Sequence[Pack],
+    profile: int = 0,
+    change_plan: Callable[[], AbstractContextManager[None]] = nullcontext,
+    held: set[str] | None = None,
+    sample: Sample | None = None,
+) -> list[Failure]:
+    """Train packs one after another. A pack that runs out of memory is halved.
+
+    Args:
+        profile: the number of steps to trace in each pack.
+        change_plan: acquires the study's claim; by default, this process holds it already.
+        held: receives the IDs of the packs that are skipped because other processes train them.
+        sample: the sample of the validation split; by default, the sample that the study's folder records.
+
+    Raises:
+        ClaimHeld: if another process trains a pack and `held` is None.
+    """
+    queue, folder = list(queue), packs.folder
+    trainer = StudyTrainer(folder, sources, callback, sample or stored_sample(folder), profile)
+    callback.on_train_begin(sum(run_steps(run, sources) for pack in queue for run in pack.runs))
+    failed, number = [], 0
+    while queue:
+        number, pack, queue = number + 1, queue[0], queue[1:]
+        runs = pack.runs
+        try:
+            with folder.claim_pack(pack.id):
+                if not pack.unfinished:  # another process has finished it
+                    continue
+                callback.on_pack_begin(number, number + len(queue), runs)
+                error = trainer.train(pack)
+        except ClaimHeld as other:
+            if held is None:
+                problem = f"pack {pack.id} is being trained by another process: {other.problem}"
+                raise ClaimHeld(problem, file=other.file, remedy=other.remedy) from None
+            held.add(pack.id)
+            continue
+        if error is not None and out_of_memory(error) and pack.plan.width > 1:
+            with change_plan():
+                halves = packs.halve(pack)
+            callback.on_pack_split(runs, [half.plan for half in halves], error)
+            queue = [*halves, *queue]
+        elif error is not None:
+            bad = tuple(run for run in runs if run.id in error.runs) if isinstance(error, NotReproduced) else runs
+            failed.append(Failure(bad, error))
+            callback.on_pack_failed(bad, error)
+        else:
+            callback.on_pack_end(runs)
+    return failed
+
+
+def is_free(folder: StudyFolder, pack_id: str) -> bool:
+    """Return whether no process trains a pack."""
+    if pack_id not in folder.claimed_packs():
+        return True
+    try:
+        with folder.claim_pack(pack_id):
+            return True
+    except ClaimHeld:
+        return False
+
+
+@dataclass
+class StudyTrainer:
+    """Trains packs of a study.
+
+    Packs with the same structure and layout share a program. Only the last program is kept in memory.
+    """
+
+    folder: StudyFolder
+    sources: Sources
+    callback: Callback
+    sample: Sample
+    profile: int = 0
+    programs: ProgramCache = field(default_factory=ProgramCache)
+
+    def train(self, pack: Pack) -> Exception | None:
+        """Train a pack to its end. Return the error that stopped the training, or None if the pack was trained.
+
+        The error is returned instead of raised, so that the study can continue with other packs. Only `UserError` and
+        `StudyFailed` are raised, because they end the study.
+        """
+        began, source = time.monotonic(), self.sources.prepare(pack.config)
+        profile = Profile(self.folder, pack.id, self.profile) if self.profile else None
+        try:
+            program = self.programs.get(pack, source)
+            writer, evaluator = ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
+            PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
+        except (UserError, StudyFailed):
+            raise
+        except Exception as error:
+            self.programs.clear()
+            traceback.clear_frames(error.__traceback__)  # the traceback's frames hold the pack's arrays
+            return error
+        if profile:
+            self.callback.on_profile(profile.where, profile.summary, profile.problem)
+        self.folder.delete_pack(pack.id)
+        seconds = round(time.monotonic() - began, 3)
+        self.folder.write_pack_time(pack.id, {"seconds": seconds, "runs": len(pack.runs)})
+        step = pack.runs[0].folder.times().get("step_seconds")  # this run's share of the pack's time
+        if step is not None and len(step.value) and math.isfinite(step.value[-1]):
+            remember_step(pack.plan, pack.config, float(step.value[-1]) * pack.plan.width)
+        return None
+
+
+def stored_sample(folder: StudyFolder) -> Sample:
+    """Return the sample of the validation split that was recorded when the study was frozen."""
+    return Sample(**folder.read_study()["evaluation"])
+
+
+def run_steps(run: RunSpec, sources: Sources) -> int:
+    """Return the number of optimizer steps of a run."""
+    return run.config.train.total_steps(sources.prepare(run.config).num_windows)

@@ -1,0 +1,121 @@
+"""The metric series of a pack's runs, computed from the values at each step."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+
+from taetpu.data.base import Split
+
+MOST_BLOCKS = 1000  # maximum number of blocks of an evaluation set whose sums are stored
+
+Points = dict[str, tuple[list[int], list[float]]]  # metric -> steps, values
+
+
+class MetricBuffer:
+    """Collects the metrics of one pack between two flushes.
+
+    Training metrics are means over windows of `every` steps. A window also ends at each flush. Windows depend only on
+    step numbers, not on dispatch sizes.
+
+    Args:
+        width: the number of runs, including padding.
+        every: the number of steps per window.
+        start: the first step.
+    """
+
+    def __init__(self, width: int, every: int, start: int):
+        self.every, self.width = every, width
+        self.reset(start)
+
+    def reset(self, start: int) -> None:
+        """Discard all points and continue at step `start`."""
+        self.start = self.end = start
+        self.steps: list[int] = []
+        self.sums: dict[str, np.ndarray] = {}
+        self.count = 0
+        self.points: list[Points] = [defaultdict(lambda: ([], [])) for _ in range(self.width)]
+
+    def add_steps(self, metrics: Mapping[str, np.ndarray]) -> None:
+        """Append the metrics of the next steps; each array has the shape `(width, steps)`."""
+        for i in range(next(iter(metrics.values())).shape[1]):
+            for name, values in metrics.items():
+                column = values[:, i].astype(np.float64)
+                self.sums[name] = column if self.count == 0 else self.sums[name] + column
+            self.count, self.end = self.count + 1, self.end + 1
+            if self.end % self.every == 0:
+                self._close()
+
+    def add_point(self, step: int, run: int, values: Mapping[str, float]) -> None:
+        """Add the values measured for one run after `step` updates."""
+        for name, value in values.items():
+            steps, series = self.points[run][name]
+            steps.append(step)
+            series.append(value)
+
+    def next_window_end(self, step: int) -> int:
+        """Return the first step at or after `step` at which a window ends. A flush at this step splits no window."""
+        return -(-step // self.every) * self.every
+
+    def flush(self) -> tuple[int, int, list[Points]]:
+        """Return the start step, the end step and each run's points since the previous flush."""
+        if self.count:
+            self._close()
+        out = self.start, self.end, self.points
+        self.reset(self.end)
+        return out
+
+    def _close(self) -> None:
+        for run in range(self.width):
+            self.add_point(
+                self.end, run, {name: float(np.float32(s[run] / self.count)) for name, s in self.sums.items()}
+            )
+        self.count = 0
+
+
+def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
+    """Return each run's metrics on a split or a sample: mean loss in nats, accuracy, and bits per byte of text.
+
+    Args:
+        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.position_losses`).
+        name: the prefix of the metric names.
+        split: the whole split. For a sample, `split.num_bytes` and `split.unpredicted_bits` are scaled to the sample.
+    """
+    sums = {key: values.sum(1) for key, values in sequences.items()}
+    share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
+    runs = range(len(sums["nll"]))
+    return [metrics_from_sums({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
+
+
+def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+    """Return the metrics of one run from the sums over a share of a split."""
+    weight = max(sums["weight"], 1.0)
+    found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
+    if split.num_bytes:
+        bits = sums["nll"] / math.log(2) + share * split.unpredicted_bits
+        found[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
+    return found
+
+
+def sum_blocks(values: np.ndarray) -> np.ndarray:
+    """Return sums over at most `MOST_BLOCKS` blocks of neighbouring sequences."""
+    size = -(-len(values) // MOST_BLOCKS)
+    return np.add.reduceat(values, np.arange(0, len(values), size))
+
+
+def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]:
+    """Return the steps with a checkpoint according to a rule. The last step always has a checkpoint.
+
+    Args:
+        steps: the number of steps of a run.
+        rule: n for every n-th step, `eval` for every evaluation, `log` for powers of two, `end` for the last step only.
+        evals: the steps with an evaluation.
+    """
+    if isinstance(rule, int):
+        found = set(range(rule, steps, rule))
+    elif rule == "log":
+        found = {2**i for i in range(steps.bit_length()) if 2**i < steps}
+    else:
+        found = set(evals) if rule == "eval" else set()
+    return sorted(found | {steps})

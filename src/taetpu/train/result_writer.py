@@ -1,0 +1,174 @@
+"""Writing metrics, models and results into the folders of a pack's runs."""
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from taetpu.core.distributed import multi_process
+from taetpu.core.xla_flags import program_flags
+from taetpu.spec.resolved_study import RunSpec
+from taetpu.train.evaluator import Evaluator
+from taetpu.train.memory import kv_bytes, state_bytes, step_bytes
+from taetpu.train.metric_series import Points, sum_blocks
+from taetpu.train.model_cost import num_params
+from taetpu.train.pack_plan import Pack
+from taetpu.train.program import Program
+from taetpu.train.training_flops import training_flops_per_token
+
+Files = Mapping[str, bytes]
+
+
+@dataclass
+class ResultWriter:
+    """Writes the metrics, models and results of a pack's runs.
+
+    If a process was killed while it wrote the results of a pack, some runs of the pack already have a result. These
+    runs are trained together with the others, but their files are not changed.
+
+    Args:
+        pack: the pack.
+        program: the program of the pack.
+        environment: the versions and devices that are recorded in each result.
+    """
+
+    pack: Pack
+    program: Program
+    environment: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self.open = {i: run.folder for i, run in enumerate(self.pack.runs) if not run.done}
+        self.facts = dict(self.program.source.facts)
+        self.store = self.pack.runs[0].folder.store
+
+    def truncate(self, step: int) -> None:
+        """Delete everything that was logged after a step. Training computes and logs the same values again."""
+        for folder in self.open.values():
+            folder.truncate(step)
+
+    def digests(self) -> dict[str, Any]:
+        """Return the digests of the stored files of each run without a result, by run key."""
+        return {folder.key: folder.digests() for folder in self.open.values()}
+
+    def verify(self, about: Mapping[str, Any]) -> None:
+        """Raise `Damaged` if a file of the runs differs from its digest in a checkpoint.
+
+        Args:
+            about: the document of the checkpoint, with the digests of the files.
+        """
+        for folder in self.open.values():
+            if folder.key in about.get("runs", {}):
+                folder.verify_files(about["runs"][folder.key])
+            else:  # a checkpoint of an earlier version has no digests
+                folder.metrics()
+
+    def append(self, start: int, end: int, points: Sequence[Points], times: Mapping[str, float]) -> None:
+        """Append the points measured from `start` to `end`, and the wall times at `end`, to each run's metrics."""
+        at_end = {name: ([end], [value]) for name, value in times.items()}
+        self.store.run_concurrently((partial(f.append, start, end, points[i], at_end) for i, f in self.open.items()))
+
+    def write_texts(self, step: int, texts: Mapping[int, str]) -> None:
+        """Write the texts sampled at a step; `texts` is keyed by index in the pack."""
+        for place, text in texts.items():
+            self.pack.runs[place].folder.write_sample(step, text)
+
+    def write_checkpoints(self, step: int, models: Mapping[int, Files]) -> None:
+        """Write the models at a step. The study keeps these checkpoints."""
+        for place, files in models.items():
+            self.open[place].write_checkpoint(step, files)
+
+    def write_models(self, models: Mapping[int, Files]) -> None:
+        """Write the final models."""
+        self.store.run_concurrently((partial(self.open[place].write_model, files) for place, files in models.items()))
+
+    def read_models(self) -> dict[int, Files]:
+        """Read the final models back from the store."""
+        return {place: folder.read_model() for place, folder in self.open.items()}
+
+    def finish(
+        self,
+        places: Sequence[int],
+        evaluator: Evaluator,
+        test: Sequence[Mapping[str, float]],
+        diverged: Int[np.ndarray, " run"],
+    ) -> None:
+        """Write the results of the runs at the given indices.
+
+        Args:
+            places: the indices of the runs in the pack.
+            evaluator: the evaluator of the pack.
+            test: the metrics on the test split, by index.
+            diverged: the step at which each run diverged, by index; negative for runs that did not diverge.
+        """
+        finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
+        self.store.run_concurrently(finish)
+
+    def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
+        """Write the evaluation of one run, then its result. A run is done once it has a result."""
+        run, folder, source = self.pack.runs[place], self.open[place], self.program.source
+        folder.write_evaluation(
+            {f"{split}/{name}": sum_blocks(values[place]) for split, sums in evaluator.sums.items()
+             for name, values in sums.items()}
+        )  # fmt: skip
+        spent = cost(self.program, run, self.program.steps)
+        series = folder.metrics()
+        observed = {*spent, *(name for name in series if name.split("/")[0] in run.config.train.metrics)}
+        last = {name: float(s.value[-1]) for name, s in series.items() if name not in observed}
+        bad = diverged >= 0 or not all(math.isfinite(v) for v in last.values())
+        memory = state_bytes(run.config, source)
+        memory += step_bytes(run.config, source, self.pack.plan.compute, self.pack.plan.precision)
+        folder.finish(
+            {
+                "outcome": "diverged" if bad else "finished",
+                "diverged_at": diverged if diverged >= 0 else None,
+                "steps": self.program.steps,
+                "metrics": {**last, **test},
+                "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
+                "params": num_params(run.config.model, source.vocab_size, source.seq_len),
+                "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
+                **spent,
+                "pack": self.pack.plan.facts,
+                "environment": {**self.environment, "data": self.facts},
+            }
+        )
+
+
+class NoWriter:
+    """Replaces `ResultWriter` in the processes that do not write.
+
+    Args:
+        open: the indices in the pack of the runs that have no result yet.
+    """
+
+    def __init__(self, open: Sequence[int] = ()):
+        self.open = open
+
+
+def cost(program: Program, run: RunSpec, step: int) -> dict[str, float]:
+    """Return the number of tokens that a run has been trained on after `step` steps, and the training FLOPs used."""
+    tokens = step * run.config.train.batch_size * program.source.seq_len
+    return {"tokens": tokens, "flops": tokens * training_flops_per_token(run.config, program.source)}
+
+
+def environment() -> dict[str, Any]:
+    """Return the devices and versions used for training, which are recorded in results."""
+    device = jax.devices()[0]
+    names = ("taetpu", "jax", "jaxlib", "equinox", "optax", "numpy")
+    processes = {"processes": jax.process_count()} if multi_process() else {}
+    return {
+        **processes,
+        "device": device.device_kind,
+        "platform": device.platform,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "matmul_precision": str(getattr(jax.config, "jax_default_matmul_precision", None) or "default"),
+        **program_flags(),
+        "versions": {name: version(name) for name in names},
+    }

@@ -1,0 +1,90 @@
+"""Data for the pages without a message stream: the list of studies, the table of all runs, and a single run."""
+
+from typing import Any
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.stats.load import read_result
+from taetpu.store.flat_config import differing_paths, read_settings
+from taetpu.store.index import find_studies, list_studies
+from taetpu.store.runs import RunFolder
+from taetpu.store.study import StudyFolder
+from taetpu.ui.feed import thin_series
+
+MAX_SAMPLES = 20
+"""Maximum number of samples shown for a run. The last samples are shown."""
+
+
+class Root:
+    """Folder of a study, or root folder with several studies."""
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def study(self, name: str) -> StudyFolder:
+        """Return the study with this name.
+
+        Raises:
+            UserError: If there is no study with this name.
+        """
+        found = {study.name: study for study in find_studies(self.place)}
+        if name not in found:
+            raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, found))
+        return found[name]
+
+    def studies(self) -> list[dict[str, Any]]:
+        """Return a row for each study, including the study's progress."""
+        rows = []
+        for entry in list_studies(self.place):
+            row = {"study": entry.name, "arms": entry.arms, "seeds": entry.seeds, "done": entry.done}
+            rows.append({**row, "runs": entry.total, "changed": entry.changed.isoformat(), "problem": entry.problem})
+        return rows
+
+    def runs(self) -> dict[str, Any]:
+        """Return all runs of all studies, the settings that differ between runs, and the problems of damaged runs."""
+        tables, rows, problems = [], [], []
+        for run in [run for study in find_studies(self.place) for run in study.runs()]:
+            try:
+                table, row = read_settings(run), _run_facts(run.study, run)
+            except UserError as error:
+                problems.append(str(error))
+            else:
+                tables.append(table)
+                rows.append(row)
+        columns = differing_paths(tables)
+        for row, table in zip(rows, tables, strict=True):
+            row["settings"] = {path: table.get(path) for path in columns}
+        return {"columns": columns, "rows": rows, "problems": problems}
+
+    def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
+        """Return the settings, samples, result and series of a run.
+
+        Args:
+            study: name of the study.
+            arm: name of the arm.
+            run: seed and ID of the run, as `seed-id`.
+
+        Raises:
+            UserError: If there is no such study or run, or a file of the run is damaged.
+        """
+        own = self.study(study).runs()
+        found = next((one for one in own if one.arm == arm and f"{one.seed}-{one.id}" == run), None)
+        if found is None:
+            raise UserError(f"study {study!r} has no run {arm}/{run}", remedy="See the study's page for its runs.")
+        samples = found.samples()
+        return {
+            **_run_facts(study, found),
+            "settings": read_settings(found),
+            "samples": {str(step): samples[step] for step in sorted(samples)[-MAX_SAMPLES:]},
+            "result": found.result(),
+            "series": {
+                name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())
+            },
+        }
+
+
+def _run_facts(study: str, run: RunFolder) -> dict[str, Any]:
+    result = read_result(run)
+    facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}", "status": run.status()}
+    if result is None:
+        return {**facts, "steps": None, "metrics": {}}
+    return {**facts, "status": result["outcome"], "steps": result["steps"], "metrics": result["metrics"]}
