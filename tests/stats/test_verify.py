@@ -78,7 +78,7 @@ def test_unchanged_study_is_verified(folder) -> None:
         (lambda d: d["plan"].update(equivalence=1.0), "plan.equivalence"),
         (lambda d: d["arms"].pop(), "arms is"),
         (lambda d: d.pop("label"), "label is missing"),
-        (lambda d: d.update(more=1), "more is not computed from the runs"),
+        (lambda d: d.update(more=1), "more is stored, but does not follow from the runs"),
     ],
 )
 def test_changed_results_are_found(folder, edit, where: str) -> None:

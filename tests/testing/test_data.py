@@ -88,7 +88,7 @@ TASK = [
     ("one weight", "batch", r"weights of a batch are \(2, 1\) float32, expected \(2, 6\) float32"),
     ("vocabulary", "batch", "(tokens|targets) range from [0-9] to 9, expected 0 to 8"),
     ("weights", "batch", "weights are negative or all zero"),
-    ("numpy", "batch", "two batches with the same rows and key differ"),
+    ("numpy", "batch", "two calls with the same window indices and key return different batches"),
     ("batch packs", "batch", "two packed runs read different batches"),
     ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
     ("weightless", "evaluation", "weights are negative or all zero"),

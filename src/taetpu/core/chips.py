@@ -22,9 +22,9 @@ padded to a multiple of this number."""
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a figure.
+    """The source of a number in the chip table.
 
-    `read` is the ISO date on which the source was read. If it is None, only `via`, which quotes the source, was read.
+    `read` is the ISO date on which the source was read, or None if only a secondary source was read, namely `via`.
     """
 
     title: str

@@ -53,7 +53,7 @@ def without_defaults(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
     Args:
         config: The resolved config as plain data.
-        defaults: The default values by dotted path (`core.config.fields_at_default`). Other values are kept.
+        defaults: The default values by dotted path, as returned by `core.config.fields_at_default`.
     """
     return _without(config, defaults, "")
 

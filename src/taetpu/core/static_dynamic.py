@@ -65,7 +65,7 @@ def bind(structure: C, numbers: Mapping[str, Any]) -> C:
 
 
 def _rewrite(node: Any, path: Path, replace: Callable[[Config, str, Path], Any]) -> Any:
-    """Return a tree in which `replace(config, field, path)` gives the value of every field of the outermost configs."""
+    """Return a copy of `node` in which each field of the outermost configs is `replace(config, field, path)`."""
     if isinstance(node, tuple):
         return tuple(_rewrite(item, (*path, str(i)), replace) for i, item in enumerate(node))
     if isinstance(node, Mapping):

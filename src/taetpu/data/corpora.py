@@ -165,7 +165,7 @@ def _outside(cut: int, start: int, end: int) -> int:
 
 
 def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
-    """Split the text into whole documents, so that no document continues in another split.
+    """Assign whole documents to the three splits, so that no document spans two splits.
 
     Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
     group goes to validation if the validation share has room for it, else to test if the test share has room for it,

@@ -52,7 +52,7 @@ def build_report(folder: StudyFolder, figures: str = "") -> dict[str, str]:
 
 
 def _charts(results: Results, inputs: Inputs) -> Iterator[tuple[str, Spec]]:
-    """Yield the title and the spec of every chart in the report. The specs contain the same data as on the page."""
+    """Yield the title and the spec of every chart in the report. The specs contain the data of the page's charts."""
     drawn = chart_data(results, inputs)
     yield from ((name, spec) for name, spec in drawn["charts"].items() if spec is not None)
     for found in drawn["curves"]:

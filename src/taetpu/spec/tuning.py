@@ -1,4 +1,4 @@
-"""`tune`: values to try for every arm with separate seeds, so that arms are compared at their best settings."""
+"""`tune`: values tried for every arm, on seeds that no verdict uses. Arms are then compared at their best values."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -178,7 +178,7 @@ def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
         for name in {**stored, **computed}:
             there = f"{path}.{name}" if path else str(name)
             if name not in stored or name not in computed:
-                yield f"{there} is {'missing' if name not in stored else 'not computed from the runs'}"
+                yield f"{there} is {'missing' if name not in stored else 'stored, but does not follow from the runs'}"
             else:
                 yield from _differences(stored[name], computed[name], there)
     elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):

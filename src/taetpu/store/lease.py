@@ -160,7 +160,7 @@ class Lease:
             try:
                 blob, holder = self._read_holder()
             except import_google("google.api_core.exceptions").NotFound:
-                self.lost = "another program deleted the lock"
+                self.lost = "another program deleted its lease"
                 return
             if holder.get("token") == self.token:  # an earlier renewal succeeded, but its response was lost
                 self.generation, self.renewed = int(blob.generation or 0), awake_seconds()

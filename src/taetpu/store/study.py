@@ -87,7 +87,7 @@ class StudyFolder:
             remedy = "Run the study first, or pass another folder or --root. Run `taetpu list` to list studies."
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
         found = from_yaml(
-            data, self.store.where(key), "Restore the file from a copy, because it contains the analysis plan."
+            data, self.store.where(key), "Restore the file from a backup. It contains the frozen analysis plan."
         )
         stated = _DIGEST.match(data)
         if (stated is None and data[:1] == b"#") or (stated and stated[1].decode() != digest(data[stated.end() :])):

@@ -72,7 +72,7 @@ class Reuse:
 
 
 def find_reusable(root: str) -> list[StudyFolder]:
-    """Return the studies under a root whose run IDs use the current schema.
+    """Return the studies under a root that have run IDs of the current schema.
 
     Raises:
         UserError: if no study under the root uses the current schema.

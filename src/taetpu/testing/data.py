@@ -92,11 +92,12 @@ def check_batch(component: Any, source: Any) -> str:
         _check_values(one, source, at)
     again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
     if not identical(batches[0], again):
-        raise CheckFailed("two batches with the same rows and key differ", at=at, remedy="Draw only from `key`.")
+        problem = "two calls with the same window indices and key return different batches"
+        raise CheckFailed(problem, at=at, remedy="Draw only from `key`.")
     packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
     if not identical(packed, stack_trees(*batches)):
         raise CheckFailed("two packed runs read different batches than the same runs alone", at=at)
-    return "shapes and dtypes are valid, and batches depend only on rows and key"
+    return "shapes and dtypes are valid, and batches depend only on window indices and key"
 
 
 def _check_values(one: Any, source: Any, at: Any) -> None:
