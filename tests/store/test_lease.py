@@ -168,7 +168,7 @@ def test_deleted_lease_is_lost(held: lease.Lease, store: GcsStore):
     held.acquire()
     store.delete("s/lock")
     held.renew(None)
-    with pytest.raises(UserError, match="deleted the lock"):
+    with pytest.raises(UserError, match="deleted its lease"):
         held.check()
 
 
