@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_tpu_jobs.py tests/examples/test_cloud_walkthrough.py
+CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_tpu_hosts.py tests/examples/test_cloud_walkthrough.py
 
 .PHONY: demo cloud-demo test slow alone rest cloud nightly lint format install clean
 .DEFAULT_GOAL := test

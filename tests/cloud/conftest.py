@@ -5,7 +5,7 @@ from tests.cloud.commands import ZONE
 from tests.fake_google.cloud import FakeGoogle
 
 from taetpu.cloud import startup
-from taetpu.cloud.machines import Machine, Spec, Worker
+from taetpu.cloud.machine_api import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings, read_settings
 from taetpu.cloud.ssh import Hosts, public_key
 from taetpu.core.chips import parse_slice

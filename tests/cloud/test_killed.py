@@ -18,8 +18,8 @@ from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.hosts import parents
 from tests.fake_google.world import Call, Cut, Moment
 
-from taetpu.cloud import gcloud, lifecycle, rates
-from taetpu.cloud.machines import Spec
+from taetpu.cloud import gcloud, lifecycle, zone_rates
+from taetpu.cloud.machine_api import Spec
 from taetpu.cloud.settings import read_settings
 from taetpu.core.chips import parse_slice
 
@@ -168,7 +168,7 @@ def make(cloud: FakeGoogle, api: str) -> None:
     """Make the machine, unless it exists, without waiting for its hosts."""
     if not names(cloud, api):
         tpu = parse_slice("v6e-8")
-        spec = Spec("box", tpu, api, "me", 4.0, rates.runtime_for(tpu, api))
+        spec = Spec("box", tpu, api, "me", 4.0, zone_rates.runtime_for(tpu, api))
         settings = read_settings()
         gcloud.use_project(settings.project)
         lifecycle.make(spec, [ZONE], settings, lambda line: None)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cloud.lines import Recorder, call_sites, written_lines
 
-from taetpu.cloud import bucket, doctor, gcloud, image, lifecycle, machines, rates, ssh
-from taetpu.cloud.machines import Machine, Spec, Worker
+from taetpu.cloud import bucket, container_image, doctor, gcloud, lifecycle, machine_api, ssh, zone_rates
+from taetpu.cloud.machine_api import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
 from taetpu.core.chips import generations, parse_slice
 
@@ -64,7 +64,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         if name.startswith("taetpu.") and getattr(module, "command", None) is made.real:
             monkeypatch.setattr(module, "command", made)
     monkeypatch.setattr(doctor, "read", lambda line: [])
-    monkeypatch.setattr(image, "read", lambda line: [])
+    monkeypatch.setattr(container_image, "read", lambda line: [])
     monkeypatch.setattr(bucket, "read", lambda line: [])
     monkeypatch.setattr(lifecycle, "read", lambda line: {"projectNumber": "123"} if "describe" in line.words else [])
     monkeypatch.setattr(gcloud, "read", lambda line: None)
@@ -75,15 +75,15 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Build every command with every option."""
     for chip in generations():
         tpu = next(one for one in chip.slices() if one.hosts == 1)
-        build_for(Spec("box", tpu, rates.api_for(tpu), "me", 4.0, "some-image"), folder, {})
+        build_for(Spec("box", tpu, zone_rates.api_for(tpu), "me", 4.0, "some-image"), folder, {})
     for api in ("gce", "tpu-api"):
         build_for(Spec("box", parse_slice("v6e-8"), api, "me", 4.0, "some-image"), folder, *OPTIONS)
     machine = Machine("box", ZONE, "gce", "t", "ready", "", {})
     for one in (machine, replace(machine, api="tpu-api"), replace(machine, api="tpu-api", has_request=True)):
-        machines.delete_command(one)
+        machine_api.delete_command(one)
     for place in ("-", ZONE):
-        machines.list_commands(place)
-    machines.attributes_command(machine)
+        machine_api.list_commands(place)
+    machine_api.attributes_command(machine)
     ssh.tunnel_command(Worker("10.0.0.2", instance="t1v-n-1-w-0"), ZONE, "my-project")
     bucket.create_command("my-bucket", "us-east5")
     bucket.label_command("my-bucket", "me")
@@ -92,10 +92,10 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     bucket.describe("my-bucket")
     bucket.objects_command("my-bucket")
     bucket.policy_command("my-bucket")
-    image.repository_commands(SETTINGS)
-    image.list_images(SETTINGS)
-    image.build_command(SETTINGS, folder, "lab", "0123")
-    image.delete_command("us-docker.pkg.dev/p/taetpu/lab:1")
+    container_image.repository_commands(SETTINGS)
+    container_image.list_images(SETTINGS)
+    container_image.build_command(SETTINGS, folder, "lab", "0123")
+    container_image.delete_command("us-docker.pkg.dev/p/taetpu/lab:1")
     lifecycle.policy_command("my-project", ACCOUNT)
     lifecycle.grant_command("my-project", ACCOUNT)
     lifecycle.role_permissions("projects/my-project/roles/deleter")
@@ -110,7 +110,7 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def build_for(spec: Spec, folder: Path, *options: dict) -> None:
     for changed in options:
-        machines.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
+        machine_api.create_command(replace(spec, **changed), ZONE, folder / "startup.sh", "ssh-ed25519 AAAA taetpu")
     lifecycle.operation_command("delete", spec.name, ZONE)
 
 

@@ -9,9 +9,9 @@ from tests.cloud.commands import ZONE
 from tests.fake_google.cloud import FakeGoogle
 from tests.fake_google.world import Fault, Refused
 
-from taetpu.cloud import jobs, lifecycle, rates, startup
+from taetpu.cloud import host_jobs, lifecycle, startup, zone_rates
 from taetpu.cloud.gcloud import use_project
-from taetpu.cloud.machines import Machine, Spec
+from taetpu.cloud.machine_api import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget
 from taetpu.core.chips import parse_slice
@@ -28,7 +28,7 @@ def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -
     google.hosts.programs["sleep"] = FAST_SLEEP
     use_project(settings.project)
     tpu = parse_slice("v6e-8")
-    spec = Spec("box", tpu, api, "me", hours, rates.runtime_for(tpu, api))
+    spec = Spec("box", tpu, api, "me", hours, zone_rates.runtime_for(tpu, api))
     machine = lifecycle.make(spec, [ZONE], settings, lambda line: None)
     state = google.hosts.vms["box", 0].folder / "state"
     until((state / "ready").exists)
@@ -71,7 +71,7 @@ def test_a_machine_that_cannot_reach_google_is_not_ready(google: FakeGoogle, set
     google.hosts.programs["sleep"] = FAST_SLEEP
     use_project(settings.project)
     tpu = parse_slice("v6e-8")
-    spec = Spec("box", tpu, "tpu-api", "me", 2.0, rates.runtime_for(tpu, "tpu-api"))
+    spec = Spec("box", tpu, "tpu-api", "me", 2.0, zone_rates.runtime_for(tpu, "tpu-api"))
     machine = lifecycle.make(spec, [ZONE], settings, lambda line: None)
     with pytest.raises(startup.NotSetUp, match="could not delete itself; check Cloud NAT"):
         startup.prepare(machine, settings, lambda line: None)
@@ -89,12 +89,12 @@ def test_an_idle_machine_deletes_itself_and_one_with_a_job_does_not(google: Fake
     google.hosts.programs["date"] = FAST_DATE.format(start=int(time.time()))
     machine, _ = make(google, settings.model_copy(update={"idle_minutes": 20}), "tpu-api", hours=20.0)
     hosts = startup.prepare(machine, settings, lambda line: None)
-    name = jobs.start(hosts, jobs.Request([["/bin/sleep", "30"]]))
+    name = host_jobs.start(hosts, host_jobs.Request([["/bin/sleep", "30"]]))
     began = time.monotonic()
     while time.monotonic() - began < 15:  # 25 minutes by the machine's clock
         assert google.left()
         time.sleep(0.2)
-    assert jobs.find(hosts, name)[0]["state"] == "running"
+    assert host_jobs.find(hosts, name)[0]["state"] == "running"
     forget("box", settings.project)  # a connection that is kept open counts as a login
     until(lambda: not google.left())
 

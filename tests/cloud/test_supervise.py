@@ -7,7 +7,7 @@ import pytest
 from taetpu.cloud import lifecycle
 from taetpu.cloud import supervise as module
 from taetpu.cloud.gcloud import CloudError, NoCapacity, Preempted
-from taetpu.cloud.machines import Machine
+from taetpu.cloud.machine_api import Machine
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits, Lost, supervise
 

@@ -11,8 +11,8 @@ from tests.cli.commands import commands
 from tests.small import TINY
 
 from taetpu.cli.cloud_common import LONGEST_HOURS, SHORTEST_HOURS
+from taetpu.cloud.container_image import BUILD_MINUTES, BUILD_RATE
 from taetpu.cloud.doctor import APIS
-from taetpu.cloud.image import BUILD_MINUTES, BUILD_RATE
 from taetpu.cloud.lifecycle import DELETERS
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits

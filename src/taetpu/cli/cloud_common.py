@@ -16,7 +16,7 @@ from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.cloud.gcloud import Command
-    from taetpu.cloud.machines import Machine, Spec
+    from taetpu.cloud.machine_api import Machine, Spec
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
 
@@ -41,7 +41,7 @@ def read_settings(need_project: bool = True) -> "Settings":
 
 def machine_name(settings: "Settings", name: str | None) -> str:
     """Return the name of the machine: `name` if given, else the name in the settings, else `tpu-OWNER`."""
-    from taetpu.cloud.labels import check_name, default_name, label_value
+    from taetpu.cloud.names_and_labels import check_name, default_name, label_value
 
     return check_name(name or settings.name or default_name(label_value(settings.owner)))
 
@@ -52,9 +52,9 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
     Raises:
         UserError: if no slice is named or a value is invalid.
     """
-    from taetpu.cloud import rates
-    from taetpu.cloud.labels import label_value
-    from taetpu.cloud.machines import Spec
+    from taetpu.cloud import zone_rates
+    from taetpu.cloud.machine_api import Spec
+    from taetpu.cloud.names_and_labels import label_value
     from taetpu.core.chips import parse_slice
 
     if options.kind is None:
@@ -68,9 +68,9 @@ def build_spec(settings: "Settings", name: str, options: MachineOptions) -> "Spe
         problem = f"--max-hours must be {SHORTEST_HOURS:g} to {LONGEST_HOURS:g}, got {hours:g}"
         raise UserError(problem, path=("--max-hours",), remedy="Use a value in this range.")
     tpu = parse_slice(options.kind)
-    api = rates.api_for(tpu, options.api or settings.api)
+    api = zone_rates.api_for(tpu, options.api or settings.api)
     return Spec(
-        name, tpu, api, label_value(settings.owner), hours, options.runtime or rates.runtime_for(tpu, api),
+        name, tpu, api, label_value(settings.owner), hours, options.runtime or zone_rates.runtime_for(tpu, api),
         spot=options.spot, reservation=options.reservation, service_account=settings.service_account,
         network=settings.network, subnetwork=settings.subnetwork, external_ip=settings.external_ip,
         user=settings.user,
@@ -93,24 +93,24 @@ def candidate_zones(spec: "Spec", settings: "Settings", options: MachineOptions)
     Raises:
         UserError: if the name of a zone is invalid, or if the cost could exceed the limit in every zone.
     """
-    from taetpu.cloud import rates
+    from taetpu.cloud import zone_rates
     from taetpu.cloud.settings import check_zone
 
     named = [check_zone(zone) for zone in options.zone or []] or list(settings.zones)
     limit = settings.max_usd if options.max_usd is None else options.max_usd
-    return rates.filter_affordable(spec, named or rates.zones_by_rate(spec.tpu, spec.spot), limit)
+    return zone_rates.filter_affordable(spec, named or zone_rates.zones_by_rate(spec.tpu, spec.spot), limit)
 
 
 def describe_plan(spec: "Spec", zones: Sequence[str]) -> str:
     """Return lines that describe a machine's size, zones, costs and time of deletion."""
-    from taetpu.cloud import rates
+    from taetpu.cloud import zone_rates
     from taetpu.core.chips import table_date
 
     reserved = f"reservation {spec.reservation}" if spec.api == "gce" else "any reservation of the project"
     way = "spot" if spec.spot else reserved if spec.reservation else "on demand"
     size = f"{spec.tpu.chips} chips, {spec.tpu.hosts} host(s)"
     lines = [f"create {spec.name}: {spec.tpu.name}, {size}, {way}, {spec.api}"]
-    lines += [f"  {'or' if zone != zones[0] else 'in'} {zone}: {rates.cost(spec, zone)}" for zone in zones[:6]]
+    lines += [f"  {'or' if zone != zones[0] else 'in'} {zone}: {zone_rates.cost(spec, zone)}" for zone in zones[:6]]
     if len(zones) > 6:
         lines.append(f"  or {len(zones) - 6} more zones")
     by = "Compute Engine" if spec.api == "gce" else "a timer on the machine"
@@ -242,7 +242,7 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
     """
     from taetpu.cloud.gcloud import CloudError
     from taetpu.cloud.lifecycle import check_one
-    from taetpu.cloud.machines import list_machines
+    from taetpu.cloud.machine_api import list_machines
 
     wanted = machine_name(settings, name)
     machines = list_machines()

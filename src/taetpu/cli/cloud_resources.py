@@ -61,8 +61,8 @@ def create_bucket(
     """
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import change
-    from taetpu.cloud.labels import label_value
     from taetpu.cloud.lifecycle import default_account
+    from taetpu.cloud.names_and_labels import label_value
     from taetpu.store.gcs_client import check_bucket_name
 
     settings = read_settings()
@@ -112,7 +112,7 @@ def delete_bucket(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False
     """
     from taetpu.cloud import bucket
     from taetpu.cloud.gcloud import CloudError, change
-    from taetpu.cloud.labels import OWNER, label_value
+    from taetpu.cloud.names_and_labels import OWNER, label_value
 
     settings = read_settings()
     name = name or settings.bucket
@@ -147,24 +147,25 @@ def build_image(
 
     Example: taetpu image build
     """
-    from taetpu.cloud import image
+    from taetpu.cloud import container_image
     from taetpu.cloud.gcloud import run
 
     settings = read_settings()
-    name, tag = folder.resolve().name.lower(), image.content_tag(folder)
-    address = image.address(settings, name, tag)
-    lines = image.repository_commands(settings)
-    built = not lines and any(tag in one.get("tags", ()) for one in image.list_images(settings))
+    name, tag = folder.resolve().name.lower(), container_image.content_tag(folder)
+    address = container_image.address(settings, name, tag)
+    lines = container_image.repository_commands(settings)
+    built = not lines and any(tag in one.get("tags", ()) for one in container_image.list_images(settings))
     if built:
         log(f"{address} exists with the same content")
     else:
-        lines.append(image.build_command(settings, folder, name, tag))
-        most = image.BUILD_MINUTES * image.BUILD_RATE
-        plan = f"build {address} with Cloud Build: at most ${most:.2f} in {image.BUILD_MINUTES} min, plus storage"
+        lines.append(container_image.build_command(settings, folder, name, tag))
+        minutes = container_image.BUILD_MINUTES
+        most = minutes * container_image.BUILD_RATE
+        plan = f"build {address} with Cloud Build: at most ${most:.2f} in {minutes} min, plus storage"
         if not confirm(plan, "Build it?", lines, yes=yes, dry_run=dry_run):
             return
         for line in lines:
-            run(line, 60.0 * (image.BUILD_MINUTES + 5))
+            run(line, 60.0 * (container_image.BUILD_MINUTES + 5))
     typer.echo(address)
 
 
@@ -174,10 +175,10 @@ def list_images() -> None:
 
     Example: taetpu image list
     """
-    from taetpu.cloud import image
+    from taetpu.cloud import container_image
 
     settings = read_settings()
-    found = [] if image.repository_commands(settings) else image.list_images(settings)
+    found = [] if container_image.repository_commands(settings) else container_image.list_images(settings)
     if found:
         rows = [(one["package"].rpartition("/")[2], one.get("tags") or (), one.get("createTime", "")) for one in found]
         print_table([{"image": name, "tags": ", ".join(tags), "created": made} for name, tags, made in rows])
@@ -195,10 +196,10 @@ def delete_image(
 
     Example: taetpu image delete us-east5-docker.pkg.dev/my-project/taetpu/lab:0123456789abcdef
     """
-    from taetpu.cloud import image
+    from taetpu.cloud import container_image
     from taetpu.cloud.gcloud import change
 
     read_settings()
-    line = image.delete_command(address)
+    line = container_image.delete_command(address)
     if confirm(f"delete {address}", "Delete it?", [line], yes=yes, dry_run=dry_run):
         change(line)

@@ -153,7 +153,7 @@ def _share(options: ExportOptions, study: "Study", root: str) -> "Share":
 
 def _print_cost(tpu: "Slice", options: CloudOptions) -> None:
     """Print the maximum cost per hour of all tasks."""
-    from taetpu.cloud.rates import rate, zones
+    from taetpu.cloud.zone_rates import rate, zones
     from taetpu.core.chips import table_date
 
     rates = [usd for zone in zones(tpu) if (usd := rate(tpu, zone, options.spot).usd) is not None]

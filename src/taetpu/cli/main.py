@@ -21,8 +21,8 @@ from taetpu.cli import (
     run,
     status,
     tpu,
-    tpu_jobs,
-    verify,
+    tpu_hosts,
+    verify_machine,
 )
 from taetpu.core.errors import Failed, UserError
 
@@ -94,10 +94,10 @@ app.command()(report_commands.report)
 app.command()(report_commands.check)
 app.command()(report_commands.plot)
 app.command()(status.ui)
-app.command()(verify.verify)
+app.command()(verify_machine.verify)
 app.command()(chips.chips)
 app.add_typer(tpu.app, name="tpu")
-app.add_typer(tpu_jobs.dev_app, name="dev")
+app.add_typer(tpu_hosts.dev_app, name="dev")
 app.command()(cloud_resources.doctor)
 app.add_typer(cloud_resources.image_app, name="image")
 app.add_typer(cloud_resources.bucket_app, name="bucket")

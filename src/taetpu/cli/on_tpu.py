@@ -28,7 +28,7 @@ from taetpu.core.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from taetpu.cloud.machines import Machine
+    from taetpu.cloud.machine_api import Machine
     from taetpu.cloud.settings import Settings
     from taetpu.cloud.ssh import Hosts
     from taetpu.spec.resolved_study import Study
@@ -65,7 +65,7 @@ def run_on_tpu(options: TpuRunOptions) -> int:
         CloudError: if no machine is available or too many machines were lost.
     """
     from taetpu.cloud import lifecycle
-    from taetpu.cloud.labels import default_name, label_value
+    from taetpu.cloud.names_and_labels import default_name, label_value
     from taetpu.cloud.supervise import Limits, supervise
     from taetpu.spec.document import read_document
     from taetpu.spec.loading import load_study
@@ -176,7 +176,7 @@ class StudyJob:
 
     def start(self, machine: "Machine") -> None:
         """Copy the study to the machine and start `taetpu run` there, unless it is already running."""
-        from taetpu.cloud import jobs, startup, transfer
+        from taetpu.cloud import host_jobs, startup, transfer
         from taetpu.store.errors import CLAIM_PATIENCE
 
         with _as_lost():
@@ -184,7 +184,7 @@ class StudyJob:
             base, names = study_files(self.study, self.file)
             transfer.send(hosts, base, names, f"studies/{self.study.name}", hosts.all)
             command = ["python", "-m", "taetpu", "run", names[0], *self.words]
-            running = [job for job in jobs.running(hosts) if job["commands"] == [command]]
+            running = [job for job in host_jobs.running(hosts) if job["commands"] == [command]]
             if running:
                 log(f"{self.study.name} is already running there")
                 self.name, self.offsets = running[0]["name"], {}
@@ -195,14 +195,15 @@ class StudyJob:
                 "GOOGLE_CLOUD_PROJECT": self.settings.project,
                 **_coordinator(hosts),
             }
-            request = jobs.Request(
+            request = host_jobs.Request(
                 [command], f"studies/{self.study.name}", environment, self.settings.image, self.settings.secret_names
             )
-            self.name, self.offsets = jobs.start(hosts, request, name=f"{self.study.name}-{jobs.new_name()}"), {}
+            self.name = host_jobs.start(hosts, request, name=f"{self.study.name}-{host_jobs.new_name()}")
+            self.offsets = {}
 
     def follow(self, machine: "Machine") -> int:
         """Print the job's log until the job ends, and return its exit code. After `taetpu tpu stop`, it is 143."""
-        from taetpu.cloud import jobs
+        from taetpu.cloud import host_jobs
         from taetpu.cloud.supervise import Lost
 
         hosts = self.hosts
@@ -213,8 +214,8 @@ class StudyJob:
 
         with _as_lost():
             patience = 6 * self.settings.poll_seconds
-            jobs.follow(hosts, self.name, write, patience=patience, offsets=self.offsets)
-            ended = jobs.find(hosts, self.name).values()
+            host_jobs.follow(hosts, self.name, write, patience=patience, offsets=self.offsets)
+            ended = host_jobs.find(hosts, self.name).values()
             codes = [one["rc"] for one in ended]
         if any(one["stopped"] for one in ended):  # by `taetpu tpu stop`
             return 128 + signal.SIGTERM

@@ -1,4 +1,4 @@
-"""`taetpu tpu`: create, list and delete machines. The commands for hosts are in the module `tpu_jobs`."""
+"""`taetpu tpu`: create, list and delete machines. The commands for hosts are in the module `tpu_hosts`."""
 
 import shlex
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli import tpu_jobs as job_commands
+from taetpu.cli import tpu_hosts as job_commands
 from taetpu.cli.cloud_common import (
     build_spec,
     candidate_zones,
@@ -25,7 +25,7 @@ from taetpu.cli.options import AsJson, DryRun, MachineOptions, Name, Spot, Yes, 
 from taetpu.cli.output import log, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from taetpu.cloud.machines import Machine
+    from taetpu.cloud.machine_api import Machine
 
 app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True)
 
@@ -40,15 +40,18 @@ def zones(
 
     Example: taetpu tpu zones --type v6e-8 --spot
     """
-    from taetpu.cloud import rates
+    from taetpu.cloud import zone_rates
     from taetpu.core.chips import parse_slice, table_date
 
     tpu = parse_slice(kind)
     settings = read_settings(need_project=False)
     rows, cells = [], []
-    for zone in rates.zones_by_rate(tpu, spot):
-        rate = rates.rate(tpu, zone, spot)
-        usd = {"usd_per_chip_hour": rate.usd, "usd_per_hour": rates.Cost(tpu.chips, settings.max_hours, rate).hourly}
+    for zone in zone_rates.zones_by_rate(tpu, spot):
+        rate = zone_rates.rate(tpu, zone, spot)
+        usd = {
+            "usd_per_chip_hour": rate.usd,
+            "usd_per_hour": zone_rates.Cost(tpu.chips, settings.max_hours, rate).hourly,
+        }
         rows.append({"zone": zone, **usd, "other_region": rate.elsewhere})
         sign = "~" if rate.elsewhere else ""
         cells.append({"zone": zone} | {name: f"{sign}{_rounded(value)}" for name, value in usd.items()})
@@ -100,8 +103,8 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     Example: taetpu tpu down my-tpu --yes
     """
     from taetpu.cloud import lifecycle
-    from taetpu.cloud.labels import label_value
-    from taetpu.cloud.machines import check_reached, delete_command, find
+    from taetpu.cloud.machine_api import check_reached, delete_command, find
+    from taetpu.cloud.names_and_labels import label_value
 
     settings = read_settings()
     name = machine_name(settings, name)
@@ -126,14 +129,14 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
 
     Example: taetpu tpu status
     """
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
     from taetpu.cloud.ssh import Hosts
 
     settings = read_settings()
     machine = find_machine(settings, name)
     hosts: dict[int, Any] = {}
     if machine.state == "ready":
-        hosts = jobs.state(Hosts.configure(machine, settings.user, settings.project))
+        hosts = host_jobs.state(Hosts.configure(machine, settings.user, settings.project))
     if as_json:
         print_json(asdict(machine) | {"hosts": hosts})
         return
@@ -154,7 +157,7 @@ def list_machines(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu list
     """
-    from taetpu.cloud.machines import check_reached, list_machines
+    from taetpu.cloud.machine_api import check_reached, list_machines
 
     read_settings()
     unreachable: list[str] = []
@@ -175,8 +178,8 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
     Example: taetpu tpu gc --dry-run
     """
     from taetpu.cloud import lifecycle
-    from taetpu.cloud.labels import label_value
-    from taetpu.cloud.machines import check_reached, delete_command
+    from taetpu.cloud.machine_api import check_reached, delete_command
+    from taetpu.cloud.names_and_labels import label_value
 
     settings = read_settings()
     unreachable: list[str] = []
@@ -196,15 +199,15 @@ def cost(as_json: AsJson = False) -> None:
 
     Example: taetpu tpu cost
     """
-    from taetpu.cloud import rates
-    from taetpu.cloud.labels import hours_left, label_value
-    from taetpu.cloud.machines import list_machines
+    from taetpu.cloud import zone_rates
+    from taetpu.cloud.machine_api import list_machines
+    from taetpu.cloud.names_and_labels import hours_left, label_value
     from taetpu.core.chips import table_date
 
     settings = read_settings()
     rows = []
     for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
-        hourly, left = rates.hourly_cost(machine), hours_left(machine.labels)
+        hourly, left = zone_rates.hourly_cost(machine), hours_left(machine.labels)
         most = None if hourly is None or left is None or left < 0 else hourly * left
         row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
         rows.append(row | {"usd_at_most": most})
@@ -231,7 +234,7 @@ def _describe_deletion(machines: "Sequence[Machine]") -> str:
 
 def print_machines(machines: "Sequence[Machine]") -> None:
     """Print a table of machines."""
-    from taetpu.cloud.labels import hours_left
+    from taetpu.cloud.names_and_labels import hours_left
 
     def ends(machine: "Machine") -> str:
         left = hours_left(machine.labels)

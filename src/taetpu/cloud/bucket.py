@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from taetpu.cloud.gcloud import Command, command, read
-from taetpu.cloud.labels import OWNER
+from taetpu.cloud.names_and_labels import OWNER
 
 STANDARD_RATE, RATE_DATE = 0.020, "2026-11-22"
 """USD per GB and month for standard storage in most US regions: https://cloud.google.com/storage/pricing."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from taetpu.cloud.gcloud import SIGN_IN, CloudError, NotAllowed, command, read
 from taetpu.cloud.lifecycle import default_account
-from taetpu.cloud.machines import TAG, Spec
+from taetpu.cloud.machine_api import TAG, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.transfer import list_files
 from taetpu.core.errors import UserError

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from taetpu.cloud import labels
+from taetpu.cloud import names_and_labels
 from taetpu.cloud.gcloud import (
     CloudError,
     Command,
@@ -29,7 +29,7 @@ from taetpu.cloud.gcloud import (
     program,
     read,
 )
-from taetpu.cloud.machines import Machine, Spec, check_reached, create_command, delete_command, find, list_machines
+from taetpu.cloud.machine_api import Machine, Spec, check_reached, create_command, delete_command, find, list_machines
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget, public_key, state_folder
 from taetpu.cloud.startup import startup_script
@@ -57,7 +57,7 @@ def find_existing(spec: Spec) -> Machine | None:
     if machine.owner != spec.owner:
         problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'an unknown owner'}"
         raise CloudError(problem, remedy="Choose another name.")
-    if machine.labels.get(labels.SPEC) != spec.identity:
+    if machine.labels.get(names_and_labels.SPEC) != spec.identity:
         problem = f"{spec.name} exists in {machine.zone} as a {machine.type} with other settings"
         raise CloudError(problem, remedy=f"Delete it with `taetpu tpu down {spec.name}`, or choose another name.")
     check_started(machine)
@@ -258,7 +258,7 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
         OutcomeUnknown: if the machine is still listed after `unknown_minutes`.
     """
     if not machine.owner:
-        problem = f"{machine.name} in {machine.zone} has no label {labels.OWNER}, so taetpu did not create it"
+        problem = f"{machine.name} in {machine.zone} has no label {names_and_labels.OWNER}, so taetpu did not create it"
         raise CloudError(problem, remedy="Delete it in the console if it is yours.")
     tell(f"deleting {machine.name} in {machine.zone}")
     last: CloudError | None = None
@@ -322,7 +322,7 @@ def find_deleter(machine: Machine) -> str:
     https://cloud.google.com/compute/docs/instances/preemptible#detecting_if_instances_were_preempted.
     """
     if machine.api == "tpu-api":
-        expired = (labels.hours_left(machine.labels) or 0) < 0
+        expired = (names_and_labels.hours_left(machine.labels) or 0) < 0
         return "its timer" if expired else "somebody, or by its timer when it was idle"
     newest = next(iter(read(operation_command("delete", machine.name, machine.zone)) or []), {})
     user = newest.get("user", "")
@@ -395,7 +395,9 @@ def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
         unreachable: list to which zones that did not answer are appended.
     """
     mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
-    return [machine for machine in mine if (left := labels.hours_left(machine.labels)) is not None and left < 0]
+    return [
+        machine for machine in mine if (left := names_and_labels.hours_left(machine.labels)) is not None and left < 0
+    ]
 
 
 def check_can_delete_itself(spec: Spec, project: str) -> None:

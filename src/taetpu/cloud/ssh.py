@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.cloud.gcloud import CloudError, Command, command, program
-from taetpu.cloud.machines import Machine, Worker, add_instance_names
+from taetpu.cloud.machine_api import Machine, Worker, add_instance_names
 from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
 

@@ -13,9 +13,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.resources import files
 from pathlib import Path
 
-from taetpu.cloud import labels, transfer
+from taetpu.cloud import names_and_labels, transfer
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown
-from taetpu.cloud.machines import Machine, Spec
+from taetpu.cloud.machine_api import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import CommandResult, Hosts, RemoteFailed, Unreachable
 from taetpu.core.errors import UserError
@@ -44,7 +44,7 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
     """Return the startup script of a machine, which bash runs as root at every boot."""
     values = {
         "name": spec.name, "project": settings.project, "zone": zone, "api": spec.api, "image": settings.image,
-        "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[labels.EXPIRES],
+        "minutes": f"{spec.hours * 60:.0f}", "latest": spec.labels()[names_and_labels.EXPIRES],
         "idle": str(settings.idle_minutes if spec.tpu.hosts == 1 else 0),
     }  # fmt: skip
     lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from taetpu.cloud import lifecycle
 from taetpu.cloud.gcloud import CloudError, NoCapacity, NoQuota, OutcomeUnknown, Preempted
-from taetpu.cloud.machines import Machine
+from taetpu.cloud.machine_api import Machine
 from taetpu.cloud.settings import Settings
 
 

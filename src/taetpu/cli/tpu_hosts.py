@@ -120,10 +120,10 @@ def logs(
 
     Example: taetpu tpu logs -f
     """
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    found = jobs.find(hosts, job, workers)
+    found = host_jobs.find(hosts, job, workers)
     print_log(hosts, next(iter(found.values()))["name"], sorted(found), to_end=follow)
 
 
@@ -139,14 +139,14 @@ def stop(
 
     Example: taetpu tpu stop
     """
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    running = [one["name"] for one in jobs.running(hosts, workers)]
+    running = [one["name"] for one in host_jobs.running(hosts, workers)]
     if not (name := job or (running[-1] if running else "")):
         log(f"no job is running on {hosts.name}")
     else:
-        ended = jobs.stop(hosts, name, workers, grace=grace)
+        ended = host_jobs.stop(hosts, name, workers, grace=grace)
         log(f"{name}: {', '.join(f'worker {number} {describe(one)}' for number, one in ended.items())}")
 
 
@@ -159,10 +159,10 @@ def clean(
 
     Example: taetpu tpu clean
     """
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    gone = jobs.clean(hosts, job or [], workers)
+    gone = host_jobs.clean(hosts, job or [], workers)
     log(f"deleted {', '.join(gone)}" if gone else "no job has ended")
 
 
@@ -312,18 +312,18 @@ def command_words(context: typer.Context) -> list[str]:
 
 def check_idle(hosts: "Hosts", workers: "Sequence[int]") -> None:
     """Raise `Refused` if a job is running, so that its files are not changed."""
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
 
-    if running := jobs.running(hosts, workers):
-        raise jobs.Refused(f"job {running[0]['name']} is running on {hosts.name}", remedy=jobs.BUSY)
+    if running := host_jobs.running(hosts, workers):
+        raise host_jobs.Refused(f"job {running[0]['name']} is running on {hosts.name}", remedy=host_jobs.BUSY)
 
 
 def sync_project(hosts: "Hosts", workers: "Sequence[int]") -> list[str]:
     """Copy this project to the hosts and return the changed paths."""
-    from taetpu.cloud import jobs, transfer
+    from taetpu.cloud import host_jobs, transfer
 
     root = transfer.project_folder(Path.cwd())
-    keep = bool(jobs.running(hosts, workers))
+    keep = bool(host_jobs.running(hosts, workers))
     return transfer.sync(hosts, root, transfer.remote_folder(root), workers, keep=keep)
 
 
@@ -338,13 +338,13 @@ def run_job(
     Raises:
         Failed: if the job failed on a host.
     """
-    from taetpu.cloud import jobs, transfer
+    from taetpu.cloud import host_jobs, transfer
 
     root = transfer.project_folder(Path.cwd())
     below = Path.cwd().resolve().relative_to(root).as_posix()
     folder = f"{transfer.remote_folder(root)}/{below}".removesuffix("/.")
-    request = jobs.Request(commands, folder, DEBUG if debug else {}, settings.image, settings.secret_names)
-    name = jobs.start(hosts, request, workers)
+    request = host_jobs.Request(commands, folder, DEBUG if debug else {}, settings.image, settings.secret_names)
+    name = host_jobs.start(hosts, request, workers)
     usage = f"`taetpu tpu logs -f {name}` shows its log, and `taetpu tpu stop {name}` stops it"
     log(f"started job {name} on {hosts.name}; {usage}")
     if detach:
@@ -354,7 +354,7 @@ def run_job(
     except KeyboardInterrupt:
         log(f"\njob {name} is still running: {usage}")
         sys.exit(128 + signal.SIGINT)
-    ended = jobs.find(hosts, name, workers)
+    ended = host_jobs.find(hosts, name, workers)
     if debug:
         for worker in workers:
             transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", Path(FETCHED) / name / f"worker-{worker}")
@@ -366,12 +366,12 @@ def run_job(
 
 def print_log(hosts: "Hosts", name: str, workers: "Sequence[int]", *, to_end: bool) -> None:
     """Print a job's log. If there are several hosts, each line starts with the host's number."""
-    from taetpu.cloud import jobs
+    from taetpu.cloud import host_jobs
 
     def write(worker: int, line: str) -> None:
         typer.echo(line if len(workers) == 1 else f"[{worker}] {line}")
 
-    jobs.follow(hosts, name, write, workers, to_end=to_end)
+    host_jobs.follow(hosts, name, write, workers, to_end=to_end)
 
 
 def describe(job: "dict[str, Any]") -> str:

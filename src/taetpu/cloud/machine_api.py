@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from taetpu.cloud import labels
+from taetpu.cloud import names_and_labels
 from taetpu.cloud.gcloud import Command, OutcomeUnknown, command, list_resources, read
 from taetpu.core.chips import Slice, generations
 
@@ -78,12 +78,12 @@ class Machine:
     @property
     def owner(self) -> str:
         """Owner in the machine's labels; "" if taetpu did not create the machine."""
-        return self.labels.get(labels.OWNER, "")
+        return self.labels.get(names_and_labels.OWNER, "")
 
     @property
     def study(self) -> str:
         """Study for which the machine was created, read from the machine's labels; "" for no study."""
-        return self.labels.get(labels.STUDY, "")
+        return self.labels.get(names_and_labels.STUDY, "")
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,16 @@ class Spec:
         """Hash of all settings of the machine except hours and study."""
         parts = (self.tpu.name, self.tpu.topology_name, self.api, self.runtime, self.spot, self.reservation)
         where = (self.service_account, self.network, self.subnetwork, self.external_ip, self.disk_gb)
-        return labels.digest(repr((*parts, *where)))
+        return names_and_labels.digest(repr((*parts, *where)))
 
     def labels(self) -> dict[str, str]:
         """Return the labels of the machine."""
         values = {
-            labels.OWNER: self.owner,
-            labels.EXPIRES: str(int(time.time() + self.max_hours * 3600)),
-            labels.SPEC: self.identity,
+            names_and_labels.OWNER: self.owner,
+            names_and_labels.EXPIRES: str(int(time.time() + self.max_hours * 3600)),
+            names_and_labels.SPEC: self.identity,
         }
-        return values | ({labels.STUDY: self.study} if self.study else {})
+        return values | ({names_and_labels.STUDY: self.study} if self.study else {})
 
 
 def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Command:
@@ -147,7 +147,7 @@ def create_command(spec: Spec, zone: str, startup: Path, ssh_key: str) -> Comman
         ssh_key: public key, as one line.
     """
     common = {
-        "zone": zone, "labels": labels.format_labels(spec.labels()), "async": True, "tags": TAG,
+        "zone": zone, "labels": names_and_labels.format_labels(spec.labels()), "async": True, "tags": TAG,
         "metadata": f"enable-oslogin=FALSE,block-project-ssh-keys=TRUE,ssh-keys={spec.user}:{ssh_key}",
         "metadata_from_file": f"startup-script={startup}", "scopes": "cloud-platform",
         "service_account": spec.service_account, "network": spec.network,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taetpu.cloud.labels import EXPIRES, check_name, default_name, format_labels, hours_left, label_value
-from taetpu.cloud.machines import Spec
+from taetpu.cloud.machine_api import Spec
+from taetpu.cloud.names_and_labels import EXPIRES, check_name, default_name, format_labels, hours_left, label_value
 from taetpu.core.chips import parse_slice
 from taetpu.core.errors import UserError
 

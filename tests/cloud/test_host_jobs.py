@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.fake_google.cloud import FakeGoogle
 
-from taetpu.cloud import jobs
+from taetpu.cloud import host_jobs
 from taetpu.cloud.gcloud import CloudError
-from taetpu.cloud.jobs import Refused, Request
+from taetpu.cloud.host_jobs import Refused, Request
 from taetpu.cloud.ssh import Hosts, Unreachable
 
 COUNT = "for i in $(seq 1 {}); do echo line $i; sleep {}; done"
@@ -30,18 +30,18 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 def followed(hosts: Hosts, name: str, **options) -> list[str]:
     lines: list[str] = []
-    jobs.follow(hosts, name, lambda worker, line: lines.append(line), **options)
+    host_jobs.follow(hosts, name, lambda worker, line: lines.append(line), **options)
     return lines
 
 
 def code(hosts: Hosts, name: str) -> int | None:
-    return jobs.find(hosts, name)[0]["rc"]
+    return host_jobs.find(hosts, name)[0]["rc"]
 
 
 def test_a_job_runs_with_its_words_folder_and_variables(hosts: Hosts) -> None:
     words = ["bash", "-c", 'echo "$0" "$1"; pwd; echo $X $J; cat "$J/job.json" | wc -l', "a b", "$HOME;'"]
     request = Request([words, ["false"], ["echo", "never"]], "work/x y", {"X": "1 2", "J": "{job}"})
-    name = jobs.start(hosts, request)
+    name = host_jobs.start(hosts, request)
     first, where, variables, number = followed(hosts, name)
     assert first == "a b $HOME;'"
     assert where.endswith("/home/work/x y")
@@ -52,24 +52,24 @@ def test_a_job_runs_with_its_words_folder_and_variables(hosts: Hosts) -> None:
 
 @pytest.mark.slow
 def test_a_second_job_is_refused(hosts: Hosts) -> None:
-    name = jobs.start(hosts, shell("sleep 60"))
+    name = host_jobs.start(hosts, shell("sleep 60"))
     with pytest.raises(Refused, match=name) as raised:
-        jobs.start(hosts, shell("echo 1"))
+        host_jobs.start(hosts, shell("echo 1"))
     assert "taetpu tpu stop" in str(raised.value.remedy)
-    assert [job["name"] for job in jobs.running(hosts)] == [name]
-    jobs.stop(hosts, name, grace=1.0)
-    assert jobs.running(hosts) == []
+    assert [job["name"] for job in host_jobs.running(hosts)] == [name]
+    host_jobs.stop(hosts, name, grace=1.0)
+    assert host_jobs.running(hosts) == []
     with pytest.raises(CloudError, match="exists"):
-        jobs.start(hosts, shell("echo 1"), name=name)
+        host_jobs.start(hosts, shell("echo 1"), name=name)
 
 
 @pytest.mark.slow
 def test_stop_ends_all_processes_of_a_job_that_ignores_sigterm(hosts: Hosts, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 300 & echo $! >{pids}; echo $$ >>{pids}; wait; wait"
-    name = jobs.start(hosts, shell(script))
+    name = host_jobs.start(hosts, shell(script))
     until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    ended = jobs.stop(hosts, name, grace=0.5)
+    ended = host_jobs.stop(hosts, name, grace=0.5)
     assert ended[0]["state"] == "lost"
     for pid in pids.read_text().split():
         until(
@@ -78,16 +78,16 @@ def test_stop_ends_all_processes_of_a_job_that_ignores_sigterm(hosts: Hosts, tmp
 
 
 def test_a_job_that_handles_sigterm_keeps_its_exit_code(hosts: Hosts) -> None:
-    name = jobs.start(hosts, shell("trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done"))
+    name = host_jobs.start(hosts, shell("trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.1; done"))
     until(lambda: followed(hosts, name, to_end=False) == ["ready"])
-    ended = jobs.stop(hosts, name)
+    ended = host_jobs.stop(hosts, name)
     assert (ended[0]["state"], ended[0]["rc"]) == ("ended", 5)
     assert followed(hosts, name)[-1] == "saved"
 
 
 @pytest.mark.slow
 def test_a_lost_connection_loses_no_line(hosts: Hosts, google: FakeGoogle) -> None:
-    name = jobs.start(hosts, shell(COUNT.format(40, 0.1)))
+    name = host_jobs.start(hosts, shell(COUNT.format(40, 0.1)))
     stopped, cuts = threading.Event(), list[int]()
 
     def cut() -> None:
@@ -108,7 +108,7 @@ def test_a_lost_connection_loses_no_line(hosts: Hosts, google: FakeGoogle) -> No
 
 @pytest.mark.slow
 def test_a_killed_follower_leaves_the_job(hosts: Hosts) -> None:
-    name = jobs.start(hosts, shell(COUNT.format(20, 0.1)))
+    name = host_jobs.start(hosts, shell(COUNT.format(20, 0.1)))
     follower = subprocess.Popen([*hosts.ssh(0), "tail", "-f", f".taetpu/jobs/{name}/log"], stdout=subprocess.PIPE)
     assert follower.stdout
     assert follower.stdout.readline() == b"line 1\n"
@@ -117,15 +117,15 @@ def test_a_killed_follower_leaves_the_job(hosts: Hosts) -> None:
     follower.stdout.close()
     offsets: dict[int, int] = {}
     early: list[str] = []
-    jobs.follow(hosts, name, lambda worker, line: early.append(line), to_end=False, offsets=offsets)
+    host_jobs.follow(hosts, name, lambda worker, line: early.append(line), to_end=False, offsets=offsets)
     rest: list[str] = []
-    jobs.follow(hosts, name, lambda worker, line: rest.append(line), offsets=offsets)
+    host_jobs.follow(hosts, name, lambda worker, line: rest.append(line), offsets=offsets)
     assert early + rest == [f"line {number}" for number in range(1, 21)]
 
 
 @pytest.mark.slow
 def test_a_machine_without_power_is_unreachable_in_time(hosts: Hosts, google: FakeGoogle) -> None:
-    name = jobs.start(hosts, shell("sleep 60"))
+    name = host_jobs.start(hosts, shell("sleep 60"))
     google.hosts.halt("box")
     began = time.monotonic()
     with pytest.raises(Unreachable, match="box"):
@@ -135,28 +135,28 @@ def test_a_machine_without_power_is_unreachable_in_time(hosts: Hosts, google: Fa
 
 @pytest.mark.slow
 def test_a_job_starts_on_all_hosts_or_on_none(pair: Hosts, google: FakeGoogle) -> None:
-    name = jobs.start(pair, shell("echo $N; sleep 1", environment={"N": "{worker}"}))
+    name = host_jobs.start(pair, shell("echo $N; sleep 1", environment={"N": "{worker}"}))
     lines: list[tuple[int, str]] = []
-    jobs.follow(pair, name, lambda worker, line: lines.append((worker, line)))
+    host_jobs.follow(pair, name, lambda worker, line: lines.append((worker, line)))
     assert sorted(lines) == [(0, "0"), (1, "1")]
-    busy = jobs.start(pair, shell("sleep 60"), [1])
+    busy = host_jobs.start(pair, shell("sleep 60"), [1])
     with pytest.raises(Refused, match="worker 1"):
-        jobs.start(pair, shell("echo 1"))
-    assert jobs.running(pair, [0]) == []
-    jobs.stop(pair, busy, grace=1.0)
+        host_jobs.start(pair, shell("echo 1"))
+    assert host_jobs.running(pair, [0]) == []
+    host_jobs.stop(pair, busy, grace=1.0)
     google.hosts.halt("box", 1)
     with pytest.raises(Unreachable, match="worker 1"):
-        jobs.start(pair, shell("echo 1"))
-    assert jobs.running(pair, [0]) == []
+        host_jobs.start(pair, shell("echo 1"))
+    assert host_jobs.running(pair, [0]) == []
 
 
 @pytest.mark.slow
 def test_clean_deletes_what_ended_and_nothing_else(hosts: Hosts) -> None:
-    done = jobs.start(hosts, shell("echo 1"))
+    done = host_jobs.start(hosts, shell("echo 1"))
     followed(hosts, done)
-    running = jobs.start(hosts, shell("sleep 60"))
-    assert jobs.clean(hosts) == [done]
-    assert [job["name"] for job in jobs.state(hosts)[0]["jobs"]] == [running]
+    running = host_jobs.start(hosts, shell("sleep 60"))
+    assert host_jobs.clean(hosts) == [done]
+    assert [job["name"] for job in host_jobs.state(hosts)[0]["jobs"]] == [running]
     with pytest.raises(CloudError, match=running) as raised:
-        jobs.find(hosts, "other")
+        host_jobs.find(hosts, "other")
     assert running in str(raised.value.remedy)

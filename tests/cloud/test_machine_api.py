@@ -10,9 +10,9 @@ import pytest
 from tests.cloud.commands import DOWN, ZONE, start, succeed, taetpu
 from tests.fake_google.cloud import FakeGoogle
 
-from taetpu.cloud import bucket, gcloud, labels, lifecycle, machines, rates, supervise
+from taetpu.cloud import bucket, gcloud, lifecycle, machine_api, names_and_labels, supervise, zone_rates
 from taetpu.cloud.gcloud import CloudError, OutcomeUnknown, command
-from taetpu.cloud.machines import Machine, Spec
+from taetpu.cloud.machine_api import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import Hosts
 from taetpu.core.chips import parse_slice
@@ -30,7 +30,7 @@ def make(
 ) -> Machine:
     gcloud.use_project(settings.project)
     tpu = parse_slice(kind)
-    return lifecycle.make(Spec(name, tpu, api, owner, 1.0, rates.runtime_for(tpu, api)), [ZONE], settings, silent)
+    return lifecycle.make(Spec(name, tpu, api, owner, 1.0, zone_rates.runtime_for(tpu, api)), [ZONE], settings, silent)
 
 
 @pytest.mark.parametrize("api", ["tpu-api", "gce"])
@@ -51,7 +51,7 @@ def test_zones_that_do_not_answer_are_not_taken_for_empty(google: FakeGoogle, se
         assert "may cost money" in " ".join(done.stderr.split())
     assert google.left()
     with pytest.raises(OutcomeUnknown, match=ZONE):
-        machines.find("box")
+        machine_api.find("box")
     service.unreachable = {FAR}
     assert taetpu(*DOWN).returncode == 3
     assert google.left() == []
@@ -77,7 +77,7 @@ def test_gc_deletes_expired_machines_of_the_owner_alone(google: FakeGoogle, sett
         for key, one in google.world.table(kind).items():
             node = one["tpu"]["nodeSpec"][0]["node"] if kind.endswith("Resources") else one
             if not key.endswith("/new"):
-                node["labels"][labels.EXPIRES] = str(int(time.time()) - 60)
+                node["labels"][names_and_labels.EXPIRES] = str(int(time.time()) - 60)
     shown = succeed("tpu", "gc", "--dry-run")
     assert "delete old " in shown
     assert "theirs" not in shown
@@ -108,7 +108,7 @@ def test_the_outcome_of_an_unanswered_change_is_read(
     said: list[str] = []
     gcloud.use_project(settings.project)
     tpu = parse_slice("v5e-8")
-    spec = Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api"))
+    spec = Spec("box", tpu, "tpu-api", "me", 1.0, zone_rates.runtime_for(tpu, "tpu-api"))
     machine = lifecycle.make(spec, [ZONE], settings, said.append)
     assert machine.state == "ready"
     assert google.hosts.booted == ["box"]
@@ -133,10 +133,10 @@ def test_the_users_configuration_does_not_hide_zones_or_messages(
     monkeypatch.setenv("CLOUDSDK_CORE_VERBOSITY", "none")
     monkeypatch.setenv("CLOUDSDK_CORE_USER_OUTPUT_ENABLED", "false")
     google.tpu.unreachable.add(FAR)
-    found, missing = gcloud.list_resources(machines.list_commands(api="tpu-api")[0])
+    found, missing = gcloud.list_resources(machine_api.list_commands(api="tpu-api")[0])
     assert (found, missing) == ([], [FAR])
     with pytest.raises(gcloud.CloudError, match="unavailable"):
-        gcloud.read(machines.list_commands(FAR, "tpu-api")[0])
+        gcloud.read(machine_api.list_commands(FAR, "tpu-api")[0])
 
 
 def test_a_command_has_a_time_limit(google: FakeGoogle) -> None:
@@ -191,13 +191,13 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
 ) -> None:
     first = make(settings, api)
     tpu = parse_slice("v6e-8")
-    spec = Spec("box", tpu, first.api, "me", 1.0, rates.runtime_for(tpu, first.api))
+    spec = Spec("box", tpu, first.api, "me", 1.0, zone_rates.runtime_for(tpu, first.api))
     with monkeypatch.context() as patch:
         patch.setattr(lifecycle, "find_existing", lambda spec: None)  # asked before the other's machine was listed
         time.sleep(1.1)  # requests have the time in seconds
         kept = lifecycle.make(spec, [FAR], settings, silent)
     assert kept.zone == ZONE
-    assert [one.zone for one in machines.find("box")] == [ZONE]
+    assert [one.zone for one in machine_api.find("box")] == [ZONE]
 
 
 @pytest.mark.slow
@@ -216,7 +216,7 @@ def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, se
     with pytest.raises(CloudError, match="deleted by me@example.org" if api == "gce" else "deleted by somebody"):
         loss(again)
     if api == "tpu-api":
-        over = {**again.labels, labels.EXPIRES: str(int(time.time()) - 1)}
+        over = {**again.labels, names_and_labels.EXPIRES: str(int(time.time()) - 1)}
         with pytest.raises(CloudError, match="deleted by its timer"):
             loss(replace(again, labels=over))
         return
@@ -236,7 +236,7 @@ def test_several_machines_with_one_name_are_reported(
         patch.setattr(lifecycle, "find_existing", lambda spec: None)
         patch.setattr(lifecycle, "keep_first", lambda made, settings, tell: made)
         lifecycle.make(
-            Spec("box", tpu, "tpu-api", "me", 1.0, rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent
+            Spec("box", tpu, "tpu-api", "me", 1.0, zone_rates.runtime_for(tpu, "tpu-api")), [FAR], settings, silent
         )
     for words in (("tpu", "up", "box", "--type", "v6e-8", "--api", "tpu-api", "--yes"), ("tpu", "status", "box")):
         done = taetpu(*words)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from taetpu.cloud.machines import Api, Machine, Spec
+from taetpu.cloud.machine_api import Api, Machine, Spec
 from taetpu.core.chips import Slice, generations
 from taetpu.core.errors import UserError, suggest
 
