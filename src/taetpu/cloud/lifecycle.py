@@ -395,9 +395,7 @@ def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
         unreachable: list to which zones that did not answer are appended.
     """
     mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
-    return [
-        machine for machine in mine if (left := names_and_labels.hours_left(machine.labels)) is not None and left < 0
-    ]
+    return [machine for machine in mine if (names_and_labels.hours_left(machine.labels) or 0) < 0]
 
 
 def check_can_delete_itself(spec: Spec, project: str) -> None:
