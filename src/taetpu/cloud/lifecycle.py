@@ -46,8 +46,7 @@ def find_existing(spec: Spec) -> Machine | None:
     """Return the machine with the name in a spec, or None if no such machine exists or it is lost or being deleted.
 
     Raises:
-        CloudError: if the machine belongs to another owner, differs from the spec or is stopped, or if several machines
-            have the name.
+        CloudError: if the machine has another owner, differs from the spec or is stopped, or if several have the name.
     """
     found = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
     if not found:
@@ -68,9 +67,8 @@ def check_started(machine: Machine) -> None:
     """Raise `CloudError` if a machine is stopped. It would not become ready, and its disk may contain data."""
     if machine.state == "stopped":
         problem = f"{machine.name} in {machine.zone} is stopped ({machine.detail})"
-        raise CloudError(
-            problem, remedy=f"Start it in the console, or delete it with `taetpu tpu down {machine.name}`."
-        )
+        remedy = f"Start it in the console, or delete it with `taetpu tpu down {machine.name}`."
+        raise CloudError(problem, remedy=remedy)
 
 
 def check_one(machines: Sequence[Machine]) -> None:
