@@ -3,12 +3,16 @@
 import functools
 import json
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import altair as alt
 import vl_convert
 
+from taetpu.core.atomic_files import write_file
 from taetpu.core.errors import UserError
+from taetpu.core.jax_setup import cache_folder
 from taetpu.report.charts import THEMES, Spec
 
 WIDTH = 520
@@ -60,5 +64,14 @@ def _spec_json(spec: Spec, theme: Spec) -> str:
 
 @functools.cache
 def vega_bundle() -> str:
-    """Return vl-convert's bundle of Vega, Vega-Lite and vega-embed, escaped for use inside a script element."""
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
+    """Return vl-convert's bundle of Vega, Vega-Lite and vega-embed, escaped for use inside a script element.
+
+    vl-convert needs seconds to create the bundle, so it is cached on disk.
+    """
+    file = cache_folder() / f"vega-bundle-{version("vl-convert-python")}.js"
+    with suppress(OSError):
+        return file.read_bytes().decode()
+    bundle = vl_convert.javascript_bundle().replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
+    with suppress(OSError):
+        write_file(file, bundle.encode(), replace=True)
+    return bundle
