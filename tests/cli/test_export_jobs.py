@@ -122,7 +122,7 @@ def test_pod_mounts_all_files_of_a_study_at_their_paths(taetpu, here):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=["Cs"])),
     st.from_regex(r"[\w .-]{1,20}", fullmatch=True, alphabet="a.-Z 9"),

@@ -118,9 +118,9 @@ def test_the_template_from_new_to_a_report(taetpu, here, contents):
     assert "my-idea: 8 arms x 3 seeds, 300 steps" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert contents(here) == before
-    keep_arms(here / "my-idea.yaml", "mine", "leaky", "one-head")
+    keep_arms(here / "my-idea.yaml", "mine", "leaky")
     plan = taetpu("plan", "my-idea.yaml", *SMALL, "--json").json()
-    assert {arm["name"] for arm in plan["arms"]} == {"baseline", "mine", "leaky", "one-head"}
+    assert {arm["name"] for arm in plan["arms"]} == {"baseline", "mine", "leaky"}
     assert {"mine", "leaky"} in [set(pack["arms"]) for pack in plan["packs"]]
     done = taetpu("run", "my-idea.yaml", *SMALL, "--pack", 9)
     assert done.code == 0, done.err

@@ -52,7 +52,7 @@ def test_progress_shows_the_primary_metric(here, text):
     assert len({line.split()[0] for line in table if line.startswith("an-arm")}) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_terminal_shows_bar_speed_losses_and_time_left(here, text):
     longer = text.replace("steps: 20,", "steps: 600,").replace("eval_every: 10", "eval_every: 120")
     (here / "s.yaml").write_text(longer)

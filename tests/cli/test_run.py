@@ -155,7 +155,7 @@ def test_jax_that_does_not_start_is_a_user_error(taetpu, monkeypatch, command):
     assert "remedy: Unset JAX_PLATFORMS" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_flags_are_kept_with_every_result_and_dumps_with_the_study(here, process):
     (here / "s.yaml").write_text(TINY)
     flag = "--xla_cpu_enable_fast_math=false"

@@ -158,7 +158,7 @@ def short():
     return TINY + ALL
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_study_with_every_design_is_analysed_and_may_change_later(study, short):
     outcome, folder = study(short)
     results, stored = outcome.results, folder.read_study()

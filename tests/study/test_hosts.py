@@ -140,7 +140,7 @@ def wait_for(folder: Path, root: str, pattern: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_eight_devices_give_the_same_verdicts_as_one(tmp_path):
     (tmp_path / "study.yaml").write_text(PACKED.replace("seeds: 2", "seeds: 4"))
     for root, devices in (("one", 1), ("eight", 8)):
@@ -164,7 +164,7 @@ def test_eight_devices_give_the_same_verdicts_as_one(tmp_path):
 )
 def test_several_processes_give_the_same_results_as_one(tmp_path, count, study):
     """The results are bitwise equal unless numbers are summed over processes, which changes the order of addition."""
-    (tmp_path / "study.yaml").write_text(study)
+    (tmp_path / "study.yaml").write_text(study.replace("  headless: {model.mixer.drop_heads: [0]}\n", ""))
     sets = ("--set", "train.steps=8", "--set", "train.eval_every=4")
     code, said = end(start(tmp_path, "one", 4, *sets))
     assert code == 0, said
@@ -180,7 +180,7 @@ def test_several_processes_give_the_same_results_as_one(tmp_path, count, study):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "then"), [(4, 2), *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in ((1, 4), (2, 1), (2, 4)))]
+    ("count", "then"), [(2, 1), *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in ((1, 4), (4, 2), (2, 4)))]
 )
 def test_divided_model_resumes_with_another_number_of_processes(tmp_path, count, then):
     """One process is killed in a step after a checkpoint. The other processes end, and new processes resume."""

@@ -154,7 +154,7 @@ class Measures(Callback):
 
 @pytest.mark.slow
 def test_step_times_are_measured_once_and_stored(study, monkeypatch):
-    text = TINY.replace("steps: 6,", "steps: 20,") + "seeds: 1\nmatch: time\narms: {deep: {model.num_layers: 6}}\n"
+    text = TINY.replace("steps: 6,", "steps: 20,") + "seeds: 1\nmatch: time\narms: {deep: {model.num_layers: 4}}\n"
     first, again = Measures(), Measures()
     monkeypatch.setattr(step_time, "WINDOW", 0.05)
     _, folder = study(text, callback=first)

@@ -142,7 +142,7 @@ def test_ctrl_c_cancels_the_tasks(tmp_path: Path, nodes: Nodes):
     assert not workers()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_node_worker_and_driver_change_no_result(tmp_path: Path, nodes: Nodes):
     (tmp_path / "s.yaml").write_text(STUDY)
     code, said = end(start(tmp_path, tmp_path / "alone", environment=ONE_DEVICE))

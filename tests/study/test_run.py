@@ -61,8 +61,10 @@ def test_study_ends_with_results_report_and_models(undisturbed):
     ("event", "step"),
     [
         ("on_steps", 12),
-        pytest.param("on_evaluate", 20, marks=pytest.mark.slow),
-        *(pytest.param(*at, marks=pytest.mark.nightly) for at in (("on_steps", 1), ("on_evaluate", 10))),
+        *(
+            pytest.param(*at, marks=pytest.mark.nightly)
+            for at in (("on_steps", 1), ("on_evaluate", 10), ("on_evaluate", 20))
+        ),
     ],
 )
 def test_interrupted_study_ends_with_the_same_bytes(study, interrupting, undisturbed, event, step):
@@ -212,7 +214,7 @@ def test_arm_that_is_removed_before_training_is_forgotten(study, interrupting):
     assert {run.arm for run in folder.runs() if run.status() == "done"} == {"baseline", "low-lr"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trained_arm_that_is_removed_stays_in_the_report(study, text, finished):
     outcome, _ = study(text.replace("low-lr", "lower-lr").replace("1e-4", "1e-5"))
     assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr", "lower-lr"]

@@ -166,7 +166,7 @@ def run_shard(folder: Path, root: Path, shard: str | None, *, wait: bool = True)
     run(folder / "s.yaml", root=str(root), pack=2, shard=shard, wait=wait)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_staged_shard_trains_packs_of_a_shard_that_never_starts(tmp_path: Path, monkeypatch):
     (tmp_path / "s.yaml").write_text(TUNED)
     monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
@@ -197,10 +197,10 @@ def test_no_wait_ends_while_other_processes_train(tmp_path: Path, monkeypatch):
     assert all(is_free(folder, plan.id) for plan in stored_plans(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("text", "options"),
-    [(TUNED, {}), pytest.param(LOOKS, {"until_resolved": True}, marks=pytest.mark.nightly)],
+    [(TUNED, {}), (LOOKS, {"until_resolved": True})],
     ids=["tune", "looks"],
 )
 def test_stages_end_when_all_shards_are_done(tmp_path: Path, text: str, options: dict[str, bool]):

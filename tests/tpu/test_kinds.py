@@ -31,9 +31,8 @@ def compiles(slot: str, name: str) -> None:
 
 
 @NEEDS_LIBTPU
-@pytest.mark.parametrize(
-    "slot", [pytest.param(s, marks=pytest.mark.slow if s == "residual" else pytest.mark.nightly) for s in SLOTS]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("slot", SLOTS)
 def test_every_kind_compiles_for_v5e(slot: str) -> None:
     compiles(slot, "v5e-8")
 

@@ -41,6 +41,7 @@ def test_flops_are_those_of_the_model(compile_study, tmp_path: Path) -> None:
     assert found["flops"] == pytest.approx(model, rel=0.05)
 
 
+@pytest.mark.nightly
 def test_splash_attention_is_in_the_flops_and_the_upper_end(compile_study) -> None:
     """Splash has 9 matmuls for each of the 10 of 16 blocks that are not fully masked, plain attention 6 for all."""
     sets, off = ["task.seq_len=2048", "train.batch_size=1", "train.compute.remat=none"], parse_packing("off")
@@ -56,6 +57,7 @@ def test_splash_attention_is_in_the_flops_and_the_upper_end(compile_study) -> No
     assert any("splash" in text for text in splash["missing"])
 
 
+@pytest.mark.nightly
 def test_packs_are_spread_over_chips_and_memory_grows_with_their_width(compile_study) -> None:
     eight = STUDY.replace("seeds: 2", "seeds: 8")
     (one,), (slice_,) = (compile_study(name, text=eight)[0]["programs"] for name in ("v5e-1", "v5e-8"))
@@ -96,6 +98,7 @@ def test_a_crash_of_the_compiler_affects_one_program_only(compile_study, tmp_pat
     assert found["plain"]["hbm"]["needed"] > 0
 
 
+@pytest.mark.nightly
 def test_a_program_that_does_not_fit_has_buffers_and_a_remedy_that_compiles(compile_study) -> None:
     text = STUDY.replace("batch_size: 4", "batch_size: 64, compute: {remat: none}").replace("seeds: 2", "seeds: 1")
     text = text.replace("dim: 128, num_layers: 1", "dim: 2048, num_layers: 4").replace("num_heads: 2", "num_heads: 8")

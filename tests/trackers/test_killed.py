@@ -26,7 +26,7 @@ def start(folder: Path) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_study_killed_twice_has_each_step_once_in_every_library(tmp_path, alone):
     (tmp_path / "study.yaml").write_text(LONGER + TRACKERS)
     root = tmp_path / "root/small"

@@ -50,7 +50,7 @@ def test_runs_on_separate_devices_need_no_collectives(trainer, make, text):
     assert collectives(compiled.as_text()) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_runs_divided_over_eight_devices_agree_with_one_device():
     """Data and model parallelism together give the same losses with an eighth of the memory per device."""
     command = [sys.executable, "-m", "tests.train.eight"]

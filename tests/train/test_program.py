@@ -63,7 +63,7 @@ def test_two_devices_give_the_same_bits_in_packs_of_two_and_four(trainer, config
     np.testing.assert_allclose(one[0], losses, atol=2e-6)  # one device agrees with two
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_batch_divided_over_two_devices_gives_the_same_step(trainer, make, text):
     config = make(text[0], batch_size=8, accumulate=2)
     whole, divided = (trainer([config], text[1], devices=devices) for devices in (1, 2))

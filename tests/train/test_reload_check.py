@@ -39,7 +39,7 @@ class Scaled(eqx.Module):
 """
 
 
-@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.nightly)])
 def pack(request, trainer, make, text):
     """Return a pack of four with three runs: one with a dropped head, one whose mask of ones is absent in its file, and
     one that has diverged.
