@@ -125,7 +125,7 @@ def test_run_preempted_three_times_gives_the_same_results(google: FakeGoogle, fo
     check_results(google, folder, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_interrupted_and_killed_command_resumes(google: FakeGoogle, folder: Path):
     """After Ctrl-C and SIGKILL the machine continues to train, and the repeated command follows it."""
     first = Command(folder, *V6E)

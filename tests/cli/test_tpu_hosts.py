@@ -152,6 +152,7 @@ def test_single_files_are_copied_run_and_deleted(machine: FakeGoogle, project: P
         assert "remedy" in wrong.err
 
 
+@pytest.mark.nightly
 def test_changes_are_copied_while_sync_watches(machine: FakeGoogle, project: Path):
     with subprocess.Popen(
         [sys.executable, "-m", "taetpu", "dev", "sync", "--watch"], cwd=project, stdout=subprocess.PIPE,

@@ -188,13 +188,23 @@ SLOW = {
 }  # fmt: skip
 
 
+FREQUENT = (
+    "stock-out, tpu-api", "quota, gce", "preempted while starting, tpu-api", "answer lost, tpu-api",
+    "503 though it was done, tpu-api", "503 for ever", "gcloud killed, tpu-api", "sshd never starts",
+    "timer cannot start", "delete refused", "delete answer lost",
+)  # fmt: skip
+"""One fault of each type. The others are nightly: each takes many calls of gcloud."""
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_fault(google: FakeGoogle, name: str) -> None:
     check(google, QUICK[name])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize(
+    "name", [name if name in FREQUENT else pytest.param(name, marks=pytest.mark.nightly) for name in SLOW]
+)
 def test_fault(google: FakeGoogle, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAETPU_READY_MINUTES", "0.1")
     if SLOW[name].code == 3:

@@ -95,7 +95,7 @@ def test_up_after_a_kill_makes_one_machine(google: FakeGoogle, api: str, every: 
     number = 2
     while strike(google, UP[api], number, changing=True):
         finish_up(google, api)
-        number += 1 if every else 3
+        number += 1 if every else 5
     finish_up(google, api)
     assert number > 2
 
@@ -136,7 +136,7 @@ def test_down_after_a_kill_deletes_the_machine(google: FakeGoogle, api: str, eve
     while strike(google, DOWN, number, changing=True):
         finish_down(google)
         make(google, api)
-        number += 1 if every else 3
+        number += 1 if every else 5
     assert google.left() == []
     assert number > 2
 

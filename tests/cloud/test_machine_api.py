@@ -33,7 +33,7 @@ def make(
     return lifecycle.make(Spec(name, tpu, api, owner, 1.0, zone_rates.runtime_for(tpu, api)), [ZONE], settings, silent)
 
 
-@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+@pytest.mark.parametrize("api", ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)])
 @pytest.mark.slow
 def test_zones_that_do_not_answer_are_not_taken_for_empty(google: FakeGoogle, settings: Settings, api: str) -> None:
     make(settings, api)
@@ -185,7 +185,7 @@ def test_two_commands_at_once_make_one_machine(google: FakeGoogle) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+@pytest.mark.parametrize("api", ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)])
 def test_two_computers_at_once_keep_the_machine_requested_first(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch, api: str
 ) -> None:
@@ -201,7 +201,7 @@ def test_two_computers_at_once_keep_the_machine_requested_first(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+@pytest.mark.parametrize("api", ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)])
 def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, settings: Settings, api: str) -> None:
     def loss(machine: Machine) -> str:
         return supervise.find_loss_reason(machine, float("inf"), settings)

@@ -42,7 +42,7 @@ def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("api", ["tpu-api", "gce"])
+@pytest.mark.parametrize("api", ["tpu-api", pytest.param("gce", marks=pytest.mark.nightly)])
 def test_it_deletes_its_machine_at_its_end_also_after_a_reboot(
     google: FakeGoogle, settings: Settings, api: str
 ) -> None:
