@@ -14,13 +14,16 @@ from taetpu.cloud.gcloud import use_project
 from taetpu.cloud.machine_api import Machine, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.ssh import forget
+from taetpu.core import atomic_files
 from taetpu.core.chips import parse_slice
 
 pytestmark = pytest.mark.slow
 
 FAST_SLEEP = "exec /bin/sleep 0.2\n"
-FAST_DATE = "echo $(({start} + ($(/bin/date +%s%N) - {start}000000000) / 10000000))\n"
+FAST_DATE = "start={start}; echo $((start + ($(/bin/date +%s%N) - ${{start}}000000000) / 10000000))\n"
 """A clock that runs 100 times as fast from a given second on."""
+DATE_UNTIL = "[ -e {file} ] || exec /bin/date +%s\n"
+"""The usual clock, until a file exists."""
 
 
 def make(google: FakeGoogle, settings: Settings, api: str, hours: float = 2.0) -> tuple[Machine, Path]:
@@ -85,11 +88,15 @@ def test_a_delete_that_fails_is_repeated(google: FakeGoogle, settings: Settings)
     assert [call.name for call in google.world.calls].count("queuedResources.delete") == 3
 
 
-def test_an_idle_machine_deletes_itself_and_one_with_a_job_does_not(google: FakeGoogle, settings: Settings) -> None:
-    google.hosts.programs["date"] = FAST_DATE.format(start=int(time.time()))
+def test_an_idle_machine_deletes_itself_and_one_with_a_job_does_not(
+    google: FakeGoogle, settings: Settings, tmp_path: Path
+) -> None:
+    running = tmp_path / "running"
+    google.hosts.programs["date"] = DATE_UNTIL.format(file=running) + FAST_DATE.format(start=f"$(cat {running})")
     machine, _ = make(google, settings.model_copy(update={"idle_minutes": 20}), "tpu-api", hours=20.0)
     hosts = startup.prepare(machine, settings, lambda line: None)
     name = host_jobs.start(hosts, host_jobs.Request([["/bin/sleep", "30"]]))
+    atomic_files.write_file(running, str(int(time.time())).encode(), replace=True)
     began = time.monotonic()
     while time.monotonic() - began < 15:  # 25 minutes by the machine's clock
         assert google.left()

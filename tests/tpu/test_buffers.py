@@ -49,8 +49,8 @@ ENTRY %main (a: f32[8,8]) -> f32[8,8] {
 @pytest.mark.parametrize(
     ("operation", "what"),
     [
-        ("fusion.1{1}", "kernels: Plain.read"),  # by what it fuses
-        ("copy.1", "kernels: Plain.read"),  # by what it copies
+        ("fusion.1{1}", "attention_kernels: Plain.read"),  # by what it fuses
+        ("copy.1", "attention_kernels: Plain.read"),  # by what it copies
         ("own.1", KEPT),
         ("unknown.1", ""),
     ],
