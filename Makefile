@@ -29,8 +29,8 @@ rest: install            ## the other slow tests, without those of machines and 
 cloud: install           ## the slow tests of machines and buckets, which mostly wait
 	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
-nightly: install         ## the tests that take minutes, and the default ones with the programs that users run
-	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal
+nightly: install         ## the tests that take minutes, and all others with the programs that users run
+	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'
 	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
 lint: install            ## ruff, spelling, pyright, import directions

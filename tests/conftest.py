@@ -46,13 +46,13 @@ if "TMPDIR" not in os.environ and roomy(MEMORY):
 
 
 def pytest_configure(config):
-    """Compile without most optimisations in the default tests, in 60 % of the time; others compile as users do.
+    """Compile without most optimisations, in 60 % of the time, except in the tests that are timed or nightly.
 
     The garbage collector runs less often: it took a tenth of the CPU time, walking what jax keeps.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
-    if "not slow and not alone" in config.option.markexpr and not os.environ.get("OPTIMISED"):
+    if config.option.markexpr not in ("alone", "nightly") and not os.environ.get("OPTIMISED"):
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 

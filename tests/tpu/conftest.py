@@ -36,6 +36,7 @@ def compile_study(
 ) -> Callable[..., list[dict[str, Any]]]:
     """Return a function that compiles a study for slices."""
     monkeypatch.setenv("TAETPU_CACHE", str(compiled))
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS", raising=False)  # the compiler's process optimises as for users
 
     def run(
         *names: str, text: str = STUDY, sets: tuple[str, ...] = (), packing: Packing = AUTO

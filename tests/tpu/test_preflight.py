@@ -17,6 +17,7 @@ from taetpu.train.model_cost import flops_per_token
 pytestmark = [pytest.mark.slow, NEEDS_LIBTPU]
 
 
+@pytest.mark.nightly
 def test_layers_in_a_scan_count_by_its_length(compile_study) -> None:
     """Twelve layers are a scan of length 12, forward and backward, within one over two microbatches.
 
