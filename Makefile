@@ -14,19 +14,19 @@ cloud-demo: install      ## the cloud commands, from zones to teardown, through 
 	$(BIN)/python -m tests.fake_google.demo
 
 test: install            ## the default tests
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations=20
 
 slow:                    ## the tests that take longer
 	$(MAKE) alone
 	$(MAKE) rest
 
 alone: install           ## what is timed, the quick study among it, with nothing beside it
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone --durations=20
 
-rest: install            ## the other slow tests, without those of machines and buckets
+rest: install            ## the other slow tests, except the long ones against the fake cloud
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## the slow tests of machines and buckets, which mostly wait
+cloud: install           ## the long tests against the fake cloud, which often wait
 	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes, and all others with the programs that users run

@@ -1,8 +1,8 @@
 """Error rates of the statistics on simulated studies, compared with the tests that papers use.
 
-Every study is drawn anew: a baseline and arms on a few seeds, with a known truth. `ours` is what `taetpu.stats`
-computes for a study in which every run finished, written here for many studies at once; `tests/benchmarks` checks that
-it is the same.
+Every simulated study is independent: a baseline and arms on a few seeds, with a known truth. `ours` is what
+`taetpu.stats` computes for a study in which every run finished, written here for many studies at once.
+`tests/benchmarks` checks that it is the same.
 """
 
 import argparse

@@ -22,17 +22,17 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 os.environ["TAETPU_CACHE"] = str(Path(__file__).parents[1] / ".pytest_cache" / "taetpu")
 
-# Who runs the tests may ignore what ends programs, as a shell does for what it puts in the background.
+# The parent process may ignore these signals, as a shell does for background jobs. Tests need their usual handlers.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-# Other tests run beside each, so that how long an example takes says nothing.
+# Tests run in parallel, so the time of an example says nothing.
 hypothesis.settings.register_profile("beside others", deadline=None)
 hypothesis.settings.load_profile("beside others")
 
-# What is stored is made durable file by file, and tests would spend a third of their time waiting for a disk: they use
-# one in memory, where there is one with room on which programs may run. TMPDIR chooses another.
+# Each stored file is synced to disk, which would take a third of the tests' time. Therefore, they use a file system in
+# memory if there is one with enough room that allows programs to run. TMPDIR selects another folder.
 MEMORY = Path("/dev/shm")
 
 

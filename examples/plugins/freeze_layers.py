@@ -1,4 +1,4 @@
-"""Layers that stand still, drawn anew each step: `{train.hooks: [freeze-layers]}`."""
+"""Layers without updates, chosen at random in each step: `{train.hooks: [freeze-layers]}`."""
 
 from typing import Annotated
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ def leaves(data: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
 
 @pytest.mark.slow
 def test_the_identity_is_the_same_in_another_process():
-    script = "from test_identity import ident, SHORT\nprint(ident(SHORT))"
+    script = f"from {Path(__file__).stem} import ident, SHORT\nprint(ident(SHORT))"
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.path.dirname(__file__)}
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ident(SHORT)

@@ -65,6 +65,7 @@ def test_sample_of_all_windows_has_the_value_of_the_split(study):
             assert series[f"val_sample/{what}"].value[-1] == pytest.approx(series[f"val/{what}"].value[-1], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_later_runs_are_evaluated_on_the_first_sample(study, copied):
     """Another `eval_every` would change the size of an `auto` sample, but runs are compared on the frozen sample."""
     often = STUDY.replace("eval_every: 10", "eval_every: 5")

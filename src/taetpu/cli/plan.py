@@ -148,14 +148,14 @@ def _time(seconds: float | None) -> str:
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:
     """Yield the notes to print below the table of arms."""
-    from taetpu.report import held_out
+    from taetpu.report import evaluation_text
 
     if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: the length of a loop is known only at run time, so FLOPs include one iteration"
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
-    yield from held_out.describe_held_out({arm["name"]: arm["data"] for arm in found["arms"]})
+    yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = plural(tuned["trials"], "run")

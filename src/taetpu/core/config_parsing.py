@@ -202,6 +202,11 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
     where = where[:1] if where and where[0] in cls.model_fields else ()
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = message.replace("should be", "must be").replace("a valid tuple", "a list")
+    if where and first["type"] in ("literal_error", "model_type", "dataclass_type"):
+        nested = config_class_of(cls, str(where[0]))
+        if nested is not None:
+            word = f"{message.removeprefix('must be ')} or " if first["type"] == "literal_error" else ""
+            message = f"must be {word}a mapping of {', '.join(nested.model_fields)}"
     remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # an empty list; the field's description is the remedy
         message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description

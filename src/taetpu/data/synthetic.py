@@ -111,7 +111,7 @@ class SyntheticTask(Task):
 
 
 class SyntheticSource:
-    """A prepared synthetic task; see `batches.Source`. Its evaluation sets do not depend on any seed."""
+    """A prepared synthetic task; see `data.base.Source`. Its evaluation sets do not depend on any seed."""
 
     num_windows: int | None = None
     tokenizer = None

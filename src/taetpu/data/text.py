@@ -107,7 +107,7 @@ def _too_short(split: str, tokens: int, seq_len: int) -> UserError:
 
 
 class TextSource:
-    """A tokenized corpus with training windows and evaluation splits; see `batches.Source`."""
+    """A tokenized corpus with training windows and evaluation splits; see `data.base.Source`."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from taetpu.report import held_out, overview, summary
+from taetpu.report import evaluation_text, overview, summary
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
 from taetpu.report.priors import Prior, find_priors
@@ -91,7 +91,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
         trained=overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),
         cautions=[
             *overview.learning_cautions(results, next(iter(data.values()), {})),
-            *held_out.describe_held_out(data),
+            *evaluation_text.describe_evaluation_text(data),
         ],
         priors=find_priors(results, folder.read_study().get("base", {})),
     )

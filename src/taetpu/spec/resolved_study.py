@@ -122,7 +122,7 @@ class Sources:
                 prepared = task.prepare(self.folder)
             if not callable(getattr(prepared, "batch", None)):
                 made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
-                raise UserError(f"{made}, which has no method batch", remedy="Return a data.batches.Source.")
+                raise UserError(f"{made}, which has no method batch", remedy="Return a taetpu.data.base.Source.")
             self._known[key] = prepared
         return self._known[key]
 

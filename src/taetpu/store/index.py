@@ -56,7 +56,7 @@ def find_studies(place: str | Path, required: bool = False) -> list[StudyFolder]
         return [StudyFolder(open_store(folder.parent), folder.name)]
     keys = [key for key in store.list("", depth=2) if key.endswith("/study.yaml")]
     if required and not keys:
-        raise UserError("no study is stored here", file=place, remedy="Run `taetpu list --root DIR` to list studies.")
+        raise UserError("no study is stored here", file=place, remedy="List studies with `taetpu list --root DIR`.")
     return [StudyFolder(store, key.partition("/")[0]) for key in keys]
 
 

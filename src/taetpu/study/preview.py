@@ -10,7 +10,7 @@ from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
-from taetpu.report import held_out
+from taetpu.report import evaluation_text
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
 from taetpu.stats.arm_changes import effective_overrides, format_changes
@@ -102,7 +102,7 @@ def preview(
         `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training (each of the `endless_loops` counts as one iteration), the number of `runs` and of `done` runs, its
-        `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.held_out`).
+        `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -185,7 +185,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "params": num_params(*sizes),
         "flops_per_token": training_flops_per_token(arm.config, source),
         "endless_loops": unbounded_loops(*sizes),
-        "data": {name: facts[name] for name in held_out.FACTS if name in facts},
+        "data": {name: facts[name] for name in evaluation_text.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }

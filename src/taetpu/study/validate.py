@@ -21,7 +21,7 @@ def check_study(
 ) -> tuple[Study, dict[str, Computation]]:
     """Check a study. Return it with all arms that are known without measurements, and the computation of each arm.
 
-    Time-matched arms and tuned arms are not included, because they depend on measurements (see `arms.list_arms`).
+    Time-matched arms and tuned arms are not included, because they depend on measurements (see `arm_stages.list_arms`).
 
     Args:
         study: the study as loaded from its file.

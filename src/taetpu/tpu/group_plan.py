@@ -53,7 +53,7 @@ class GroupPlan:
 def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) -> GroupPlan:
     """Return the plan with which training starts.
 
-    Each run is divided over several devices if `train.choose_compute.mesh` or the memory of a device requires this.
+    Each run is divided over several devices if `train.compute.mesh` or the memory of a device requires this.
     Otherwise, the plan uses as many devices as possible, and then the smallest number of packs whose runs are estimated
     to fit into memory.
     """

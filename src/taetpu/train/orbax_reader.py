@@ -1,4 +1,4 @@
-"""Read the checkpoints that a single process wrote with Orbax before December 2026.
+"""Read the checkpoints that a single process wrote with Orbax until 2026-11-23.
 
 Orbax is not a dependency of taetpu any more; see `train.checkpoint`.
 """

@@ -11,7 +11,7 @@ FACTS = ("overlap", "bytes", "escape_bits")
 """Names of the facts that tasks record about their evaluation text; see `data.base.Source.facts`."""
 
 
-def describe_held_out(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def describe_evaluation_text(data: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each notable fact, prefixed with the names of its arms unless it applies to all arms.
 
     Args:

@@ -1,0 +1,21 @@
+"""Errors of values that do not fit a config's field."""
+
+import pytest
+
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import UserError
+from taetpu.spec.train_config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("compute", {"mesh": "foo"}, "'foo' is not allowed: must be 'auto' or a mapping of data, model"),
+        ("sample", 3, "3 is not allowed: must be a mapping of tokens, "),
+    ],
+)
+def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, problem):
+    with pytest.raises(UserError) as caught:
+        load_config(TrainConfig, {"steps": 1, "batch_size": 1, name: value})
+    assert caught.value.problem.startswith(problem)
+    assert caught.value.path == ((name, *value) if isinstance(value, dict) else (name,))
