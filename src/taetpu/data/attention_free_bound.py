@@ -39,8 +39,8 @@ def score_best_policy(joint: Joint) -> tuple[float, float]:
 def causal_joint(lengths: Iterable[tuple[int, Successive]], seq_len: int, answers: int) -> Joint:
     """Return the joint distribution of `<bos> x <sep> y <eos>`, where each answer token predicts the next.
 
-    `<sep>` is at position n + 1, and y_j is at position n + 1 + j. On the token axis, the last index stands for
-    `<sep>`. On the target axis, the last index stands for `<eos>`.
+    `<sep>` is at position n + 1, and y_j is at position n + 1 + j. The last index is `<sep>` on the token axis,
+    and `<eos>` on the target axis.
 
     Args:
         lengths: Pairs of a length n and the distribution of the answers for this length.

@@ -75,7 +75,7 @@ def _describe_cost(results: Results, folder: StudyFolder) -> str:
 
 
 def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
-    """Return warnings about arms whose loss is no better than that of a simple rule without a model.
+    """Return warnings about arms that do not beat the loss of a simple rule, which needs no model.
 
     Args:
         results: the content of `results.json`.

@@ -61,7 +61,7 @@ def _scale(role: Mapping[str, Any]) -> str:
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
-    """Return `{rung: {part: (arm, baseline)}}`. The key None stands for the arm that changes all parts together."""
+    """Return `{rung: {part: (arm, baseline)}}`. The key of the arm that changes all parts is None."""
     found: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:

@@ -131,7 +131,7 @@ class ShardExecutor(Executor):
                 failed += train_packs(packs, sources, callback, todo, profile, partial(self.claim, callback), held)
                 tried |= {pack.id for pack in todo} - held
                 idle_since = time.monotonic()
-            if len(held) == len(todo):  # other processes train all of these packs, or there are no packs to train
+            if len(held) == len(todo):  # other processes train every pack of `todo`, which may be empty
                 if failed:
                     break
                 self.pause(len(missing), unbegun, callback)

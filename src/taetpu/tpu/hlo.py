@@ -229,7 +229,7 @@ def _reads_part(op: Op, name: str) -> bool:
 
 
 def _updated_bytes(fused: Sequence[Op], number: int) -> int | None:
-    """Return the bytes of the slice that is updated in a fusion's result `number`; None if this result is no update."""
+    """Return the bytes of the slice that a fusion updates in result `number`, or None if it updates no slice there."""
     ops = {op.name: op for op in fused}
     root = next((op for op in fused if op.line.lstrip().startswith("ROOT")), None)
     while root is not None and root.kind in ("tuple", "bitcast"):
