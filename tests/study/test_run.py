@@ -5,13 +5,15 @@ import os
 import re
 import shutil
 import signal
+from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from tests.small import TINY
 
 from taetpu.core.errors import UserError
-from taetpu.store.backend import open_store
+from taetpu.store.backend import LocalStore, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 
@@ -57,6 +59,25 @@ def test_study_ends_with_results_report_and_models(undisturbed):
     assert not any(name.startswith("packs/") for name in files)
 
 
+@pytest.fixture
+def killed_before(monkeypatch):
+    """Return `killed_before(pattern)`, a context in which the write of a matching key raises `KeyboardInterrupt`."""
+    write = LocalStore.write
+
+    @contextmanager
+    def killing(pattern):
+        def write_or_die(store, key, data, **options):
+            if fnmatch(key, pattern):
+                raise KeyboardInterrupt
+            write(store, key, data, **options)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(LocalStore, "write", write_or_die)
+            yield
+
+    return killing
+
+
 @pytest.mark.parametrize(
     ("event", "step"),
     [
@@ -67,9 +88,11 @@ def test_study_ends_with_results_report_and_models(undisturbed):
         ),
     ],
 )
-def test_interrupted_study_ends_with_the_same_bytes(study, interrupting, undisturbed, event, step):
+def test_interrupted_study_ends_with_the_same_bytes(study, interrupting, killed_before, undisturbed, event, step):
     with pytest.raises(KeyboardInterrupt):
         study(callback=interrupting(event, step))
+    with killed_before("*/1-*/result.json"):  # one run of the pack is done, the other one is evaluated
+        study()
     _, folder = study()
     assert stored(folder) == undisturbed[1]
 

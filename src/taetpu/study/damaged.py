@@ -48,7 +48,7 @@ def _lost_result(run: RunFolder, folder: StudyFolder) -> bool:
     """
     if not run.has_evaluation():
         return False
-    packs = [plan.id for plan in stored_plans(folder) if (run.arm, run.seed, run.id) in plan.runs]
+    packs = [plan.id for plan in stored_plans(folder) if run in [folder.run(*key) for key in plan.runs]]
     if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):
         return False
     return run.status() != "done"  # another process may have finished it since
