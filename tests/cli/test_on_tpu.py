@@ -195,7 +195,7 @@ def test_machine_created_for_another_purpose_is_kept(google: FakeGoogle, folder:
     assert list(google.hosts.vms.values()) == [machine]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stop_and_down_end_the_followed_run(google: FakeGoogle, folder: Path):
     """No machine replaces one that the user stopped or deleted."""
     run = Command(folder, *V6E)
@@ -221,7 +221,7 @@ def test_failure_at_the_end_leaves_no_machine_running(google: FakeGoogle, folder
     check_nothing_left(google)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_machine_that_cannot_be_prepared_is_reported_to_cost_money(google: FakeGoogle, folder: Path):
     google.world.faults.append(Fault("nodes.getGuestAttributes", Refused(7, "Permission denied"), times=10**6))
     run = Command(folder, *V5E)

@@ -242,7 +242,7 @@ def test_edited_plug_in_is_never_run_from_bytecode(here, monkeypatch):
     assert list(here.glob("**/*.pyc")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trained_arm_keeps_a_copy_of_its_plug_in(taetpu, own, here, contents):
     """An edited plug-in is refused with the path of the copy, which opens the model."""
     file = own(AFTER, ON_AFTER, ", metrics: []")

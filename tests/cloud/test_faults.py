@@ -190,8 +190,7 @@ SLOW = {
 
 FREQUENT = (
     "stock-out, tpu-api", "quota, gce", "preempted while starting, tpu-api", "answer lost, tpu-api",
-    "503 though it was done, tpu-api", "503 for ever", "gcloud killed, tpu-api", "sshd never starts",
-    "timer cannot start", "delete refused", "delete answer lost",
+    "gcloud killed, tpu-api", "timer cannot start", "delete refused",
 )  # fmt: skip
 """One fault of each type. The others are nightly: each takes many calls of gcloud."""
 

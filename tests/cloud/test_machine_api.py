@@ -125,7 +125,7 @@ def test_the_size_of_a_bucket(google: FakeGoogle, settings: Settings) -> None:
     assert bucket.usage("studies") == 30
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_users_configuration_does_not_hide_zones_or_messages(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_deleted_and_preempted_machines_are_distinguished(google: FakeGoogle, se
     assert loss(again) == "it no longer exists"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_several_machines_with_one_name_are_reported(
     google: FakeGoogle, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_an_idle_machine_deletes_itself_and_one_with_a_job_does_not(
     until(lambda: not google.left())
 
 
+@pytest.mark.nightly
 def test_without_an_idle_limit_only_the_end_counts(google: FakeGoogle, settings: Settings) -> None:
     google.hosts.programs["date"] = FAST_DATE.format(start=int(time.time()))
     make(google, settings.model_copy(update={"idle_minutes": 0}), "tpu-api", hours=0.5)

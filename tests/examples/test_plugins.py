@@ -225,14 +225,14 @@ def trained(folder, programs):
     return Trained(folder / "trained", programs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_arms_are_trained_and_judged(trained):
     assert trained.outcome.failed == []
     assert trained.outcome.results["complete"] is True
     assert len({arm["mean"] for arm in trained.outcome.results["arms"]}) == 1 + len(TRAINED)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_arms_that_differ_in_a_number_share_one_program(trained):
     """Factors share a program, and so do the two shares of frozen layers."""
     assert len(trained.programs) == 4
@@ -249,7 +249,7 @@ def moved(trained, arm, step):
     return {part: {bool((before[n] != after[n]).any()) for n in parts if parts[n] == part} for part in parts.values()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("step", range(2, STEPS + 1))
 def test_frozen_layers_keep_their_bits_and_others_change(trained, step):
     """Under AdamW, with moments from the steps before and with weight decay."""
@@ -260,7 +260,7 @@ def test_frozen_layers_keep_their_bits_and_others_change(trained, step):
     assert moved(trained, "baseline", step) == {"rest": {True}, "layers.0": {True}, "layers.1": {True}}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_corruption_affects_training_but_not_evaluation(trained, study, arms):
     run = trained.runs["corrupt"]
     source = study.sources.prepare(arms["corrupt"])
@@ -274,7 +274,7 @@ def test_corruption_affects_training_but_not_evaluation(trained, study, arms):
     assert not np.array_equal(*losses)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_largest_parameter_is_measured_before_the_step(trained):
     series = trained.runs["baseline"].metrics()["largest-parameter"]
     assert list(series.step) == [2, 4]
@@ -282,7 +282,7 @@ def test_the_largest_parameter_is_measured_before_the_step(trained):
         assert value == max(np.abs(array).max() for array in trained.weights("baseline", int(step) - 1).values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_gives_the_same_bits_without_the_metric(trained, folder):
     text = STUDY.replace("metrics: {largest-parameter: {every: 2}}", "log_every: 2")
     unmeasured = Trained(folder / "unmeasured", [], text, trained=())

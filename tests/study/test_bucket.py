@@ -44,7 +44,7 @@ def names(world: World) -> list[str]:
         return sorted(name.removeprefix(f"{BUCKET}/root/") for name in world.table("storage.objects"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_run_on_a_bucket_ends_with_the_results_of_a_run_on_a_disk(
     tmp_path: Path, world: World, gs_root: str, monkeypatch: pytest.MonkeyPatch
 ):

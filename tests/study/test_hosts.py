@@ -156,12 +156,8 @@ def test_eight_devices_give_the_same_verdicts_as_one(tmp_path):
         assert a["mean"] == pytest.approx(b["mean"], abs=1e-3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "study"),
-    [(2, PACKED), pytest.param(4, DIVIDED, marks=pytest.mark.nightly)],
-    ids=["2-packed", "4-divided"],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("count", "study"), [(2, PACKED), (4, DIVIDED)], ids=["2-packed", "4-divided"])
 def test_several_processes_give_the_same_results_as_one(tmp_path, count, study):
     """The results are bitwise equal unless numbers are summed over processes, which changes the order of addition."""
     (tmp_path / "study.yaml").write_text(study.replace("  headless: {model.mixer.drop_heads: [0]}\n", ""))
@@ -232,7 +228,7 @@ def test_all_processes_end_if_the_output_of_the_primary_is_closed(tmp_path):
     assert not (tmp_path / "two" / "packed" / "results.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_processes_with_different_data_or_roots_do_not_train(tmp_path):
     for name, text in (("one", "to be or not to be "), ("two", "to have and to hold ")):
         (tmp_path / name).mkdir()

@@ -167,7 +167,7 @@ def test_killed_node_worker_and_driver_change_no_result(tmp_path: Path, nodes: N
     assert {(pack["devices"], pack["platform"]) for pack in packs} == {(1, "cpu")}, "planned by the driver"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_unreachable_cluster_is_refused(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(STUDY)
     code, said = end(start(tmp_path, tmp_path / "root", "--on", "ray", "--address", "127.0.0.1:1"))

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def killed_before(monkeypatch):
                 raise KeyboardInterrupt
             write(store, key, data, **options)
 
-        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patched:
             patched.setattr(LocalStore, "write", write_or_die)
             yield
 
@@ -91,10 +91,40 @@ def killed_before(monkeypatch):
 def test_interrupted_study_ends_with_the_same_bytes(study, interrupting, killed_before, undisturbed, event, step):
     with pytest.raises(KeyboardInterrupt):
         study(callback=interrupting(event, step))
-    with killed_before("*/1-*/result.json"):  # one run of the pack is done, the other one is evaluated
+    # One run of the pack is done, the other one is evaluated.
+    with killed_before("*/1-*/result.json"), pytest.raises(KeyboardInterrupt):
         study()
     _, folder = study()
     assert stored(folder) == undisturbed[1]
+
+
+@pytest.mark.nightly
+def test_study_killed_before_any_change_ends_with_the_same_bytes(study, monkeypatch):
+    """One call dies before its first change of the store, another before its second, and so on."""
+    text = TINY + "seeds: 2\narms: {no-ffn: {model.ffn: none}}\n"
+    changes = {name: getattr(LocalStore, name) for name in ("write", "delete", "save_folder", "move")}
+    _, whole = study(text, root="whole")
+    for moment in range(1, 500):
+        left, root = moment, f"cut-{moment}"
+        with monkeypatch.context() as patched:
+            for name, change in changes.items():
+
+                def change_or_die(store, *args, change=change, **options):
+                    nonlocal left
+                    left -= 1
+                    if left <= 0:
+                        raise KeyboardInterrupt
+                    return change(store, *args, **options)
+
+                patched.setattr(LocalStore, name, change_or_die)
+            with suppress(KeyboardInterrupt):
+                study(text, root=root)
+        _, folder = study(text, root=root)
+        assert stored(folder) == stored(whole), moment
+        shutil.rmtree(folder.store.root)
+        if left > 0:
+            break
+    assert moment > 30
 
 
 class TakenAway(Callback):
