@@ -4,6 +4,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_tpu_hosts.py tests/examples/test_cloud_walkthrough.py
 
+# Bytecode is written even if the environment forbids it. Otherwise every process would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo cloud-demo test slow alone rest cloud nightly lint format install clean
 .DEFAULT_GOAL := test
 

@@ -152,7 +152,7 @@ class Measures(Callback):
         self.arms.append(arm)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_step_times_are_measured_once_and_stored(study, monkeypatch):
     text = TINY.replace("steps: 6,", "steps: 20,") + "seeds: 1\nmatch: time\narms: {deep: {model.num_layers: 4}}\n"
     first, again = Measures(), Measures()

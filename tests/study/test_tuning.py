@@ -131,7 +131,7 @@ class StopsAtTrials(Callback):
             raise KeyboardInterrupt
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tuned_study_ends_with_shared_and_tuned_effects_also_after_an_interruption(study):
     outcome, folder = study(TINY + TUNED)
     results = outcome.results
