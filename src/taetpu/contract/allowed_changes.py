@@ -58,14 +58,18 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
 def _belongs(home: list[str], slot: str) -> bool:
     """Return whether a parameter, named relative to its block or model, belongs to the component in a slot.
 
-    The norm of a branch, such as `ffn_norm`, belongs to the norm and to the component of the branch. The parameters of
-    a position component are inside the mixer that uses it.
+    The norm of a branch, such as `ffn_norm`, belongs to the norm, to the component of the branch and to the order of
+    the branches. The parameters of a position component are inside the mixer that uses it. An order may contain
+    branches.
     """
-    if slot == "norm":
-        return home[0].endswith("norm")
+    if slot in ("norm", "residual"):
+        return any(part == slot or part.endswith(f"_{slot}") for part in home[:2])
     if slot == "position":
-        return "position" in home
-    return home[0] in (slot, f"{slot}_norm")
+        return bool({"position", "on_scores", "shared_scores"} & set(home))
+    if slot == "order":
+        return home[0] == slot or home[0].endswith("_norm")
+    inner = home[1:] if home[0] == "order" else home
+    return inner[0] in (slot, f"{slot}_norm", f"{slot}_residual")
 
 
 def places(path: str, config: ResolvedConfig) -> list[Place]:

@@ -17,9 +17,12 @@ from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Batch, Source
+from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Context
-from taetpu.nn.lm import LMConfig
+from taetpu.nn.init import ROLES
+from taetpu.nn.lm import MODEL_SLOTS, LMConfig
+from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
     Part,
@@ -35,7 +38,7 @@ from taetpu.spec.study_config import ResolvedConfig
 
 BATCH = 2
 MAX_KEPT = 4096
-ROLES = ("in", "out", "embedding", "position")
+IN_ATTENTION = ("in_attention", "on_scores")  # parts of positions that attention calls
 
 _PASSED: set[Any] = set()
 
@@ -74,14 +77,15 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         heads = getattr(layer.mixer, "num_heads", 1)
         head_dim = getattr(layer.mixer, "head_dim", None) or dims.dim // heads
         kv_heads = getattr(layer.mixer, "num_kv_heads", None) or heads
-        return Setup(dims, BATCH, source.seq_len, heads, kv_heads, head_dim, dtype, layer.position)
+        streams = num_streams(layer.residual)
+        return Setup(dims, BATCH, source.seq_len, heads, kv_heads, head_dim, dtype, layer.position, streams)
 
     first = setup(model.layers[0])
     yield ("init",), model.init, None, first
-    for slot in ("embedding", "position", "norm"):
+    for slot in (slot for slot in MODEL_SLOTS if slot in PARTS):
         component = getattr(model, slot)
         for name, part in PARTS[slot].items():
-            if name != "in_attention" and acts_at(component, name):
+            if name not in IN_ATTENTION and acts_at(component, name):
                 yield (slot,), component, part, first
     seen: set[int] = set()  # most layers of a deep model are the same object
     for i, layer in enumerate(model.layers):
@@ -89,12 +93,14 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
             continue
         seen.add(id(layer))
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
-        if attends and isinstance(getattr(layer.mixer, "scores", None), Component):
-            yield ("layers", i, "mixer", "scores"), layer.mixer.scores, PARTS["scores"][""], at
+        for slot in ATTENTION_SLOTS if attends else ():
+            component = getattr(layer.mixer, slot, None)
+            for part in PARTS[slot].values() if isinstance(component, Component) else ():
+                yield ("layers", i, "mixer", slot), component, part, at
         for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer comes last, because it calls other components
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
-                if name != "at_input" and (name != "in_attention" or attends) and acts_at(component, name):
+                if name != "at_input" and (name not in IN_ATTENTION or attends) and acts_at(component, name):
                     yield ("layers", i, slot), component, part, at
 
 

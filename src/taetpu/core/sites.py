@@ -6,7 +6,8 @@ already compiled.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -106,12 +107,31 @@ _TAPES: ContextVar[tuple[_Tape, ...]] = ContextVar("tapes", default=())  # the t
 _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
+_RENAMED: ContextVar[tuple[str, str]] = ContextVar("renamed", default=("", ""))
+
+
+@contextmanager
+def rename_sites(old: str, new: str) -> Iterator[None]:
+    """Rename the sites `old` and `old.*` to `new` and `new.*`, for a second module of the same kind in a layer."""
+    token = _RENAMED.set((old, new))
+    try:
+        yield
+    finally:
+        _RENAMED.reset(token)
+
+
+def _site_name(name: str) -> str:
+    old, new = _RENAMED.get()
+    head, dot, rest = name.partition(".")
+    return f"{new}{dot}{rest}" if old and head == old else name
+
+
 def is_requested(name: str) -> bool:
     """Return whether a current capture reads or edits a site. Code may take a cheaper path if no capture does.
 
     The call also registers the site as present.
     """
-    tapes = _TAPES.get()
+    tapes, name = _TAPES.get(), _site_name(name)
     for tape in tapes:
         tape.seen.update((name, layer) for layer in tape.layers)
     return any(tape.requests(name) for tape in tapes)
@@ -129,6 +149,7 @@ def site(name: str, x: Array) -> Array:
     """
     if not _TAPES.get() or not is_requested(name):
         return x
+    name = _site_name(name)
     requesting = [tape for tape in _TAPES.get() if tape.requests(name)]
     for tape in requesting:
         if tape.trace != _trace_now():

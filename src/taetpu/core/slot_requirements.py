@@ -31,9 +31,14 @@ class Declaration:
 
 INIT = {"init": lambda self, dims, *, key: None}
 DECLARATIONS: dict[str, Declaration] = {
-    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding"), Declaration(methods=INIT)),
+    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding", "stem", "logits"), Declaration(methods=INIT)),
     "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
-    "norm": Declaration(methods=INIT, fields={"placement": "'pre' or 'post'"}),
+    "norm": Declaration(methods=INIT, fields={"placement": "'pre', 'post', 'sandwich' or 'output'"}),
+    "order": Declaration("taetpu.nn.order.OrderConfig"),
+    "mask": Declaration("taetpu.nn.mask.MaskConfig"),
+    **dict.fromkeys(
+        ("qk_norm", "normalizer", "gate"), Declaration(methods={"init": lambda self, dims, heads, *, key: None})
+    ),
     "position": Declaration("taetpu.nn.position.PositionConfig"),
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(

@@ -23,7 +23,7 @@ from taetpu.store.flat_config import flatten
 Tensors = Mapping[str, np.ndarray]
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after", "drop")
+LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "drop")
 
 
 # --- import ----------------------------------------------------------------------------------------------------------
@@ -162,8 +162,9 @@ def flatten_model_config(config: LMConfig) -> dict[str, Any]:
     for slot in ("position", "norm"):
         if getattr(first, slot) != getattr(config, slot):
             raise UserError(f"layers and model have different {slot}", path=("layers", 0, slot), remedy=ALIKE)
-    flat = dict(flatten({**to_data(first), "dim": config.dim, "num_layers": len(config.layers),
-                         "dropout": config.dropout, "embedding": to_data(config.embedding)}))  # fmt: skip
+    around = {slot: to_data(getattr(config, slot)) for slot in ("embedding", "stem", "logits")}
+    sizes = {"dim": config.dim, "num_layers": len(config.layers), "dropout": config.dropout}
+    flat = dict(flatten({**to_data(first), **sizes, **around}))
     for slot in ("mixer", "ffn"):
         if flat.get(f"{slot}.bias") is None:
             flat[f"{slot}.bias"] = config.bias

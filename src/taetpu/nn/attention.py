@@ -1,5 +1,6 @@
 """Slot `mixer`: the branch that mixes information between positions."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import equinox as eqx
@@ -13,12 +14,17 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.nn.attention_kernels import PLAIN
-from taetpu.nn.common import Context, Dims, Fixed, build_dropout, project
-from taetpu.nn.position import PositionConfig
+from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
+from taetpu.nn.gate import NoGate
+from taetpu.nn.mask import CausalConfig, FullConfig
+from taetpu.nn.normalizer import SoftmaxConfig
+from taetpu.nn.position import SHARED, PositionConfig
+from taetpu.nn.qk_norm import NoQKNorm
 from taetpu.nn.scores import NoScores
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
+ATTENTION_SLOTS = ("mask", "qk_norm", "scores", "normalizer", "gate")
 HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
@@ -59,7 +65,15 @@ class AttentionConfig(Component):
     bias: bool | None = None
     """Whether projections have biases; `none`: as `model.bias`."""
     causal: bool = True
-    """Whether a position attends only to itself and to earlier positions; the task determines the allowed value."""
+    """False is short for `mask: full`; the task determines the allowed value."""
+    mask: Annotated[Any, SlotMark("mask")] = CausalConfig()
+    """The keys that a query may attend to."""
+    qk_norm: Annotated[Any, SlotMark("qk_norm")] = NoQKNorm()
+    """Normalisation of queries and keys."""
+    normalizer: Annotated[Any, SlotMark("normalizer")] = SoftmaxConfig()
+    """The attention weights as a function of the scores."""
+    gate: Annotated[Any, SlotMark("gate")] = NoGate()
+    """Factor on the outputs of the heads."""
     drop_heads: Annotated[tuple[NonNegativeInt, ...], Traced(neutral=(), promote=True, encode=_keep_heads)] = ()
     """Heads, counted from 0, whose output is zeroed in training and evaluation."""
 
@@ -76,12 +90,25 @@ class AttentionConfig(Component):
         same = data.get("num_kv_heads") == data.get("num_heads", heads)
         return {**data, "num_kv_heads": None} if same else data
 
+    @model_validator(mode="before")
+    @classmethod
+    def _full_mask(cls, data: Any) -> Any:
+        """Normalise `mask: full` to `causal: false`, so that both have the identity of runs from before masks."""
+        mask, causal = data.get("mask", CausalConfig()), data.get("causal", True)
+        if isinstance(mask, FullConfig):
+            return {**data, "mask": CausalConfig(), "causal": False}
+        if causal is False and not isinstance(mask, CausalConfig):
+            problem = f"causal: false is short for mask: full, but mask is {mask.kind!r}"
+            raise UserError(problem, path=("causal",), remedy="Remove causal.")
+        return data
+
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
-        try:
-            self.scores.check(dims)
-        except UserError as error:
-            raise error.within("scores") from None
+        for slot in ATTENTION_SLOTS:
+            try:
+                getattr(self, slot).check(dims)
+            except UserError as error:
+                raise error.within(slot) from None
         if self.head_dim is None and dims.dim % self.num_heads:
             fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
             near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]
@@ -109,27 +136,37 @@ class AttentionConfig(Component):
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
         """Build the module at the given sizes."""
-        kv_heads = self.num_kv_heads or self.num_heads
-        head_dim = self.head_dim or dims.dim // self.num_heads
-        inner, inner_kv = self.num_heads * head_dim, kv_heads * head_dim
+        heads, mask = self.heads(dims), self.mask if self.causal else FullConfig()
+        inner, inner_kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
         dropped: Any = self.drop_heads
         return Attention(
-            wq=dims.weight(named(key, "wq"), dims.dim, inner),
-            wk=dims.weight(named(key, "wk"), dims.dim, inner_kv),
-            wv=dims.weight(named(key, "wv"), dims.dim, inner_kv),
+            wq=dims.weight(named(key, "wq"), dims.dim, inner, role="q"),
+            wk=dims.weight(named(key, "wk"), dims.dim, inner_kv, role="k"),
+            wv=dims.weight(named(key, "wv"), dims.dim, inner_kv, role="v"),
             wo=dims.weight(named(key, "wo"), inner, dims.dim, role="out"),
             bq=dims.zeros(inner, self.bias),
             bk=dims.zeros(inner_kv, self.bias),
             bv=dims.zeros(inner_kv, self.bias),
             bo=dims.zeros(dims.dim, self.bias),
-            scale=Fixed(head_dim**-0.5 if self.scale is None else self.scale),
+            scale=Fixed(heads.head_dim**-0.5 if self.scale is None else self.scale),
+            qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
+            position=position.in_attention(heads.head_dim),
+            on_scores=SHARED if position.shared else position.on_scores(dims, heads, key=named(key, "on_scores")),
             scores=self.scores.init(dims, key=named(key, "scores")),
+            mask=mask.init(dims, key=named(key, "mask")),
+            normalizer=self.normalizer.init(dims, heads, key=named(key, "normalizer")),
+            gate=self.gate.init(dims, heads, key=named(key, "gate")),
             keep=None if isinstance(dropped, tuple) else Fixed(dropped),
-            position=position.in_attention(head_dim),
             dropout=build_dropout(dims),
-            num_heads=self.num_heads,
-            num_kv_heads=kv_heads,
-            causal=self.causal,
+            num_heads=heads.num_heads,
+            num_kv_heads=heads.num_kv_heads,
+            kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else "",
+        )
+
+    def heads(self, dims: Dims) -> AttentionDims:
+        """Return the numbers of heads and the width of a head at the given sizes."""
+        return AttentionDims(
+            self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim or dims.dim // self.num_heads
         )
 
 
@@ -151,7 +188,12 @@ class Attention(eqx.Module):
     dropout: Any
     num_heads: int = eqx.field(static=True)
     num_kv_heads: int = eqx.field(static=True)
-    causal: bool = eqx.field(static=True)
+    mask: Any
+    qk_norm: Any
+    on_scores: Any
+    normalizer: Any
+    gate: Any
+    kernel_mask: str = eqx.field(static=True)  # `causal` or `full` if a kernel computes the same weights, else empty
     path: Any = PLAIN  # the implementation; see `nn.attention_kernels`
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
@@ -159,8 +201,10 @@ class Attention(eqx.Module):
         q = split_heads(project(x, self.wq, self.bq), self.num_heads)
         k = split_heads(project(x, self.wk, self.bk), self.num_kv_heads)
         v = split_heads(project(x, self.wv, self.bv), self.num_kv_heads)
+        q, k = (q, k) if self.qk_norm is None else self.qk_norm(q, k)
         q, k = self.position(q, k, ctx)
-        z = self.path(self, q, k, v, ctx)
+        z = self.path(self, q, k, v, replace(ctx, x=x))
+        z = z if self.gate is None else self.gate(z, x, ctx)
         z = site("mixer.z", z if self.keep is None else z * self.keep.value.astype(z.dtype)[:, None, None])
         return project(join_heads(z), self.wo, self.bo)
 

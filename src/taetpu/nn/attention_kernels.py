@@ -41,7 +41,8 @@ class Call:
         seq: The length of the sequences.
         head_dim: The width of a head.
         dtype: The dtype of queries, keys and values.
-        scored: Whether the scores are changed before the softmax (slot `scores`).
+        scored: Whether the scores are changed before the softmax (slots `scores` and `position`).
+        mask: The mask of the kernel, `causal` or `full`; empty if no kernel computes the mask and the normalizer.
         drawn: Whether dropout is applied to the pattern (the attention weights).
         observed: Whether the scores or the pattern are read or edited (`core.sites`).
     """
@@ -50,6 +51,7 @@ class Call:
     head_dim: int
     dtype: Any
     scored: bool
+    mask: str
     drawn: bool
     observed: bool
 
@@ -57,12 +59,13 @@ class Call:
 def describe_call(attention: Any, seq: int, dtype: Any, *, training: bool, observed: bool = False) -> Call:
     """Return the properties of a call to an `Attention` module. Dropout is drawn only in `training`."""
     scored, drawn = (not isinstance(part, Identity) for part in (attention.scores, attention.dropout))
+    scored = scored or attention.on_scores is not None
     head_dim = attention.wq.shape[-1] // attention.num_heads
-    return Call(seq, head_dim, jnp.dtype(dtype), scored, drawn and training, observed)
+    return Call(seq, head_dim, jnp.dtype(dtype), scored, attention.kernel_mask, drawn and training, observed)
 
 
 class Plain(eqx.Module):
-    """softmax(scale q k) v, with the scores in memory. This path supports all scores, masks, dropout and sites."""
+    """Attention with the scores in memory. This path supports all kinds in attention's slots, dropout and sites."""
 
     name: ClassVar = "plain"
     platform: ClassVar = ""  # any
@@ -75,9 +78,12 @@ class Plain(eqx.Module):
     def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
         """Return the output of each head."""
         k, v = (self.shared(kv, q.shape[1] // kv.shape[1]) for kv in (k, v))
-        scores = attention.scores(matmul(q, k.mT, jnp.float32) * attention.scale.value, ctx)
-        if attention.causal:
-            scores = jnp.where(ctx.positions[:, None] >= ctx.positions[None, :], scores, -1e30)
+        scores = matmul(q, k.mT, jnp.float32) * attention.scale.value
+        if attention.on_scores is not None:
+            scores = attention.on_scores(scores, q, k, ctx)
+        scores = attention.scores(scores, ctx)
+        if attention.mask is not None:
+            scores = jnp.where(attention.mask(ctx), scores, -1e30)
         return self.read(attention, site("mixer.scores", scores), v, ctx)
 
     def shared(self, kv: KVHeads, heads: int) -> Heads:
@@ -85,13 +91,12 @@ class Plain(eqx.Module):
         return jnp.repeat(kv, heads, axis=1) if heads > 1 else kv
 
     def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
-        """Return softmax(scores) v, normalised after the product unless the pattern is observed.
+        """Return the weighted values, normalised after the product unless the pattern is observed.
 
         Normalising after the product is cheaper, because the product is smaller than the pattern and no gradient has to
         be summed over the pattern.
         """
-        pattern = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
-        total = pattern.sum(-1, keepdims=True)
+        pattern, total = attention.normalizer(scores, ctx)
         if is_requested("mixer.pattern"):
             pattern, total = site("mixer.pattern", (pattern / total).astype(v.dtype)), jnp.ones(())
         pattern = attention.dropout(pattern.astype(v.dtype), None if ctx.key is None else named(ctx.key, "pattern"))
@@ -119,7 +124,7 @@ class Kernel(eqx.Module):
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
         q = (q.astype(jnp.float32) * attention.scale.value).astype(q.dtype)
-        return self.attend(q, k, v, causal=attention.causal)
+        return self.attend(q, k, v, causal=attention.kernel_mask == "causal")
 
     def refusal(self, call: Call) -> str | None:
         """Return a reason why the kernel does not support a call, or None if the call is supported."""
@@ -129,6 +134,8 @@ class Kernel(eqx.Module):
         """Yield the reasons why the kernel does not support a call."""
         if call.scored:
             yield "the scores are changed before the softmax, by numbers that are not constants of the program"
+        if not call.mask:
+            yield "the mask is not causal or full, or the weights are not a softmax"
         if call.drawn:
             yield "dropout is applied to the attention pattern"
         if call.observed:

@@ -17,13 +17,15 @@ from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.norm import RMSNormConfig
+from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import NoResidualConfig, StandardConfig
+from taetpu.nn.residual import NoResidualConfig, StandardConfig, branch_input
 
 Stream = Float[Array, "batch seq dim"]
-SLOTS = ("mixer", "position", "norm", "ffn", "residual", "after")
-DROPPABLE = ("mixer", "ffn", "layer")
+SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after")
+BRANCHES = ("mixer", "ffn")
+DROPPABLE = (*BRANCHES, "layer")
 
 
 def _keep_parts(config: "LayerConfig", dropped: tuple[str, ...]) -> np.ndarray:
@@ -43,6 +45,8 @@ class LayerConfig(Config):
     """The same as `model.ffn`, for this layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     """The same as `model.residual`, for this layer."""
+    order: Annotated[Any, SlotMark("order")] = SequentialConfig()
+    """The same as `model.order`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The same as `model.after`, for this layer."""
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
@@ -58,6 +62,7 @@ class LayerConfig(Config):
         if self.norm.placement not in WIRINGS:
             problem = f"norm {self.norm.kind!r} has the unknown placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
+        self.order.check_layer(self)
         for part in self.drop:
             if part not in DROPPABLE:
                 raise UserError(
@@ -74,40 +79,65 @@ class LayerConfig(Config):
 
     def init(self, dims: Dims, *, key: Key) -> "Block":
         """Build the module at the given sizes."""
-        wire = WIRINGS[self.norm.placement]
         keep: Any = self.drop
-        mixer = self.mixer.init(dims, self.position, key=named(key, "mixer"))
-        ffn = self.ffn.init(dims, key=named(key, "ffn"))
+        parts: dict[str, Any] = {
+            "mixer": self.mixer.init(dims, self.position, key=named(key, "mixer")),
+            "ffn": self.ffn.init(dims, key=named(key, "ffn")),
+        }
+        for branch in BRANCHES:
+            normed = parts[branch] is not None and branch in self.order.norms
+            norm, residual = f"{branch}_norm", f"{branch}_residual"
+            parts[norm] = self.build_norm(dims, branch, key=named(key, norm)) if normed else None
+            parts[residual] = self.build_residual(dims, branch, key=named(key, residual))
         return Block(
-            mixer=mixer,
-            mixer_norm=None if mixer is None else self.norm.init(dims, key=named(key, "mixer_norm")),
-            ffn=ffn,
-            ffn_norm=None if ffn is None else self.norm.init(dims, key=named(key, "ffn_norm")),
-            residual=self.residual.init(dims, key=named(key, "residual")),
+            **parts,
+            order=self.order.init(dims, self, key=named(key, "order")),
             after=self.after.init(dims, key=named(key, "after")),
             dropout=build_dropout(dims),
             keep=None if isinstance(keep, tuple) else Fixed(keep),
-            wire_mixer=skip_branch if mixer is None else wire,
-            wire_ffn=skip_branch if ffn is None else wire,
+            wire=WIRINGS[self.norm.placement],
         )
 
+    def build_norm(self, dims: Dims, branch: str, *, key: Key) -> Any:
+        """Build the norm of a branch, or a pair of norms for the placement `sandwich`."""
+        dims = replace(dims, branch=branch)
+        if self.norm.placement != "sandwich":
+            return self.norm.init(dims, key=key)
+        return NormPair(*(self.norm.init(dims, key=named(key, place)) for place in ("before", "after")))
 
-def pre(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+    def build_residual(self, dims: Dims, branch: str, *, key: Key) -> Any:
+        """Build the connection of a branch to the residual stream."""
+        return self.residual.init(replace(dims, branch=branch), key=key)
+
+
+class NormPair(eqx.Module):
+    """The norms before and after a branch."""
+
+    before: Any
+    after: Any
+
+
+def pre(x: Stream, norm: Callable, branch: Callable, residual: Any) -> Stream:
     """Return x + f(N(x)), with the norm before the branch. Xiong et al. 2020."""
-    return residual(x, branch(norm(x)))
+    return residual(x, branch(norm(branch_input(residual, x))))
 
 
-def post(x: Stream, norm: Callable, branch: Callable, residual: Callable) -> Stream:
+def post(x: Stream, norm: Callable, branch: Callable, residual: Any) -> Stream:
     """Return N(x + f(x)), with the norm after the sum. Vaswani et al. 2017."""
-    return norm(residual(x, branch(x)))
+    return norm(residual(x, branch(branch_input(residual, x))))
 
 
-def skip_branch(x: Stream, norm: Any, branch: Callable, residual: Callable) -> Stream:
-    """Return `x` unchanged, for a layer without the branch."""
-    return x
+def sandwich(x: Stream, norm: NormPair, branch: Callable, residual: Any) -> Stream:
+    """Return x + N2(f(N1(x))), with a norm on both sides of the branch. Ding et al. 2021 (CogView); Gemma 2."""
+    return residual(x, norm.after(branch(norm.before(branch_input(residual, x)))))
 
 
-WIRINGS = {"pre": pre, "post": post}
+def output(x: Stream, norm: Callable, branch: Callable, residual: Any) -> Stream:
+    """Return x + N(f(x)), with the norm on the branch's output. Team OLMo 2024 (OLMo 2)."""
+    return residual(x, norm(branch(branch_input(residual, x))))
+
+
+WIRINGS = {"pre": pre, "post": post, "sandwich": sandwich, "output": output}
 
 
 class Block(eqx.Module):
@@ -115,25 +145,48 @@ class Block(eqx.Module):
 
     mixer: Any
     mixer_norm: Any
+    mixer_residual: Any
     ffn: Any
     ffn_norm: Any
-    residual: Any
+    ffn_residual: Any
+    order: Any
     after: Any
     dropout: Any
     keep: Fixed | None
-    wire_mixer: Callable = eqx.field(static=True)
-    wire_ffn: Callable = eqx.field(static=True)
+    wire: Callable = eqx.field(static=True)
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return the residual stream after the block."""
-        y = self.wire_mixer(x, self.mixer_norm, lambda h: self.branch("mixer", h, ctx), self.residual)
-        y = self.wire_ffn(y, self.ffn_norm, lambda h: self.branch("ffn", h, ctx), self.residual)
+        y = self.order(self, x, ctx)
         y = self.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
         return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
 
+    def add(self, name: str, x: Stream, ctx: Context, factor: float = 1.0) -> Stream:
+        """Return the residual stream after a branch (`mixer` or `ffn`), unchanged if the block has no such branch."""
+        if getattr(self, name) is None:
+            return x
+
+        def branch(h: Stream) -> Stream:
+            y = self.branch(name, h, ctx)
+            return y if factor == 1.0 else y * factor
+
+        return self.wire(x, getattr(self, f"{name}_norm"), branch, getattr(self, f"{name}_residual"))
+
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
         """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped."""
-        key = None if ctx.key is None else named(ctx.key, name)
-        y = site(f"{name}.out", getattr(self, name)(h, replace(ctx, key=key)))
+        return self.apply(name, getattr(self, name), h, ctx)
+
+    def apply(self, part: str, module: Callable, h: Stream, ctx: Context, name: str = "") -> Stream:
+        """Return the output of a module as `branch` does.
+
+        Args:
+            part: The branch with which the module is dropped, `mixer` or `ffn`.
+            module: The module.
+            h: The input of the module.
+            ctx: The context of the block.
+            name: The name from which the module's key is derived; by default, `part`.
+        """
+        key = None if ctx.key is None else named(ctx.key, name or part)
+        y = site(f"{part}.out", module(h, replace(ctx, key=key)))
         y = self.dropout(y, None if key is None else named(key, "dropout"))
-        return y if self.keep is None else y * self.keep.value[DROPPABLE.index(name)].astype(y.dtype)
+        return y if self.keep is None else y * self.keep.value[DROPPABLE.index(part)].astype(y.dtype)

@@ -37,6 +37,8 @@ class Dims:
     bias: bool
     init: Init
     dropout: Any = 0.0  # a rate or a tracer; with the number 0.0, the program contains no dropout
+    layer: Any = None  # the number of the layer that is built, from 0, as a tracer; None outside the layers
+    branch: str = ""  # the branch whose norm or residual connection is built: `mixer` or `ffn`
 
     def weight(
         self,
@@ -54,7 +56,7 @@ class Dims:
         Args:
             key: The key of the weight.
             shape: The shape of the weight.
-            role: `in`, `out` (a projection to the residual stream), `embedding` or `position`.
+            role: The role of the weight, for its distribution and its group in the optimizer; see `nn.init.ROLES`.
             in_axes: The axes that a product with the weight contracts. By default, this is the first axis of a matrix.
             batch_axes: The axes over independent matrices, such as heads or experts.
         """
@@ -77,6 +79,15 @@ class Dims:
 
 
 @dataclass(frozen=True)
+class AttentionDims:
+    """The numbers of query heads and key-value heads of an attention layer, and the width of a head."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class Context:
     """The inputs to a component other than the activation."""
 
@@ -84,6 +95,8 @@ class Context:
     positions: Int[Array, " seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
     key: Key | None = None  # the random key in training; None in evaluation
+    x: Any = None  # in attention: the input of the mixer, `(batch, seq, dim)`
+    shared_scores: Any = None  # the model's change of the scores by position, if layers share it
 
 
 class Fixed(eqx.Module):

@@ -64,9 +64,9 @@ class MLPConfig(Component):
         """Build the module at the given sizes."""
         hidden = inner_size(self.mult, self.hidden, dims.dim)
         return MLP(
-            up=dims.weight(named(key, "up"), dims.dim, hidden),
+            up=dims.weight(named(key, "up"), dims.dim, hidden, role="up"),
             up_bias=dims.zeros(hidden, self.bias),
-            down=dims.weight(named(key, "down"), hidden, dims.dim, role="out"),
+            down=dims.weight(named(key, "down"), hidden, dims.dim, role="down"),
             down_bias=dims.zeros(dims.dim, self.bias),
             activation=self.activation,
         )
@@ -142,11 +142,11 @@ class SwiGLUConfig(Component):
         """Build the module at the given sizes."""
         hidden = inner_size(self.mult, self.hidden, dims.dim, multiple=8)
         return SwiGLU(
-            gate=dims.weight(named(key, "gate"), dims.dim, hidden),
+            gate=dims.weight(named(key, "gate"), dims.dim, hidden, role="gate"),
             gate_bias=dims.zeros(hidden, self.bias),
-            up=dims.weight(named(key, "up"), dims.dim, hidden),
+            up=dims.weight(named(key, "up"), dims.dim, hidden, role="up"),
             up_bias=dims.zeros(hidden, self.bias),
-            down=dims.weight(named(key, "down"), hidden, dims.dim, role="out"),
+            down=dims.weight(named(key, "down"), hidden, dims.dim, role="down"),
             down_bias=dims.zeros(dims.dim, self.bias),
         )
 

@@ -12,6 +12,13 @@ from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims
 
+WRITING = ("out", "down")
+"""Roles of the projections that write to the residual stream: those of attention and of feed-forward networks."""
+TABLES = ("embedding", "position")
+"""Roles of the tables that are indexed, so that they have no fan-in."""
+ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES)
+"""All roles of weights. `in` is a projection that has no finer role."""
+
 
 @register("init", "gpt2-scaled")
 class GPT2Scaled(Component):
@@ -26,7 +33,7 @@ class GPT2Scaled(Component):
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         """Draw a weight of the given role and shape."""
-        std = self.std / (2 * dims.num_layers) ** 0.5 if role == "out" else self.std
+        std = self.std / (2 * dims.num_layers) ** 0.5 if role in WRITING else self.std
         return std * jax.random.normal(key, shape)
 
 
@@ -44,11 +51,11 @@ class FanIn(Component):
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         """Draw a weight of the given role and shape."""
-        if len(shape) > 2 and role in ("in", "out"):
+        if len(shape) > 2 and role not in TABLES:
             raise UserError(
                 f"the fan-in of a weight of shape {shape} is unknown, because in_axes is missing",
                 remedy="Call dims.weight(key, *shape, in_axes=..., batch_axes=...), e.g. with in_axes=(1,) and "
                 "batch_axes=(0,) for a shape of (heads, dim, head_dim).",
             )
-        fan_in = dims.dim if role in ("embedding", "position") else next(iter(shape))
+        fan_in = dims.dim if role in TABLES else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)

@@ -1,6 +1,7 @@
 """The language model (embedding, positions, layers, final norm and logits), and its written and resolved config."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import equinox as eqx
@@ -20,17 +21,21 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
-from taetpu.nn.common import Context, Dims, build_dropout, combine_trainable, partition_trainable
+from taetpu.nn.common import AttentionDims, Context, Dims, build_dropout, combine_trainable, partition_trainable
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
+from taetpu.nn.logits import NoLogits
 from taetpu.nn.norm import RMSNormConfig
+from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import StandardConfig
+from taetpu.nn.residual import StandardConfig, num_streams
 from taetpu.nn.stack import Stack, build_stacks
+from taetpu.nn.stem import NoStem
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
+MODEL_SLOTS = ("position", "norm", "embedding", "init", "stem", "logits")
 MAX_DIM, MAX_LAYERS = 2**17, 1024
 
 
@@ -51,8 +56,14 @@ class ModelConfig(Config):
     """The feed-forward branch of each layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     """The connection of a branch's output to the residual stream."""
+    order: Annotated[Any, SlotMark("order")] = SequentialConfig()
+    """The order of the branches in each layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The change of each block's output."""
+    stem: Annotated[Any, SlotMark("stem")] = NoStem()
+    """The change of the embeddings before the first layer."""
+    logits: Annotated[Any, SlotMark("logits")] = NoLogits()
+    """The change of the logits."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     """The tables that map tokens to vectors and vectors to logits."""
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
@@ -119,6 +130,8 @@ class LMConfig(Config):
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    stem: Annotated[Any, SlotMark("stem")] = NoStem()
+    logits: Annotated[Any, SlotMark("logits")] = NoLogits()
     bias: bool = False
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
@@ -136,7 +149,16 @@ class LMConfig(Config):
                 self.position.check_layer(layer.position, i)
             except UserError as error:
                 raise error.within("layers", i) from None
-        for slot in ("position", "norm", "embedding", "init"):
+        streams = [num_streams(layer.residual) for layer in self.layers]
+        if other := next((i for i, number in enumerate(streams) if number != streams[0]), 0):
+            problem = f"layer {other} has {streams[other]} residual streams, and layer 0 has {streams[0]}"
+            raise UserError(problem, path=("layers", other, "residual"), remedy="Set model.residual for all layers.")
+        if self.position.shared:
+            counts = {heads.num_heads for heads in self.shared_heads(dims)}
+            if len(counts) != 1:
+                problem = f"{self.position.kind!r} positions are shared, but the layers have {counts or 'no'} heads"
+                raise UserError(problem, path=("position",), remedy="Use attention with one num_heads in all layers.")
+        for slot in MODEL_SLOTS:
             try:
                 getattr(self, slot).check(dims)
             except UserError as error:
@@ -152,14 +174,29 @@ class LMConfig(Config):
             apart: Whether to build one stack per layer (see `build_stacks`).
         """
         dims = self.dims(vocab_size, seq_len)
-        final = self.norm.placement == "pre"
+        final = self.norm.placement != "post"
         return LM(
             embedding=self.embedding.init(dims, key=named(key, "embedding")),
             position=self.position.at_input(dims, key=named(key, "position")),
+            shared_scores=self.build_shared_scores(dims, key=named(key, "shared_scores")),
+            stem=self.stem.init(dims, key=named(key, "stem")),
             dropout=build_dropout(dims),
             stacks=build_stacks(self.layers, dims, key=named(key, "layers"), apart=apart),
             norm=self.norm.init(dims, key=named(key, "norm")) if final else None,
+            logits=self.logits.init(dims, key=named(key, "logits")),
+            streams=num_streams(self.layers[0].residual),
         )
+
+    def build_shared_scores(self, dims: Dims, *, key: Key) -> Any:
+        """Build the module that changes the scores of all layers by position; None if layers do not share one."""
+        if not self.position.shared:
+            return None
+        return self.position.on_scores(dims, self.shared_heads(dims)[0], key=key)
+
+    def shared_heads(self, dims: Dims) -> list[AttentionDims]:
+        """Return the heads of each layer that uses the positions of the model."""
+        sharing = [layer.mixer for layer in self.layers if layer.position == self.position]
+        return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig)]
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
@@ -177,27 +214,37 @@ class LM(eqx.Module):
 
     embedding: Any
     position: Any
+    shared_scores: Any
+    stem: Any
     dropout: Any
     stacks: tuple[Stack, ...]
     norm: Any
+    logits: Any
+    streams: int = eqx.field(static=True, default=1)  # see `nn.residual.num_streams`
     loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
 
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq vocab"]:
         """Return the logits in float32. `key` enables dropout. `dtype` is the precision of activations and products."""
-        return site("logits", self.embedding.decode(self.final(tokens, key=key, dtype=dtype)))
+        return site("logits", self.decode(self.final(tokens, key=key, dtype=dtype)))
+
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        """Return the logits of the normalised stream after the last layer, in float32."""
+        return self.logits(self.embedding.decode(x))
 
     def final(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
     ) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream after the last layer, from which logits are computed."""
-        ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key)
+        ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key, shared_scores=self.shared_scores)
         x = self.embedding.encode(tokens).astype(dtype)
-        x = self.position(x, ctx)
+        x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
+        x = x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
         for stack in self.stacks:
             x = stack(x, ctx)
+        x = x if self.streams == 1 else x.sum(2)
         return site("final", x if self.norm is None else self.norm(x))
 
 

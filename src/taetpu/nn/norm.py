@@ -19,10 +19,15 @@ from taetpu.nn.common import Dims, Identity, flatten_rows
 
 
 class NormConfig(Component):
-    """Base of every norm but `none`: x + f(N(x)) for `pre`, and N(x + f(x)) without a final norm for `post`."""
+    """Base of every norm but `none`.
 
-    placement: Literal["pre", "post"] = "pre"
-    """Place of the norm: before each branch (`pre`), or after the branch's output is added (`post`)."""
+    With f the branch, the placements are x + f(N(x)) for `pre`, N(x + f(x)) without a final norm for `post`,
+    x + N2(f(N1(x))) for `sandwich`, and x + N(f(x)) for `output`.
+    """
+
+    placement: Literal["pre", "post", "sandwich", "output"] = "pre"
+    """Place of the norm: before each branch (`pre`), after the branch's output is added (`post`), before and after each
+    branch (`sandwich`), or on the branch's output (`output`)."""
 
 
 @register("norm", "layer")

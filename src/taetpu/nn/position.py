@@ -1,29 +1,36 @@
 """Slot `position`: the encoding of token order.
 
-A kind may act on the input embeddings (`at_input`) and on queries and keys (`in_attention`). A kind that is set
-for a single layer replaces only the model's action on queries and keys, so it must change that action (see
+A kind may act on the input embeddings (`at_input`), on queries and keys (`in_attention`) and on scores (`on_scores`). A
+kind that is set for a single layer replaces only the model's actions in attention, so it must change one of them (see
 `check_layer`).
 """
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
-from pydantic import PositiveFloat
+from jaxtyping import Array, Float, Int
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import MAX_SIZE, Component, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import kinds, register
-from taetpu.nn.common import Context, Dims, Fixed, Identity
+from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, Identity
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
+Scores = Float[Array, "batch head query key"]
 
 
 class PositionConfig(Component):
-    """Base of position kinds, which override `at_input`, `in_attention` or both. The base class changes nothing."""
+    """Base of position kinds, which override `at_input`, `in_attention` or `on_scores`. The base class changes nothing.
+
+    Attributes:
+        shared: Whether all layers use one module, built once, for their scores.
+    """
+
+    shared: ClassVar[bool] = False
 
     @classmethod
     def acts_at_input(cls) -> bool:
@@ -34,6 +41,11 @@ class PositionConfig(Component):
     def acts_in_attention(cls) -> bool:
         """Return whether the kind acts on queries and keys."""
         return cls.in_attention is not PositionConfig.in_attention
+
+    @classmethod
+    def acts_on_scores(cls) -> bool:
+        """Return whether the kind acts on scores."""
+        return cls.on_scores is not PositionConfig.on_scores
 
     def check_layer(self, own: "PositionConfig", number: int) -> None:
         """Raise `UserError` if `own`, the position of layer `number`, cannot act in a single layer.
@@ -50,7 +62,13 @@ class PositionConfig(Component):
                 path=("position",),
                 remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}.",
             )
-        if not (own.acts_in_attention() or self.acts_in_attention()):
+        if own.shared:
+            raise UserError(
+                f"{own.kind!r} positions are shared by all layers, so a single layer cannot have them",
+                path=("position",),
+                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
+            )
+        if not any(one.acts_in_attention() or one.acts_on_scores() for one in (own, self)):
             raise UserError(
                 f"{own.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
                 "embeddings",
@@ -65,6 +83,25 @@ class PositionConfig(Component):
     def in_attention(self, head_dim: int) -> eqx.Module:
         """Build the module that acts on queries and keys."""
         return Untouched()
+
+    def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> Any:
+        """Build the module `(scores, q, k, ctx) -> scores`; None if scores are unchanged.
+
+        The module receives the scaled scores, the queries and keys after `in_attention`, with a key for each query
+        head, and the mixer's input as `ctx.x`.
+        """
+        return None
+
+
+class SharedScores(eqx.Module):
+    """A call of the module that acts on the scores of all layers (`PositionConfig.shared`)."""
+
+    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+        """Return the changed scores."""
+        return ctx.shared_scores(scores, q, k, ctx)
+
+
+SHARED = SharedScores()
 
 
 class Untouched(eqx.Module):
@@ -176,3 +213,85 @@ def _rotated(x: Heads) -> Heads:
 def angles(positions: Array, size: int, base: Array) -> Float[Array, "seq half"]:
     """Return position / base^(2i/size) for i = 0 .. size/2 - 1."""
     return positions[:, None] / base ** (jnp.arange(0, size, 2) / size)
+
+
+# --- biases of the scores --------------------------------------------------------------------------------------------
+
+
+@register("position", "alibi")
+class AlibiConfig(PositionConfig):
+    """Scores minus m_h (i - j), with m_h = 2^(-8 h / heads) for head h = 1 .. heads. Press et al. 2022.
+
+    If the number of heads is not a power of two, the slopes are those of the next lower power, followed by every other
+    slope of the next higher power, as in the authors' code.
+    """
+
+    def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Alibi":
+        """Build the module that acts on scores."""
+        return Alibi(Fixed(alibi_slopes(heads.num_heads)))
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Return the slope of each head; see `AlibiConfig`."""
+    power = 2 ** (num_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+    return slopes if power == num_heads else slopes + alibi_slopes(2 * power)[::2][: num_heads - power]
+
+
+class Alibi(eqx.Module):
+    """Linear biases."""
+
+    slopes: Fixed
+
+    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+        """Return the scores with the bias of each head."""
+        apart = ctx.positions[:, None] - ctx.positions[None, :]
+        return scores - self.slopes.value[:, None, None] * apart
+
+
+@register("position", "t5")
+class T5Config(PositionConfig):
+    """A trained bias for each head and each bucket of relative positions, shared by all layers. Raffel et al. 2020.
+
+    Half of the buckets are single distances; the other half are distances that grow logarithmically up to
+    `max_distance`. Causal buckets, as in T5's decoder: distances to later positions belong to bucket 0.
+    """
+
+    shared = True
+
+    buckets: Annotated[int, Field(ge=2, le=MAX_SIZE)] = 32
+    """Number of buckets."""
+    max_distance: PositiveInt = 128
+    """Distance from which all positions belong to the last bucket."""
+
+    def check(self, dims: Dims) -> None:
+        """Raise `UserError` if this component cannot be built at the given sizes."""
+        if self.max_distance <= self.buckets // 2:
+            problem = f"max_distance={self.max_distance} is not above half of the {self.buckets} buckets"
+            raise UserError(problem, path=("max_distance",), remedy=f"Set it above {self.buckets // 2}.")
+
+    def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "T5Bias":
+        """Build the module that acts on scores."""
+        table = dims.weight(named(key, "bias"), self.buckets, heads.num_heads, role="position")
+        return T5Bias(table, self.max_distance)
+
+
+class T5Bias(eqx.Module):
+    """A table of biases by bucket and head."""
+
+    bias: Float[Array, "bucket head"]
+    max_distance: int = eqx.field(static=True)
+
+    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+        """Return the scores with the bias of each head and distance."""
+        apart = jnp.maximum(ctx.positions[:, None] - ctx.positions[None, :], 0)
+        bucket = t5_bucket(apart, len(self.bias), self.max_distance)
+        return scores + self.bias[bucket].transpose(2, 0, 1)
+
+
+def t5_bucket(apart: Int[Array, "*shape"], buckets: int, max_distance: int) -> Int[Array, "*shape"]:
+    """Return the bucket of each distance, which is at least 0; see `T5Config`."""
+    exact = buckets // 2
+    ratio = jnp.log(jnp.maximum(apart, 1) / exact) / jnp.log(max_distance / exact)
+    large = exact + (ratio * (buckets - exact)).astype(jnp.int32)
+    return jnp.where(apart < exact, apart, jnp.minimum(large, buckets - 1))

@@ -1,4 +1,6 @@
-"""Slot `residual`: the connection of a branch's output to the stream."""
+"""Slot `residual`: the connection of a branch's output to the stream. Each branch has a connection of its own."""
+
+from collections.abc import Callable
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -9,6 +11,20 @@ from taetpu.core.registry import register
 from taetpu.nn.common import Dims
 
 Stream = Float[Array, "batch seq dim"]
+
+
+def num_streams(config: Component) -> int:
+    """Return the number of residual streams of a kind: its attribute `streams`, or 1.
+
+    With several streams, the stream is `(batch, seq, streams, dim)`. It starts as copies of the embeddings, and the sum
+    of the streams is the input of the final norm.
+    """
+    return getattr(config, "streams", 1)
+
+
+def branch_input(residual: Callable[..., Array], x: Array) -> Stream:
+    """Return the input of a branch: `residual.read(x)` if the connection has this method, otherwise `x`."""
+    return residual.read(x) if hasattr(residual, "read") else x
 
 
 @register("residual", "standard")

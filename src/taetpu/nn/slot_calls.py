@@ -11,10 +11,10 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
-from taetpu.nn.common import Context, Dims, partition_trainable
+from taetpu.nn.common import AttentionDims, Context, Dims, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
-OPTIONAL = ("mixer", "ffn")  # slots whose kind `none` builds no module
+OPTIONAL = ("mixer", "ffn", "qk_norm", "gate")  # slots whose kind `none` builds no module
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Setup:
         head_dim: The width of a head in that attention.
         dtype: The dtype of activations.
         position: The position config of a mixer.
+        streams: The number of residual streams.
     """
 
     dims: Dims
@@ -40,21 +41,38 @@ class Setup:
     head_dim: int
     dtype: Any
     position: Any = None
+    streams: int = 1
+
+    @property
+    def attention(self) -> AttentionDims:
+        """The sizes of the attention that contains the component."""
+        return AttentionDims(self.heads, self.kv_heads, self.head_dim)
 
 
 def stream_shape(at: Setup) -> Shape:
-    """Return the shape of the residual stream."""
+    """Return the shape of the input and output of a branch."""
     return Shape((at.batch, at.seq, at.dims.dim), at.dtype)
 
 
+def residual_shape(at: Setup) -> Shape:
+    """Return the shape of the residual stream."""
+    streams = () if at.streams == 1 else (at.streams,)
+    return Shape((at.batch, at.seq, *streams, at.dims.dim), at.dtype)
+
+
 def query_shape(at: Setup) -> Shape:
-    """Return the shape of queries."""
+    """Return the shape of queries, and of the outputs of heads."""
     return Shape((at.batch, at.heads, at.seq, at.head_dim), at.dtype)
 
 
 def key_shape(at: Setup) -> Shape:
     """Return the shape of keys and values."""
     return Shape((at.batch, at.kv_heads, at.seq, at.head_dim), at.dtype)
+
+
+def total_shape(at: Setup) -> Shape:
+    """Return the shape of the totals by which attention weights are divided."""
+    return Shape((at.batch, at.heads, at.seq, 1), jnp.float32)
 
 
 def score_shape(at: Setup) -> Shape:
@@ -110,13 +128,27 @@ class Part:
         return tuple(shape(at) for shape in self.gives) if isinstance(self.gives, tuple) else self.gives(at)
 
 
+def build_in_attention(component: Any, at: Setup, key: Key) -> Any:
+    """Build the module of a slot whose `init` takes the sizes of the attention layer."""
+    return component.init(at.dims, at.attention, key=key)
+
+
 X = {"x": stream_shape}
 PARTS: dict[str, dict[str, Part]] = {
     "mixer": {"": Part(X, stream_shape, build=lambda c, at, key: c.init(at.dims, at.position, key=key))},
     "ffn": {"": Part(X, stream_shape)},
     "norm": {"": Part(X, stream_shape, context=False)},
-    "after": {"": Part(X, stream_shape)},
-    "residual": {"": Part({"x": stream_shape, "y": stream_shape}, stream_shape, context=False)},
+    "after": {"": Part({"x": residual_shape}, residual_shape)},
+    "residual": {"": Part({"x": residual_shape, "y": stream_shape}, residual_shape, context=False)},
+    "order": {},  # called with the block
+    "mask": {},  # returns a mask, of any shape that can be broadcast
+    "qk_norm": {
+        "": Part({"q": query_shape, "k": key_shape}, (query_shape, key_shape), context=False, build=build_in_attention)
+    },
+    "normalizer": {"": Part({"scores": score_shape}, (score_shape, total_shape), build=build_in_attention)},
+    "gate": {"": Part({"z": query_shape, "x": stream_shape}, query_shape, build=build_in_attention)},
+    "stem": {"": Part(X, stream_shape)},
+    "logits": {"": Part({"logits": logit_shape}, logit_shape, context=False)},
     "scores": {"": Part({"scores": score_shape}, score_shape)},
     "embedding": {
         "encode": Part({"tokens": token_shape}, embedded_shape, "encode", context=False),
@@ -130,6 +162,12 @@ PARTS: dict[str, dict[str, Part]] = {
             build=lambda c, at, key: c.in_attention(at.head_dim),
             builder="in_attention",
         ),
+        "on_scores": Part(
+            {"scores": score_shape, "q": query_shape, "k": query_shape},
+            score_shape,
+            build=lambda c, at, key: c.on_scores(at.dims, at.attention, key=key),
+            builder="on_scores",
+        ),
     },
 }
 
@@ -137,7 +175,7 @@ PARTS: dict[str, dict[str, Part]] = {
 def acts_at(component: Any, name: str) -> bool:
     """Return whether the model calls a component in a part.
 
-    A position component may be called in either of its two parts, in both, or in neither.
+    A position component may be called in any of its parts, or in none.
     """
     return getattr(component, f"acts_{name}", lambda: True)()
 

@@ -123,7 +123,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         stacked = {path: jnp.stack([jnp.asarray(n[path]) for n in numbers]) for path in numbers[0]}
 
         def build(number: Array, values: dict[str, Array], structure: LayerConfig = structure) -> Block:
-            return bind(structure, values).init(dims, key=named(key, number))
+            return bind(structure, values).init(replace(dims, layer=number), key=named(key, number))
 
         mapped = eqx.filter_vmap(build)
         if once:

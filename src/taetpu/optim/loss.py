@@ -50,7 +50,7 @@ def predict(
         logits = model(batch.tokens, key=key, dtype=dtype)
         return logits, position_losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype)
-    return None, chunked_losses(model.embedding.decode, x, batch.targets, batch.weights, model.loss_chunk)
+    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, model.loss_chunk)
 
 
 def chunked_losses(

@@ -72,6 +72,7 @@ class ResolvedConfig(Config):
             raise error.within("model") from None
         for i, layer in enumerate(self.model.layers):
             causal = getattr(layer.mixer, "causal", self.task.causal)
+            causal = causal and getattr(getattr(layer.mixer, "mask", None), "causal", causal)
             if causal != self.task.causal:
                 raise UserError(
                     f"causal={format_value(causal)} does not fit task {self.task.kind!r}",

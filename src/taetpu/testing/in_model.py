@@ -8,6 +8,7 @@ import numpy as np
 
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
+from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM, named_parameters, with_parameters
 from taetpu.optim.loss import sum_losses
@@ -15,7 +16,11 @@ from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, all_finite, build_host, distance, stack_trees, tokens
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
-OWN = {"scores": ".mixer.scores.", "position": "position.", "norm": "norm.", "embedding": "embedding.", "init": ""}
+OWN = {
+    **{slot: f".mixer.{slot}." for slot in ATTENTION_SLOTS},
+    **{slot: f"{slot}." for slot in ("embedding", "stem", "logits", "norm")},
+    "position": "position.", "residual": "_residual.", "init": "",
+}  # fmt: skip
 """A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""
 
 

@@ -16,7 +16,9 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Context, partition_trainable
+from taetpu.nn.init import ROLES, WRITING
 from taetpu.nn.position import RopeConfig
+from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
     Part,
@@ -48,9 +50,9 @@ from taetpu.testing.tiny import (
 SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
 
 
-def setup(batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
+def setup(component: Any, batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
     """Return the sizes and the dtype with which a component is checked."""
-    return Setup(dims(), batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig())
+    return Setup(dims(), batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig(), num_streams(component))
 
 
 def check_parts(checks: Checks) -> bool:
@@ -75,12 +77,14 @@ def _check_part(checks: Checks, prefix: str, part: Part) -> bool:
     (module,) = built_modules
     if module is None:
         return True
-    return checks.run(f"{prefix}jit", check_jit, module, part)
+    return checks.run(f"{prefix}jit", check_jit, component, module, part)
 
 
 def check_start(component: Any, part: Part) -> str:
     """Check that initial parameters are finite float32, depend only on the key, and differ between keys if random."""
-    first, again, other = (partition_trainable(part.build(component, setup(), root_key(seed)))[0] for seed in (0, 0, 1))
+    first, again, other = (
+        partition_trainable(part.build(component, setup(component), root_key(seed)))[0] for seed in (0, 0, 1)
+    )
     at, keyed = (component, "init"), "Draw with the `key` of init: dims.weight(named(key, 'NAME'), ...)."
     if not identical(first, again):
         raise CheckFailed("two models with the same seed start from different parameters", at=at, remedy=keyed)
@@ -93,7 +97,9 @@ def check_start(component: Any, part: Part) -> str:
     others = leaves_by_path(other)
     alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and identical(array, others[name])]
     for name in alike:
-        if _drawn(lambda key: partition_trainable(part.build(component, setup(), key))[0], list(found).index(name)):
+        if _drawn(
+            lambda key: partition_trainable(part.build(component, setup(component), key))[0], list(found).index(name)
+        ):
             problem = f"parameter {name!r} is random, but is identical for every seed and layer"
             raise CheckFailed(problem, at=at, remedy=keyed)
     return f"{len(found)} parameters, drawn only from the key" if found else "no parameters"
@@ -109,7 +115,7 @@ def _drawn(build: Callable[..., Any], index: int) -> bool:
 def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
     """Check the shape and dtype of the result for several inputs; append the module to `built_modules`."""
     try:
-        module = build_part(component, part, setup(), root_key(0))
+        module = build_part(component, part, setup(component), root_key(0))
     except UserError as error:
         raise CheckFailed(error.problem, at=(component, part.builder), remedy=error.remedy or "") from None
     built_modules.append(module)
@@ -117,7 +123,7 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
         return f"the component builds None, so a block with it has no {component.slot}"
     for dtype in (jnp.float32, jnp.bfloat16):
         for batch, seq in SIZES:
-            at = setup(batch, seq, dtype)
+            at = setup(component, batch, seq, dtype)
             given, expected = part.arguments(at), part.expected(at)
             for key in (None, root_key(2)) if part.context else (None,):
                 seen = trace_result(part, module, at, context(batch, seq, key))
@@ -133,9 +139,9 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
     return "correct in float32 and bfloat16, for several batch sizes and lengths"
 
 
-def check_jit(module: Any, part: Part) -> str:
+def check_jit(component: Any, module: Any, part: Part) -> str:
     """Check that compiled and eager calls agree and are finite, with and without a key."""
-    given = tuple(map(random_like, part.arguments(setup())))
+    given = tuple(map(random_like, part.arguments(setup(component))))
     apart = 0.0
     for key in (None, root_key(2)) if part.context else (None,):
         ctx = context(key=key)
@@ -157,13 +163,19 @@ def check_jit(module: Any, part: Part) -> str:
     return f"compiled and eager calls agree to {apart:.0e}"
 
 
-ROLES = {"in": (DIM, 2 * DIM), "out": (2 * DIM, DIM), "embedding": (VOCAB, DIM), "position": (SEQ, DIM)}
+SHAPES = {
+    **dict.fromkeys(ROLES, (DIM, 2 * DIM)),
+    **dict.fromkeys(WRITING, (2 * DIM, DIM)),
+    "embedding": (VOCAB, DIM),
+    "position": (SEQ, DIM),
+}
+"""The shape of a weight of each role."""
 
 
 def check_draws(component: Any) -> str:
     """Check that weights for every role have the requested shape, are finite, and depend only on the key."""
     at = (component, "draw")
-    for role, shape in ROLES.items():
+    for role, shape in SHAPES.items():
         first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))
         if describe_array(first) != describe_array(jax.ShapeDtypeStruct(shape, jnp.float32)):
             raise CheckFailed(f"draw returns {describe_array(first)} for shape {shape} and role {role}", at=at)

@@ -14,6 +14,7 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
+from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.lm import LM, ModelConfig
 
@@ -62,8 +63,8 @@ def build_host(component: Component | None = None) -> Callable[[int], LM]:
         UserError: If the component cannot be built at these sizes.
     """
     settings: dict[str, Any] = dict(HOST)
-    if component is not None and component.slot == "scores":
-        settings["mixer"] = {**HOST["mixer"], "scores": component}
+    if component is not None and component.slot in ATTENTION_SLOTS:
+        settings["mixer"] = {**HOST["mixer"], component.slot: component}
     elif component is not None:
         settings[component.slot] = component
     config = load_config(ModelConfig, settings).resolve()

@@ -1,0 +1,206 @@
+"""Slot `mask` in attention: the keys that each query may attend to."""
+
+from typing import Annotated, Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Shaped
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from taetpu.core.config import Component, Size, Traced
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key
+from taetpu.core.registry import register
+from taetpu.nn.common import Context, Dims, Fixed
+
+Mask = Bool[Array, "query key"] | Bool[Array, "#batch #head query key"]
+UNLIMITED = 2**24  # float32, in which traced numbers are stored, represents all integers up to this number
+
+
+class MaskConfig(Component):
+    """Base of all masks. `init` returns a module `(ctx) -> mask`, or None if every query may attend to every key.
+
+    Attributes:
+        causal: Whether no query attends to a later key.
+        kernel: The mask of attention kernels that gives the same result: `causal`, `full`, or an empty string.
+    """
+
+    causal: ClassVar[bool] = True
+    kernel: ClassVar[str] = ""
+
+    def init(self, dims: Dims, *, key: Key) -> Any:
+        """Build the module at the given sizes."""
+        raise NotImplementedError
+
+    def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
+        """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
+
+
+def distances(ctx: Context) -> Int[Array, "query key"]:
+    """Return the number of positions from each key to each query; negative for later keys."""
+    return ctx.positions[:, None] - ctx.positions[None, :]
+
+
+@register("mask", "causal")
+class CausalConfig(MaskConfig):
+    """A query attends to its own position and to earlier positions. Vaswani et al. 2017, section 3.2.3."""
+
+    kernel = "causal"
+
+    def init(self, dims: Dims, *, key: Key) -> "Causal":
+        """Build the module at the given sizes."""
+        return Causal()
+
+
+class Causal(eqx.Module):
+    """The causal mask."""
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        return ctx.positions[:, None] >= ctx.positions[None, :]
+
+
+@register("mask", "full")
+class FullConfig(MaskConfig):
+    """A query attends to all positions, as in an encoder. Devlin et al. 2019 (BERT)."""
+
+    causal, kernel = False, "full"
+
+    def init(self, dims: Dims, *, key: Key) -> None:
+        """Return None, because there is no mask."""
+        return
+
+
+def _width_or_unlimited(config: "WindowConfig", width: int | None) -> int:
+    return UNLIMITED if width is None else width
+
+
+@register("mask", "window")
+class WindowConfig(MaskConfig):
+    """A query attends to its own position and the width - 1 positions before it. Beltagy et al. 2020; Mistral.
+
+    The width is traced, so layers and arms with different widths share a program. `width: none` is the causal mask in
+    such a program, for the global layers of a model with local and global layers (Gemma 2 and 3).
+    """
+
+    width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
+    """Number of positions that a query attends to, its own included; `none`: all earlier positions."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Window":
+        """Build the module at the given sizes."""
+        return Window(Fixed(self.width))
+
+
+class Window(eqx.Module):
+    """The mask of a sliding window."""
+
+    width: Fixed
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        apart = distances(ctx)
+        return (apart >= 0) & (apart < self.width.value)
+
+
+@register("mask", "prefix")
+class PrefixConfig(MaskConfig):
+    """Causal, except that positions up to the first separator attend to each other. Raffel et al. 2020 (prefix LM).
+
+    The loss must have no weight before the first separator, because a query could otherwise attend to its target.
+    """
+
+    separator: NonNegativeInt
+    """The token that ends the prefix."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Prefix":
+        """Build the module at the given sizes."""
+        return Prefix(self.separator)
+
+    def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
+        """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
+        before = np.cumsum(tokens == self.separator, axis=-1) == 0
+        if (weights[before] > 0).any():
+            problem = f"the loss includes positions before the first token {self.separator}, which see their targets"
+            raise UserError(
+                problem,
+                path=("separator",),
+                remedy="Use a task that predicts only tokens after the separator, or the mask causal.",
+            )
+
+
+class Prefix(eqx.Module):
+    """The mask of a prefix language model."""
+
+    separator: int = eqx.field(static=True)
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        is_end = ctx.tokens == self.separator
+        prefix = jnp.cumsum(is_end, -1) - is_end == 0
+        both = prefix[:, None, :, None] & prefix[:, None, None, :]
+        return (distances(ctx) >= 0) | both
+
+
+@register("mask", "document")
+class DocumentConfig(MaskConfig):
+    """Causal within a document. A document ends with a separator token. Zhao et al. 2024; Llama 3."""
+
+    separator: NonNegativeInt
+    """The last token of each document."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Document":
+        """Build the module at the given sizes."""
+        return Document(self.separator)
+
+
+class Document(eqx.Module):
+    """The mask of several documents in a sequence."""
+
+    separator: int = eqx.field(static=True)
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        is_end = (ctx.tokens == self.separator).astype(jnp.int32)
+        document = jnp.cumsum(is_end, -1) - is_end
+        return (distances(ctx) >= 0) & (document[:, None, :, None] == document[:, None, None, :])
+
+
+@register("mask", "block-sparse")
+class BlockSparseConfig(MaskConfig):
+    """Causal attention between blocks of positions: local, strided and global blocks. Child et al. 2019; Zaheer 2020.
+
+    A query in block i attends to the causal positions of block j if i - j < local, if i - j is a multiple of `stride`,
+    or if j < first.
+    """
+
+    block: Size = 16
+    """Number of positions in a block."""
+    local: PositiveInt = 2
+    """Number of neighbouring blocks that a query attends to, its own included."""
+    stride: PositiveInt | None = None
+    """Distance between the earlier blocks that a query attends to; `none`: no strided blocks."""
+    first: NonNegativeInt = 0
+    """Number of blocks at the start of the sequence that all queries attend to."""
+
+    def init(self, dims: Dims, *, key: Key) -> "BlockSparse":
+        """Build the module at the given sizes."""
+        return BlockSparse(self.block, self.local, self.stride, self.first)
+
+
+class BlockSparse(eqx.Module):
+    """A block-sparse causal mask; see `BlockSparseConfig`."""
+
+    block: int = eqx.field(static=True)
+    local: int = eqx.field(static=True)
+    stride: int | None = eqx.field(static=True)
+    first: int = eqx.field(static=True)
+
+    def __call__(self, ctx: Context) -> Mask:
+        """Return whether each query may attend to each key."""
+        number = ctx.positions // self.block
+        apart = number[:, None] - number[None, :]
+        seen = (apart < self.local) | (number[None, :] < self.first)
+        if self.stride is not None:
+            seen |= apart % self.stride == 0
+        return (distances(ctx) >= 0) & seen

@@ -1,0 +1,43 @@
+"""Slot `stem`: a change to the stream between the input embeddings and the first layer."""
+
+from typing import Annotated, Any
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from taetpu.core.config import Component, SlotMark
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.nn.common import Context, Dims, Identity
+from taetpu.nn.norm import LayerNormConfig
+
+
+@register("stem", "none")
+class NoStem(Component):
+    """The embeddings unchanged."""
+
+    def init(self, dims: Dims, *, key: Key) -> Identity:
+        """Build the module at the given sizes."""
+        return Identity()
+
+
+@register("stem", "norm")
+class StemNormConfig(Component):
+    """Layer normalisation of the embeddings. Le Scao et al. 2022 (BLOOM); Devlin et al. 2019 (BERT)."""
+
+    norm: Annotated[Any, SlotMark("norm")] = LayerNormConfig()
+    """The norm."""
+
+    def init(self, dims: Dims, *, key: Key) -> "StemNorm":
+        """Build the module at the given sizes."""
+        return StemNorm(self.norm.init(dims, key=named(key, "norm")))
+
+
+class StemNorm(eqx.Module):
+    """A norm of the embeddings."""
+
+    norm: Any
+
+    def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        """Return the normalised embeddings."""
+        return self.norm(x)
