@@ -47,6 +47,8 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
             return False
         inside = inside[2:]
     slot, *below = inside
+    if slot == "same_as":
+        return not redrawn
     if not redrawn:
         return _belongs(home, slot)
     before, after = (value_at(config, places(path, config)[0]) for config in (old, new))

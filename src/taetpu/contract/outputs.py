@@ -19,7 +19,7 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Batch, Source
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
-from taetpu.nn.common import Context
+from taetpu.nn.common import Carried, Context
 from taetpu.nn.init import ROLES
 from taetpu.nn.lm import MODEL_SLOTS, LMConfig
 from taetpu.nn.residual import num_streams
@@ -29,6 +29,7 @@ from taetpu.nn.slot_calls import (
     Setup,
     acts_at,
     build_part,
+    carried_shapes,
     describe_value,
     matches,
     suggest_cast,
@@ -133,10 +134,18 @@ def _check_call(component: Component, part: Part | None, at: Setup) -> None:
             raise error.within(file=file, line=line) from None
         if module is not None:
             for noise in (key, None) if part.context else (None,):
-                _check_result(own, part, module, at, Context(tokens, jnp.arange(at.seq), layer, noise))
+                ctx = Context(tokens, jnp.arange(at.seq), layer, noise, **_handed_on(component, at))
+                _check_result(own, part, module, at, ctx)
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)
+
+
+def _handed_on(component: Component, at: Setup) -> dict[str, Any]:
+    """Return the parts of a context that earlier components compute."""
+    x = jnp.zeros((at.batch, at.seq, at.dims.dim), at.dtype)
+    shapes = carried_shapes(component, at.dims, at.attention)
+    return {"carried": Carried.zeros(shapes, at.batch, at.seq, at.dtype), "embedded": x, "x": x}
 
 
 def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:

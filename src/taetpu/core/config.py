@@ -59,15 +59,25 @@ class Component(Config):
         own_init: Whether this component initializes a parameter differently from the parameter of the same name and
             shape in the replaced component. If False, the arm contract checks that both parameters start from the same
             values.
+        static_layer: Whether `init` needs the number of its layer (`dims.layer`) as an integer instead of a tracer.
+            Each layer is then a stack of its own.
     """
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     own_init: ClassVar[bool] = False
+    static_layer: ClassVar[bool] = False
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 
     def check(self, dims: Any) -> None:
         """Raise `UserError`, with the invalid field as its path, if this component cannot be built with `dims`."""
+
+    def carries(self, dims: Any) -> dict[str, tuple[int, ...]]:
+        """Return the arrays that layers hand to later layers (`nn.common.Carried`), by name.
+
+        Each array is `(batch, seq, *shape)` in the dtype of activations, with the returned shape.
+        """
+        return {}
 
 
 @cache

@@ -24,6 +24,7 @@ BUILTIN_MODULES = {
     "after": "taetpu.nn.post_block",
     "mask": "taetpu.nn.mask",
     "qk_norm": "taetpu.nn.qk_norm",
+    "values": "taetpu.nn.values",
     "scores": "taetpu.nn.scores",
     "normalizer": "taetpu.nn.normalizer",
     "gate": "taetpu.nn.gate",

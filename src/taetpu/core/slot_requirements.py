@@ -39,6 +39,7 @@ DECLARATIONS: dict[str, Declaration] = {
     **dict.fromkeys(
         ("qk_norm", "normalizer", "gate"), Declaration(methods={"init": lambda self, dims, heads, *, key: None})
     ),
+    "values": Declaration("taetpu.nn.values.ValuesConfig"),
     "position": Declaration("taetpu.nn.position.PositionConfig"),
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(

@@ -151,6 +151,7 @@ PLAIN = {
     "mixer.causal": (True,),
     "mixer.mask.kind": ("causal",),
     "mixer.qk_norm.kind": ("none",),
+    "mixer.values.kind": ("none",),
     "mixer.normalizer.kind": ("softmax",),
     "mixer.gate.kind": ("none",),
     "mixer.scale": (None,),

@@ -21,10 +21,11 @@ from taetpu.nn.normalizer import SoftmaxConfig
 from taetpu.nn.position import SHARED, PositionConfig
 from taetpu.nn.qk_norm import NoQKNorm
 from taetpu.nn.scores import NoScores
+from taetpu.nn.values import NoValues
 
 Stream = Float[Array, "batch seq dim"]
 Heads = Float[Array, "batch head seq head_dim"]
-ATTENTION_SLOTS = ("mask", "qk_norm", "scores", "normalizer", "gate")
+ATTENTION_SLOTS = ("mask", "qk_norm", "values", "scores", "normalizer", "gate")
 HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
@@ -70,6 +71,8 @@ class AttentionConfig(Component):
     """The keys that a query may attend to."""
     qk_norm: Annotated[Any, SlotMark("qk_norm")] = NoQKNorm()
     """Normalisation of queries and keys."""
+    values: Annotated[Any, SlotMark("values")] = NoValues()
+    """Change of the values."""
     normalizer: Annotated[Any, SlotMark("normalizer")] = SoftmaxConfig()
     """The attention weights as a function of the scores."""
     gate: Annotated[Any, SlotMark("gate")] = NoGate()
@@ -130,6 +133,10 @@ class AttentionConfig(Component):
                 f"head {beyond[0]} does not exist", path=("drop_heads",), remedy=f"Use heads 0 to {self.num_heads - 1}."
             )
 
+    def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:
+        """Return the arrays that layers hand to later layers."""
+        return self.values.carries_heads(dims, self.heads(dims))
+
     def cache_size(self, dims: Dims) -> int:
         """Return the number of elements that text generation caches for each token: its keys and values."""
         return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
@@ -151,6 +158,7 @@ class AttentionConfig(Component):
             scale=Fixed(heads.head_dim**-0.5 if self.scale is None else self.scale),
             qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
             position=position.in_attention(heads.head_dim),
+            values=self.values.init(dims, heads, key=named(key, "values")),
             on_scores=SHARED if position.shared else position.on_scores(dims, heads, key=named(key, "on_scores")),
             scores=self.scores.init(dims, key=named(key, "scores")),
             mask=mask.init(dims, key=named(key, "mask")),
@@ -190,6 +198,7 @@ class Attention(eqx.Module):
     num_kv_heads: int = eqx.field(static=True)
     mask: Any
     qk_norm: Any
+    values: Any
     on_scores: Any
     normalizer: Any
     gate: Any
@@ -202,6 +211,7 @@ class Attention(eqx.Module):
         k = split_heads(project(x, self.wk, self.bk), self.num_kv_heads)
         v = split_heads(project(x, self.wv, self.bv), self.num_kv_heads)
         q, k = (q, k) if self.qk_norm is None else self.qk_norm(q, k)
+        v = v if self.values is None else self.values(v, ctx)
         q, k = self.position(q, k, ctx)
         z = self.path(self, q, k, v, replace(ctx, x=x))
         z = z if self.gate is None else self.gate(z, x, ctx)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from pydantic import NonNegativeInt
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
@@ -22,7 +23,7 @@ from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import NoResidualConfig, StandardConfig, branch_input
 
-Stream = Float[Array, "batch seq dim"]
+Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
 SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after")
 BRANCHES = ("mixer", "ffn")
 DROPPABLE = (*BRANCHES, "layer")
@@ -49,6 +50,8 @@ class LayerConfig(Config):
     """The same as `model.order`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The same as `model.after`, for this layer."""
+    same_as: NonNegativeInt | None = None
+    """Number of the earlier layer whose parameters and settings this layer shares; `none`: its own."""
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
     """Parts to switch off in training and evaluation: `mixer`, `ffn` or `layer` (the whole layer)."""
 

@@ -4,6 +4,7 @@ Shape annotations, here and in the slots, use the names batch, seq, dim, head, h
 feed-forward network).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, runtime_checkable
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.nn.matmul import matmul
 
@@ -87,6 +89,51 @@ class AttentionDims:
     head_dim: int
 
 
+@jax.tree_util.register_pytree_node_class
+class Carried:
+    """Arrays that layers hand to later layers, by name: `ctx.carried[name]`, initially zeros.
+
+    A component declares its arrays in `Component.carries`, and assigns to `ctx.carried[name]` to hand a value on.
+    """
+
+    def __init__(self, values: Mapping[str, Array], written: Mapping[str, Array]):
+        self.values, self.written = dict(values), dict(written)
+
+    @classmethod
+    def zeros(cls, shapes: Mapping[str, tuple[int, ...]], batch: int, seq: int, dtype: Any) -> "Carried":
+        """Return arrays of zeros with the shapes that components declare."""
+        values = {name: jnp.zeros((batch, seq, *shape), dtype) for name, shape in sorted(shapes.items())}
+        return cls(values, {name: jnp.zeros((), bool) for name in values})
+
+    def __getitem__(self, name: str) -> Array:
+        return self.values[name]
+
+    def __setitem__(self, name: str, value: Array) -> None:
+        old = self.values[name]
+        if value.shape != old.shape:
+            problem = f"a layer hands on {name!r} with shape {value.shape}, but `carries` declares {old.shape}"
+            raise UserError(problem, remedy="Return the same shape, without batch and seq, from `carries`.")
+        self.values[name], self.written[name] = value.astype(old.dtype), jnp.ones((), bool)
+
+    def first(self, name: str, value: Array) -> Array:
+        """Return the value that the first layer handed on. The layer hands on `value` if no layer has done so yet."""
+        self[name] = jnp.where(self.written[name], self.values[name], value)
+        return self.values[name]
+
+    def copy(self) -> "Carried":
+        """Return a copy, so that assignments in a layer do not change the object of the caller."""
+        return Carried(self.values, self.written)
+
+    def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
+        """Return the arrays, for JAX."""
+        return (self.values, self.written), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[Any, Any]) -> "Carried":
+        """Return the object with the given arrays, for JAX."""
+        return cls(*parts)
+
+
 @dataclass(frozen=True)
 class Context:
     """The inputs to a component other than the activation."""
@@ -95,6 +142,8 @@ class Context:
     positions: Int[Array, " seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
     key: Key | None = None  # the random key in training; None in evaluation
+    carried: Any = None  # what earlier layers handed on; see `Carried`
+    embedded: Any = None  # the stream before the first layer, `(batch, seq, dim)`
     x: Any = None  # in attention: the input of the mixer, `(batch, seq, dim)`
     shared_scores: Any = None  # the model's change of the scores by position, if layers share it
 

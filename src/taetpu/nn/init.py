@@ -20,6 +20,16 @@ ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES)
 """All roles of weights. `in` is a projection that has no finer role."""
 
 
+def refuse_unknown_fan_in(shape: tuple[int, ...]) -> None:
+    """Raise `UserError` if a weight has more than two axes, so that its fan-in is unknown."""
+    if len(shape) > 2:
+        raise UserError(
+            f"the fan-in of a weight of shape {shape} is unknown, because in_axes is missing",
+            remedy="Call dims.weight(key, *shape, in_axes=..., batch_axes=...), e.g. with in_axes=(1,) and "
+            "batch_axes=(0,) for a shape of (heads, dim, head_dim).",
+        )
+
+
 @register("init", "gpt2-scaled")
 class GPT2Scaled(Component):
     """N(0, std^2), or N(0, std^2 / (2 * num_layers)) for projections that write to the residual stream.
@@ -51,11 +61,24 @@ class FanIn(Component):
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         """Draw a weight of the given role and shape."""
-        if len(shape) > 2 and role not in TABLES:
-            raise UserError(
-                f"the fan-in of a weight of shape {shape} is unknown, because in_axes is missing",
-                remedy="Call dims.weight(key, *shape, in_axes=..., batch_axes=...), e.g. with in_axes=(1,) and "
-                "batch_axes=(0,) for a shape of (heads, dim, head_dim).",
-            )
+        if role not in TABLES:
+            refuse_unknown_fan_in(shape)
         fan_in = dims.dim if role in TABLES else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)
+
+
+@register("init", "deepnorm")
+class DeepNormInit(Component):
+    """N(0, 2 g^2 / (fan_in + fan_out)), with g = (8 num_layers)^(-1/4) for v, out and the ffn, and g = 1 for q and k.
+
+    Wang et al. 2022 (DeepNorm), for decoders; Glorot and Bengio 2010. Embedding tables are drawn from N(0, 1 / dim).
+    """
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        drawn = jax.random.normal(key, shape)
+        if role in TABLES:
+            return dims.dim**-0.5 * drawn
+        refuse_unknown_fan_in(shape)
+        gain = (8 * dims.num_layers) ** -0.25 if role in ("v", "gate", "up", *WRITING) else 1.0
+        return gain * (2 / sum(shape)) ** 0.5 * drawn

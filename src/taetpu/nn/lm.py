@@ -1,6 +1,6 @@
 """The language model (embedding, positions, layers, final norm and logits), and its written and resolved config."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 from pydantic import Field
 
-from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config import Config, SlotMark, Traced, iter_components
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
@@ -21,7 +21,15 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
-from taetpu.nn.common import AttentionDims, Context, Dims, build_dropout, combine_trainable, partition_trainable
+from taetpu.nn.common import (
+    AttentionDims,
+    Carried,
+    Context,
+    Dims,
+    build_dropout,
+    combine_trainable,
+    partition_trainable,
+)
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
@@ -86,16 +94,49 @@ class ModelConfig(Config):
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
-            for index in select_layers(where, self.num_layers):
-                own.setdefault(index, {}).update(settings)
+            for place, index in enumerate(select_layers(where, self.num_layers)):
+                own.setdefault(index, {}).update(_one_owner(settings, place))
         usual = load_config(LayerConfig, base, ("layers", 0))
+        layers: list[LayerConfig] = []
+        for i in range(self.num_layers):
+            made = load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
+            if made.same_as is not None:
+                check_shared(i, own[i], layers)
+                made = layers[made.same_as].model_copy(update={"same_as": made.same_as})
+            layers.append(made)
         return LMConfig(
-            **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"},
-            layers=tuple(
-                load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
-                for i in range(self.num_layers)
-            ),
+            **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"}, layers=tuple(layers)
         )
+
+
+def _one_owner(settings: Mapping[str, Any], place: int) -> Mapping[str, Any]:
+    """Return the settings of the layer at `place` in a slice. A list of `same_as` is repeated over the slice."""
+    owners = settings.get("same_as")
+    return (
+        {**settings, "same_as": owners[place % len(owners)]}
+        if isinstance(owners, list | tuple) and owners
+        else settings
+    )
+
+
+def check_shared(number: int, settings: Mapping[str, Any], layers: Sequence[LayerConfig]) -> None:
+    """Raise `UserError` if a layer cannot share the parameters of the layer that `same_as` names.
+
+    Args:
+        number: The number of the layer.
+        settings: The settings of the layer in `layers` of the study file.
+        layers: The earlier layers.
+    """
+    owner, path = settings["same_as"], ("layers", number, "same_as")
+    if owner >= number:
+        remedy = f"Use 0 to {number - 1}." if number else "The first layer has parameters of its own: remove same_as."
+        raise UserError(f"layer {number} cannot share the parameters of layer {owner}", path=path, remedy=remedy)
+    if layers[owner].same_as is not None:
+        problem = f"layer {owner} has no parameters of its own: it shares those of layer {layers[owner].same_as}"
+        raise UserError(problem, path=path, remedy=f"Use same_as: {layers[owner].same_as}.")
+    if others := sorted(set(settings) - {"same_as"}):
+        problem = f"layer {number} shares layer {owner}, so it cannot have a setting {others[0]!r} of its own"
+        raise UserError(problem, path=("layers", number, others[0]), remedy="Remove the setting, or same_as.")
 
 
 def select_layers(where: int | str, num_layers: int) -> list[int]:
@@ -143,6 +184,7 @@ class LMConfig(Config):
     def check(self, vocab_size: int, seq_len: int) -> None:
         """Raise `UserError` if a component cannot be built at these sizes. The path is relative to this config."""
         dims = self.dims(vocab_size, seq_len)
+        self.carries(dims)
         for i, layer in enumerate(self.layers):
             try:
                 layer.check(dims)
@@ -185,7 +227,23 @@ class LMConfig(Config):
             norm=self.norm.init(dims, key=named(key, "norm")) if final else None,
             logits=self.logits.init(dims, key=named(key, "logits")),
             streams=num_streams(self.layers[0].residual),
+            carries=tuple(sorted(self.carries(dims).items())),
         )
+
+    def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays that layers hand to later layers, by name.
+
+        Raises:
+            UserError: if two components declare different shapes for a name.
+        """
+        found: dict[str, tuple[int, ...]] = {}
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            for component in iter_components(layer):
+                for name, shape in component.carries(dims).items():
+                    if found.setdefault(name, shape) != shape:
+                        problem = f"layers hand on {name!r} with shapes {found[name]} and {shape}"
+                        raise UserError(problem, path=("layers",), remedy="Use equal sizes in all layers.")
+        return found
 
     def build_shared_scores(self, dims: Dims, *, key: Key) -> Any:
         """Build the module that changes the scores of all layers by position; None if layers do not share one."""
@@ -221,6 +279,7 @@ class LM(eqx.Module):
     norm: Any
     logits: Any
     streams: int = eqx.field(static=True, default=1)  # see `nn.residual.num_streams`
+    carries: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True, default=())  # see `nn.common.Carried`
     loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
 
     def __call__(
@@ -241,9 +300,10 @@ class LM(eqx.Module):
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
+        ctx, carried = replace(ctx, embedded=x), Carried.zeros(dict(self.carries), *tokens.shape, dtype)
         x = x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
         for stack in self.stacks:
-            x = stack(x, ctx)
+            x, carried = stack(x, carried, ctx, None if stack.source is None else self.stacks[stack.source].block)
         x = x if self.streams == 1 else x.sum(2)
         return site("final", x if self.norm is None else self.norm(x))
 
@@ -270,8 +330,8 @@ def _named(model: LM, part: LM) -> dict[str, Array]:
             continue
         number, _, rest = rest.partition(".block.")
         stack = model.stacks[int(number)]
-        for i in range(stack.size):
-            found[f"layers.{stack.start + i}.{rest}"] = array[i]
+        for i, layer in enumerate(stack.owners):
+            found[f"layers.{layer}.{rest}"] = array[i]
     return found
 
 
@@ -320,7 +380,7 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
             return jnp.asarray(values[name])
         number, _, rest = rest.partition(".block.")
         stack = model.stacks[int(number)]
-        layers = [values[f"layers.{stack.start + i}.{rest}"] for i in range(stack.size)]
+        layers = [values[f"layers.{layer}.{rest}"] for layer in stack.owners]
         on_host = all(isinstance(layer, np.ndarray) for layer in layers)
         return jnp.asarray(np.stack(layers)) if on_host else jnp.stack(layers)  # jax compiles a stack for every shape
 
@@ -328,13 +388,13 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
 
 
 def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
-    """Return a model, or a tree like its parameters, with layer i multiplied by `factors[i]`.
+    """Return a model, or a tree like its parameters, with the parameters of layer i multiplied by `factors[i]`.
 
     A factor of 0 or False gives zeros, even for NaN and infinite values.
     """
 
     def scaled(stack: Stack) -> Stack:
-        own = jnp.asarray(factors)[stack.start : stack.start + stack.size]
+        own = jnp.asarray(factors)[np.array(stack.owners, int)]
 
         def scale(leaf: Array) -> Array:
             factor = own.reshape(-1, *[1] * (leaf.ndim - 1))

@@ -16,7 +16,7 @@ from taetpu.nn.residual import branch_input
 if TYPE_CHECKING:
     from taetpu.nn.block import Block, LayerConfig
 
-Stream = Float[Array, "batch seq dim"]
+Stream = Float[Array, "batch seq *streams dim"]
 
 
 class OrderConfig(Component):

@@ -14,7 +14,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.common import AttentionDims, Context, Dims, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
-OPTIONAL = ("mixer", "ffn", "qk_norm", "gate")  # slots whose kind `none` builds no module
+OPTIONAL = ("mixer", "ffn", "qk_norm", "values", "gate")  # slots whose kind `none` builds no module
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "qk_norm": {
         "": Part({"q": query_shape, "k": key_shape}, (query_shape, key_shape), context=False, build=build_in_attention)
     },
+    "values": {"": Part({"v": key_shape}, key_shape, build=build_in_attention)},
     "normalizer": {"": Part({"scores": score_shape}, (score_shape, total_shape), build=build_in_attention)},
     "gate": {"": Part({"z": query_shape, "x": stream_shape}, query_shape, build=build_in_attention)},
     "stem": {"": Part(X, stream_shape)},
@@ -170,6 +171,12 @@ PARTS: dict[str, dict[str, Part]] = {
         ),
     },
 }
+
+
+def carried_shapes(component: Any, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that a component, or its slot in attention, hands to later layers, by name."""
+    in_attention = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
+    return component.carries(dims) | in_attention
 
 
 def acts_at(component: Any, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Stacks: neighbouring layers with equal structure, stored as one block and computed by a scan."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from taetpu.core.sites import Reads, record_layers, with_layer_tapes
 from taetpu.core.static_dynamic import bind, split
 from taetpu.nn.attention_kernels import CHECKPOINT_NAME
 from taetpu.nn.block import Block, LayerConfig
-from taetpu.nn.common import Context, Dims
+from taetpu.nn.common import Carried, Context, Dims
 
 # Stacks with at most this number of layers are unrolled, because a rolled scan makes small steps on a CPU at least 15 %
 # slower. Deeper stacks compute `Stack.unroll` layers per iteration, so that compile time does not grow with depth.
@@ -50,39 +50,76 @@ class Stack(eqx.Module):
     """`size` layers with equal structure, starting at layer `start`. Every array of `block` has a leading layer axis.
 
     A layer's keys depend on its number in the whole model, so splitting a stack does not change results.
+
+    Attributes:
+        block: The parameters; None if the layers share those of another stack.
+        start: The number of the first layer.
+        size: The number of layers.
+        unroll: See `layers_per_pass`.
+        remat: See `REMAT`.
+        sharding: The sharding of the residual stream, `(batch, seq, dim)`.
+        places: The index of each layer's parameters along the layer axis; None if layer i has index i.
+        source: The number of the stack whose parameters the layers share; None for their own.
     """
 
-    block: Block
+    block: Block | None
     start: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
     unroll: int = eqx.field(static=True, default=1)
-    remat: str = eqx.field(static=True, default="none")  # see `REMAT`
-    sharding: Sharding | None = eqx.field(static=True, default=None)  # for the residual stream, `(batch, seq, dim)`
+    remat: str = eqx.field(static=True, default="none")
+    sharding: Sharding | None = eqx.field(static=True, default=None)
+    places: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    source: int | None = eqx.field(static=True, default=None)
 
-    def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
-        """Return the residual stream after the stack's layers."""
+    def __call__(
+        self, x: Float[Array, "batch seq *streams dim"], carried: Carried, ctx: Context, block: Block | None = None
+    ) -> tuple[Float[Array, "batch seq *streams dim"], Carried]:
+        """Return the residual stream after the stack's layers, and what the layers hand to later layers.
+
+        Args:
+            x: The residual stream.
+            carried: What earlier layers have handed on.
+            ctx: The context of the model.
+            block: The parameters, if this stack shares those of another stack.
+        """
         layers = range(self.start, self.start + self.size)
         # Equinox modules hold arrays and static values; a scan accepts only arrays.
-        arrays, static = eqx.partition(self.block, eqx.is_array)
+        arrays, static = eqx.partition(self.block if block is None else block, eqx.is_array)
+        numbers, shared = jnp.arange(layers.start, layers.stop), None
+        if self.places is not None:
+            # The scan reads the parameters by index. As its inputs, shared parameters would be copied for each layer.
+            arrays, shared = jnp.array(self.places), arrays
 
-        def layer(x: Array, number: Array, arrays: Any) -> Array:
-            block = eqx.combine(arrays, static)
+        def layer(state: tuple[Array, Carried], number: Array, arrays: Any) -> tuple[Array, Carried]:
+            x, carried = state
+            if shared is not None:
+                arrays = jax.tree.map(lambda a: a[arrays], shared)
+            block, carried = eqx.combine(arrays, static), carried.copy()
             key = None if ctx.key is None else named(ctx.key, "layers", number)
-            return self.constrain(block(x, replace(ctx, layer=number, key=key)))
+            x = self.constrain(block(x, replace(ctx, layer=number, key=key, carried=carried)))
+            return x, carried
 
-        def body(x: Array, inputs: tuple[Array, Any]) -> tuple[Array, Reads]:
+        def body(state: tuple[Array, Carried], inputs: tuple[Array, Any]) -> tuple[tuple[Array, Carried], Reads]:
             number, arrays = inputs
             # Inside a scan XLA cannot CSE the forward pass with its recomputation; unrolled, `prevent_cse` is needed.
             kept = REMAT[self.remat](with_layer_tapes(layer, layers), prevent_cse=self.layers_per_pass >= self.size)
-            return kept(number, x, number, arrays)
+            return kept(number, state, number, arrays)
 
-        x, reads = jax.lax.scan(
-            body, self.constrain(x), (jnp.arange(layers.start, layers.stop), arrays), unroll=self.layers_per_pass
+        (x, carried), reads = jax.lax.scan(
+            body, (self.constrain(x), carried), (numbers, arrays), unroll=self.layers_per_pass
         )
         record_layers(reads, layers)
-        return x
+        return x, carried
 
-    def constrain(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq dim"]:
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The numbers of the layers after which the parameters are named, in the order of the layer axis."""
+        places = self.places or tuple(range(self.size))
+        if self.source is not None:
+            return ()
+        return tuple(self.start + places.index(place) for place in range(max(places) + 1))
+
+    def constrain(self, x: Float[Array, "batch seq *streams dim"]) -> Float[Array, "batch seq *streams dim"]:
         """Return the residual stream, constrained to the sharding of this stack if the stack has one."""
         return x if self.sharding is None else jax.lax.with_sharding_constraint(x, self.sharding)
 
@@ -95,9 +132,59 @@ class Stack(eqx.Module):
         """
         return self.size if self.size <= UNROLL_UP_TO and self.remat == "none" else self.unroll
 
-    def layer(self, index: int) -> Block:
-        """Return the block of the `index`-th layer of this stack."""
-        return jax.tree.map(lambda a: a[index] if eqx.is_array(a) else a, self.block)
+    def layer(self, index: int, block: Block | None = None) -> Block:
+        """Return the block of the `index`-th layer of this stack; `block` as in the call of the stack."""
+        place = index if self.places is None else self.places[index]
+        return jax.tree.map(lambda a: a[place] if eqx.is_array(a) else a, self.block if block is None else block)
+
+
+@dataclass
+class _Group:
+    """Neighbouring layers that form a stack.
+
+    Attributes:
+        structure: The structure of the layers.
+        start: The number of the first layer.
+        numbers: The traced numbers of each layer with parameters of its own.
+        places: The index of each layer's parameters along the layer axis of the stack that holds them.
+        source: The number of that stack, if it is another one.
+    """
+
+    structure: LayerConfig
+    start: int
+    numbers: list[dict[str, Any]]
+    places: list[int]
+    source: int | None = None
+
+    @property
+    def shared_places(self) -> tuple[int, ...] | None:
+        own = self.source is None and self.places == list(range(len(self.places)))
+        return None if own else tuple(self.places)
+
+
+def _group_layers(layers: Sequence[LayerConfig], apart: bool) -> list[_Group]:
+    """Group layers into stacks. Layers that share parameters are in the stack of their owner or in a stack apart."""
+    known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are the same object
+    groups: list[_Group] = []
+    home: dict[int, tuple[int, int]] = {}  # the stack and the place of the parameters of each layer
+    for number, layer in enumerate(layers):
+        structure, numbers = known[id(layer)]
+        alone = apart or any(component.static_layer for component in iter_components(layer))
+        last = groups[-1] if groups else None
+        if layer.same_as is None:
+            if last is None or alone or last.source is not None or last.structure != structure:
+                groups.append(last := _Group(structure, number, [], []))
+            last.numbers.append(numbers)
+            home[number] = len(groups) - 1, len(last.numbers) - 1
+            last.places.append(home[number][1])
+            continue
+        source, place = home[number] = home[layer.same_as]
+        joins = last is not None and not apart and source in (len(groups) - 1, last.source)
+        if not joins:
+            groups.append(last := _Group(groups[source].structure, number, [], [], source))
+        assert last is not None
+        last.places.append(place)
+    return groups
 
 
 def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: bool = False) -> tuple[Stack, ...]:
@@ -110,41 +197,60 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
         apart: Whether to build one stack per layer. The parameters are the same, but the program that computes a
             layer's parameters does not depend on the neighbouring layers.
     """
-    known = {id(layer): split(layer) for layer in layers}  # most layers of a deep model are the same object
-    parts = [known[id(layer)] for layer in layers]
-    groups = [[part] for part in parts] if apart else [list(g) for _, g in groupby(parts, key=lambda part: part[0])]
-    stacks, start = [], 0
     # Equal layers in separate stacks are traced once. If plug-ins are used, every layer is traced, because plug-ins may
     # not be deterministic.
-    once = apart and not any(one.plugin for part in (dims.init, *layers) for one in iter_components(part))
+    components = [one for part in (dims.init, *layers) for one in iter_components(part)]
+    once = apart and not any(one.plugin or one.static_layer for one in components)
     builders: list[tuple[LayerConfig, Any]] = []
-    for group in groups:
-        structure, numbers = group[0][0], [n for _, n in group]
-        stacked = {path: jnp.stack([jnp.asarray(n[path]) for n in numbers]) for path in numbers[0]}
+    stacks = []
+    for group in _group_layers(layers, apart):
+        size, block = len(group.places), None
+        if group.source is None:
+            structure, start = group.structure, group.start
+            fixed = start if any(component.static_layer for component in iter_components(structure)) else None
+            stacked = {
+                path: jnp.stack([jnp.asarray(numbers[path]) for numbers in group.numbers]) for path in group.numbers[0]
+            }
 
-        def build(number: Array, values: dict[str, Array], structure: LayerConfig = structure) -> Block:
-            return bind(structure, values).init(replace(dims, layer=number), key=named(key, number))
+            def build(
+                number: Array,
+                values: dict[str, Array],
+                structure: LayerConfig = structure,
+                fixed: int | None = fixed,
+            ) -> Block:
+                sizes = replace(dims, layer=number if fixed is None else fixed)
+                return bind(structure, values).init(sizes, key=named(key, number))
 
-        mapped = eqx.filter_vmap(build)
-        if once:
-            alike = next((one for known_structure, one in builders if known_structure == structure), None)
-            mapped = alike or eqx.filter_jit(mapped)
-            builders += [] if alike else [(structure, mapped)]
-        block = mapped(jnp.arange(start, start + len(numbers)), stacked)
-        stacks.append(Stack(block, start, len(numbers)))
-        start += len(numbers)
+            mapped = eqx.filter_vmap(build)
+            if once:
+                alike = next((one for known_structure, one in builders if known_structure == structure), None)
+                mapped = alike or eqx.filter_jit(mapped)
+                builders += [] if alike else [(structure, mapped)]
+            block = mapped(jnp.arange(start, start + len(group.numbers)), stacked)
+        stacks.append(Stack(block, group.start, size, places=group.shared_places, source=group.source))
     return tuple(stacks)
 
 
 def merge_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
-    """Merge neighbouring stacks whose blocks have the same structure, even if their configs differ."""
+    """Merge neighbouring stacks whose blocks have the same structure, even if their configs differ.
 
-    def form(stack: Stack) -> Any:
+    Stacks whose parameters are shared are not merged.
+    """
+    sources = {stack.source for stack in stacks}
+
+    def form(item: tuple[int, Stack]) -> Any:
+        number, stack = item
+        if number in sources or stack.source is not None or stack.places is not None:
+            return number
         return jax.tree.structure(stack.block), [(a.shape[1:], a.dtype) for a in jax.tree.leaves(stack.block)]
 
-    found = []
-    for _, group in groupby(stacks, key=form):
-        alike = list(group)
+    found, moved = [], dict[int | None, int | None]({None: None})
+    for _, group in groupby(enumerate(stacks), key=form):
+        numbers, alike = zip(*group, strict=True)
+        moved |= dict.fromkeys(numbers, len(found))
+        if len(alike) == 1:
+            found.append(replace(alike[0], source=moved[alike[0].source]))
+            continue
         block = jax.tree.map(lambda *a: jnp.concatenate(a), *(stack.block for stack in alike))
         found.append(Stack(block, alike[0].start, sum(stack.size for stack in alike)))
     return tuple(found)

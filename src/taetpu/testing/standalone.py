@@ -126,7 +126,7 @@ def check_shapes(component: Any, part: Part, built_modules: list[Any]) -> str:
             at = setup(component, batch, seq, dtype)
             given, expected = part.arguments(at), part.expected(at)
             for key in (None, root_key(2)) if part.context else (None,):
-                seen = trace_result(part, module, at, context(batch, seq, key))
+                seen = trace_result(part, module, at, context(component, batch, seq, key, dtype))
                 if not matches(seen, expected):
                     arguments = ", ".join(f"{n} {describe_value(g)}" for n, g in zip(part.given, given, strict=True))
                     mode = "in evaluation" if key is None else "in training"
@@ -144,13 +144,11 @@ def check_jit(component: Any, module: Any, part: Part) -> str:
     given = tuple(map(random_like, part.arguments(setup(component))))
     apart = 0.0
     for key in (None, root_key(2)) if part.context else (None,):
-        ctx = context(key=key)
+        ctx = context(component, key=key)
         eager = part.call(module, given, ctx)
         if not all_finite(eager):
             raise CheckFailed("a standard normal input gives non-finite numbers", at=(module, part.method))
-        compiled = jit_once(lambda m, g, c: part.call(m, g, Context(*c)))(
-            module, given, (ctx.tokens, ctx.positions, ctx.layer, ctx.key)
-        )
+        compiled = jit_once(lambda m, g, c: part.call(m, g, Context(**c)))(module, given, dict(vars(ctx)))
         apart = max(apart, distance(compiled, eager))
         if not apart < TOLERANCE:
             raise CheckFailed(

@@ -15,10 +15,12 @@ from taetpu.core.keys import Key, root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import ATTENTION_SLOTS
-from taetpu.nn.common import Context, Dims
+from taetpu.nn.common import AttentionDims, Carried, Context, Dims
 from taetpu.nn.lm import LM, ModelConfig
+from taetpu.nn.slot_calls import carried_shapes
 
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
+HEAD_DIMS = AttentionDims(HEADS, HEADS, DIM // HEADS)
 TOLERANCE = 1e-4  # relative to the largest value; rounding differences between programs are about 1e-6
 
 # With these kinds, every parameter of the tiny model has a nonzero gradient.
@@ -44,9 +46,19 @@ def tokens(batch: int = BATCH, seq: int = SEQ) -> np.ndarray:
     return np.arange(batch * seq, dtype=np.int32).reshape(batch, seq) % VOCAB
 
 
-def context(batch: int = BATCH, seq: int = SEQ, key: Key | None = None) -> Context:
-    """Return the context for a call in the first layer."""
-    return Context(jnp.asarray(tokens(batch, seq)), jnp.arange(seq), layer=jnp.zeros((), jnp.int32), key=key)
+def context(
+    component: Component, batch: int = BATCH, seq: int = SEQ, key: Key | None = None, dtype: Any = jnp.float32
+) -> Context:
+    """Return the context for a call of a component in the first layer."""
+    return Context(
+        jnp.asarray(tokens(batch, seq)),
+        jnp.arange(seq),
+        layer=jnp.zeros((), jnp.int32),
+        key=key,
+        carried=Carried.zeros(carried_shapes(component, dims(), HEAD_DIMS), batch, seq, dtype),
+        embedded=jnp.ones((batch, seq, DIM), dtype),
+        x=jnp.ones((batch, seq, DIM), dtype),
+    )
 
 
 def random_like(shape: jax.ShapeDtypeStruct, seed: int = 0) -> jax.Array:

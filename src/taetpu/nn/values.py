@@ -1,0 +1,63 @@
+"""Slot `values` in attention: a change to the values of the heads."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from taetpu.core.config import Component
+from taetpu.core.keys import Key
+from taetpu.core.registry import register
+from taetpu.nn.common import AttentionDims, Context, Dims
+
+KVHeads = Float[Array, "batch kv_head seq head_dim"]
+
+
+class ValuesConfig(Component):
+    """Base of all kinds. `init` returns a module `(v, ctx) -> v`, or None if the values are unchanged."""
+
+    def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> Any:
+        """Build the module at the given sizes."""
+        raise NotImplementedError
+
+    def carries_heads(self, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:
+        """Return the arrays that layers hand to later layers; see `Component.carries`."""
+        return {}
+
+
+@register("values", "none")
+class NoValues(ValuesConfig):
+    """The values unchanged."""
+
+    def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> None:
+        """Return None, because there is no module."""
+        return
+
+
+@register("values", "residual")
+class ValueResidualConfig(ValuesConfig):
+    """a v + b v1, with the values v1 of the first layer and trained numbers a and b, initially 1/2.
+
+    Zhou et al. 2024 (ResFormer).
+    """
+
+    def carries_heads(self, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:
+        """Return the shape of the values of the first layer."""
+        return {"values": (heads.num_kv_heads, heads.head_dim)}
+
+    def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "ValueResidual":
+        """Build the module at the given sizes."""
+        return ValueResidual(jnp.full((), 0.5), jnp.full((), 0.5))
+
+
+class ValueResidual(eqx.Module):
+    """A weighted sum of the values of this layer and of the first layer."""
+
+    own: Float[Array, ""]
+    first: Float[Array, ""]
+
+    def __call__(self, v: KVHeads, ctx: Context) -> KVHeads:
+        """Return the weighted sum."""
+        first = ctx.carried.first("values", v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+        return (self.own * v + self.first * first).astype(v.dtype)
