@@ -15,6 +15,7 @@ from taetpu.core.chips import Slice, parse_slice
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.study_config import ResolvedConfig
@@ -26,7 +27,9 @@ MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads"
 TRAIN = {"steps": 20, "batch_size": 8}
 TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
 TEXT = {"source": "python-docs", "tokenizer": "char"}
-INSIDE = {"scores": "mixer"}  # slots of a component, not of the model
+INSIDE = dict.fromkeys(ATTENTION_SLOTS, "mixer")  # slots of a component, not of the model
+REQUIRED = {("mask", "prefix"): {"separator": 0}, ("mask", "document"): {"separator": 0}}
+"""Required fields of kinds."""
 OF_TRAINING = {"optimizer", "schedule"}
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""
@@ -50,7 +53,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         elif slot == "hook":
             train["hooks"] = [kind]
         elif slot in INSIDE:
-            model[INSIDE[slot]] = {**MODEL[INSIDE[slot]], slot: kind}
+            model[INSIDE[slot]] = {**MODEL[INSIDE[slot]], slot: {"kind": kind, **REQUIRED.get((slot, kind), {})}}
         elif slot == "task":
             task = {"kind": kind, "seq_len": 64, **(TEXT if kind == "text" else {})}
         elif kind == MODEL.get(slot, {"kind": ""})["kind"]:

@@ -33,22 +33,22 @@ class Weighted(SwiGLU):
         return super().__call__(x, ctx) * np.asarray(self.weights, x.dtype)
 
 
-@register("ffn", "meddling")
-class Meddling(SwiGLUConfig):
-    """Changes the initialisation of all later layers."""
+@register("mixer", "meddling")
+class Meddling(AttentionConfig):
+    """Changes the initialisation of the components that the layer builds after it."""
 
-    def init(self, dims, *, key):
-        made = super().init(dims, key=key)
+    def init(self, dims, position, *, key):
+        made = super().init(dims, position, key=key)
         object.__setattr__(dims, "init", FanIn())
         return made
 
 
-@register("ffn", "biasing")
-class Biasing(SwiGLUConfig):
-    """Adds biases to all later layers."""
+@register("mixer", "biasing")
+class Biasing(AttentionConfig):
+    """Adds biases to the components that the layer builds after it."""
 
-    def init(self, dims, *, key):
-        made = super().init(dims, key=key)
+    def init(self, dims, position, *, key):
+        made = super().init(dims, position, key=key)
         object.__setattr__(dims, "bias", True)
         return made
 

@@ -118,13 +118,9 @@ def test_arms_with_different_constants_in_the_program_differ(study):
 # --- arms that change more than they declare -------------------------------------------------------------------------
 
 MORE = {  # the arm, the parameters and the change that the message names, and a key word of the remedy
-    "{model.layers.0.ffn: meddling}": (
-        "layers.1.ffn.gate, layers.1.ffn.up and 4 more start",
-        "swiglu -> meddling",
-        "dims",
-    ),
-    "{model.ffn: meddling}": ("layers.1.mixer.wo, layers.1.mixer.wq and 1 more start", "swiglu -> meddling", "dims"),
-    "{model.layers.0.ffn: biasing}": ("layers.1.ffn.up_bias and 4 more are added", "swiglu -> biasing", "dims"),
+    "{model.layers.0.mixer.kind: meddling}": ("layers.0.ffn.down, layers.0.ffn.gate", "attention -> meddling", "dims"),
+    "{model.mixer.kind: meddling}": ("layers.0-1.ffn.down", "attention -> meddling", "dims"),
+    "{model.layers.0.mixer.kind: biasing}": ("layers.0.ffn.down_bias", "attention -> biasing", "dims"),
     "{model.mixer.kind: louder}": ("layers.0-1.mixer.wq starts", "attention -> louder", "own_init"),
 }
 

@@ -13,6 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
+from taetpu.nn.common import Context
 from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
 
 VOCAB, SEQ, DIM = 7, 6, 8
@@ -36,7 +37,7 @@ def by_hand(model, run_layer, start=lambda x: x, end=lambda x: x):
     blocks = [stack.layer(i, model.stacks[stack.source].block if stack.source is not None else None)
               for stack in model.stacks for i in range(stack.size)]  # fmt: skip
     for number, block in enumerate(blocks):
-        ctx = replace(CONTEXT(model), layer=number)
+        ctx = Context(TOKENS, jnp.arange(SEQ), layer=number)
         branches = {
             name: lambda h, name=name, block=block, ctx=ctx: np.asarray(
                 block.branch(name, getattr(block, f"{name}_norm")(jnp.asarray(h, jnp.float32)), ctx)
@@ -45,12 +46,6 @@ def by_hand(model, run_layer, start=lambda x: x, end=lambda x: x):
         }
         x = run_layer(x, number, block, branches, state)
     return np.asarray(model.embedding.decode(model.norm(jnp.asarray(end(x), jnp.float32))))
-
-
-def CONTEXT(model):  # noqa: N802
-    from taetpu.nn.common import Context
-
-    return Context(TOKENS, jnp.arange(SEQ))
 
 
 def agree(model, expected):

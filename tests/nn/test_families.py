@@ -110,14 +110,17 @@ def test_olmo2_has_output_norms_and_norms_of_all_heads_together():
     names = llama_like(have, layer)
     for ours, theirs in (
         ("mixer.qk_norm.q.weight", "self_attn.q_norm.weight"), ("mixer.qk_norm.k.weight", "self_attn.k_norm.weight"),
-        ("mixer_norm.weight", "post_attention_layernorm.weight"), ("ffn_norm.weight", "post_feedforward_layernorm.weight"),
+        ("mixer_norm.weight", "post_attention_layernorm.weight"),
+        ("ffn_norm.weight", "post_feedforward_layernorm.weight"),
     ):  # fmt: skip
         names[f"layers.{{i}}.{ours}"] = lambda i, theirs=theirs: have[layer.format(i) + theirs]
     names |= {"embedding.weight": have["model.embed_tokens.weight"], "embedding.unembed": have["lm_head.weight"].T,
               "norm.weight": have["model.norm.weight"]}  # fmt: skip
     settings = {
-        "mixer": {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2, "qk_norm": {"kind": "rms", "over": "all"}},
-        "norm": {"kind": "rms", "placement": "output"}, "embedding": "untied", "ffn": {"kind": "swiglu", "hidden": 24},
+        "mixer": {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2,
+                  "qk_norm": {"kind": "rms", "over": "all"}},
+        "norm": {"kind": "rms", "placement": "output"}, "embedding": "untied",
+        "ffn": {"kind": "swiglu", "hidden": 24},
         "position": {"kind": "rope", "base": model.config.rope_parameters["rope_theta"]},
     }  # fmt: skip
     check(model, settings, names)
@@ -146,7 +149,8 @@ def test_gemma3_has_five_local_layers_for_each_global_one_and_two_rope_bases():
     settings = {
         "mixer": {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2, "head_dim": 8, "qk_norm": "rms",
                   "mask": {"kind": "window", "width": 4}},
-        "norm": {"kind": "rms", "placement": "sandwich"}, "embedding": "untied", "ffn": {"kind": "swiglu", "hidden": 24},
+        "norm": {"kind": "rms", "placement": "sandwich"}, "embedding": "untied",
+        "ffn": {"kind": "swiglu", "hidden": 24},
         "position": {"kind": "rope", "base": 1e4},
         "layers": {5: {"mixer": {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2, "head_dim": 8,
                                  "qk_norm": "rms", "mask": {"kind": "window", "width": None}},
@@ -177,7 +181,8 @@ def test_gemma2_caps_scores_and_logits():
     wide = {"mixer": {**attention, "mask": {"kind": "window", "width": None}}}
     settings = {
         "mixer": {**attention, "mask": {"kind": "window", "width": 4}},
-        "norm": {"kind": "rms", "placement": "sandwich"}, "embedding": "untied", "ffn": {"kind": "swiglu", "hidden": 24},
+        "norm": {"kind": "rms", "placement": "sandwich"}, "embedding": "untied",
+        "ffn": {"kind": "swiglu", "hidden": 24},
         "logits": {"kind": "softcap", "cap": 3.0}, "layers": {1: wide, 3: wide, 5: wide},
     }  # fmt: skip
     check(model, settings, names)

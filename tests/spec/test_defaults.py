@@ -57,15 +57,18 @@ def current() -> dict[str, dict[str, Any]]:
     return found
 
 
+def extends(old: Any, new: Any) -> bool:
+    """Return whether a default is unchanged, except that components in it may have gained fields."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(name in new and extends(value, new[name]) for name, value in old.items())
+    return canonical_json(old) == canonical_json(new)
+
+
 def changed(stored: Defaults, now: Defaults) -> list[str]:
     """Return the fields whose recorded default has changed, and new required fields."""
     found = []
     for cls, fields in stored.items():
-        found += [
-            f"{cls}.{name}"
-            for name in fields
-            if canonical_json(now.get(cls, {}).get(name, "gone")) != canonical_json(fields[name])
-        ]
+        found += [f"{cls}.{name}" for name in fields if not extends(fields[name], now.get(cls, {}).get(name, "gone"))]
         found += [f"{cls}.{name}" for name, own in now.get(cls, {}).items() if name not in fields and own == "required"]
     return found
 

@@ -190,7 +190,7 @@ class Mute(Component):
 @pytest.mark.parametrize(
     ("component", "said"),
     [
-        (Placeless(), "Placeless has no field placement ('pre' or 'post')"),
+        (Placeless(), "Placeless has no field placement ('pre', 'post', 'sandwich' or 'output')"),
         (Mute(), "Mute has no method init"),
     ],
 )

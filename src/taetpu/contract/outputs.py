@@ -20,7 +20,7 @@ from taetpu.data.base import Batch, Source
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Carried, Context
-from taetpu.nn.init import ROLES
+from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import MODEL_SLOTS, LMConfig
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
@@ -38,6 +38,7 @@ from taetpu.nn.slot_calls import (
 from taetpu.spec.study_config import ResolvedConfig
 
 BATCH = 2
+CHECKED = 64  # evaluation windows in which masks are checked
 MAX_KEPT = 4096
 IN_ATTENTION = ("in_attention", "on_scores")  # parts of positions that attention calls
 
@@ -54,6 +55,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
     """
     precision = config.train.precision
     check_batch(config, source)
+    check_visible_targets(config, source)
     for dtype in ("float32", "bfloat16") if precision == "auto" else (precision,):
         for path, component, part, at in _calls(config.model, source, jnp.dtype(dtype)):
             key = _key(component, part, at)
@@ -96,8 +98,9 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
         for slot in ATTENTION_SLOTS if attends else ():
             component = getattr(layer.mixer, slot, None)
-            for part in PARTS[slot].values() if isinstance(component, Component) else ():
-                yield ("layers", i, "mixer", slot), component, part, at
+            if isinstance(component, Component):
+                for part in PARTS[slot].values():
+                    yield ("layers", i, "mixer", slot), component, part, at
         for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer comes last, because it calls other components
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
@@ -171,8 +174,8 @@ def _remedy(found: Any, expected: Any) -> str:
 
 def _check_draws(component: Any, at: Setup, key: Any) -> None:
     dims = at.dims
-    shapes = ((dims.dim, 2 * dims.dim), (2 * dims.dim, dims.dim), (dims.vocab_size, dims.dim), (at.seq, dims.dim))
-    for role, shape in zip(ROLES, shapes, strict=True):
+    for role in ROLES:
+        shape = role_shape(role, dims)
         found, expected = component.draw(dims, role, shape, key=key), jax.ShapeDtypeStruct(shape, jnp.float32)
         if not matches(found, expected):
             problem = f"init {component.kind!r}.draw returns {describe_value(found)} for role {role!r}"
@@ -188,6 +191,18 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
     except (OSError, TypeError):
         return None, None
     return (file, line) if component.plugin else (None, None)
+
+
+def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
+    """Raise `UserError` if a mask lets a position that counts in the loss attend to its target."""
+    masks = {(i, layer.mixer.mask) for i, layer in enumerate(config.model.layers) if hasattr(layer.mixer, "mask")}
+    split = source.evaluation("val")
+    for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
+        assert split is not None
+        try:
+            mask.check_windows(split.tokens[:CHECKED], split.weights[:CHECKED])
+        except UserError as error:
+            raise error.within("model", "layers", number, "mixer", "mask") from None
 
 
 def check_batch(config: ResolvedConfig, source: Source) -> None:

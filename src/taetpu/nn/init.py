@@ -20,6 +20,14 @@ ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES)
 """All roles of weights. `in` is a projection that has no finer role."""
 
 
+def role_shape(role: str, dims: Dims) -> tuple[int, int]:
+    """Return a typical shape of a weight with the given role, for checks."""
+    tables = {"embedding": dims.vocab_size, "position": dims.seq_len}
+    if role in tables:
+        return tables[role], dims.dim
+    return (2 * dims.dim, dims.dim) if role in WRITING else (dims.dim, 2 * dims.dim)
+
+
 def refuse_unknown_fan_in(shape: tuple[int, ...]) -> None:
     """Raise `UserError` if a weight has more than two axes, so that its fan-in is unknown."""
     if len(shape) > 2:

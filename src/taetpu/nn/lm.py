@@ -300,7 +300,8 @@ class LM(eqx.Module):
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
-        ctx, carried = replace(ctx, embedded=x), Carried.zeros(dict(self.carries), *tokens.shape, dtype)
+        batch, seq, _ = x.shape
+        ctx, carried = replace(ctx, embedded=x), Carried.zeros(dict(self.carries), batch, seq, dtype)
         x = x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
         for stack in self.stacks:
             x, carried = stack(x, carried, ctx, None if stack.source is None else self.stacks[stack.source].block)

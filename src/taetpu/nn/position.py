@@ -56,7 +56,8 @@ class PositionConfig(Component):
             return
         if own.acts_at_input():
             known = kinds("position").items()
-            usable = [kind for kind, cls in known if issubclass(cls, PositionConfig) and not cls.acts_at_input()]
+            usable = [kind for kind, cls in known
+                      if issubclass(cls, PositionConfig) and not cls.acts_at_input() and not cls.shared]  # fmt: skip
             raise UserError(
                 f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
                 path=("position",),

@@ -1,7 +1,6 @@
 """Slot `residual`: the connection of a branch's output to the stream. Each branch has a connection of its own."""
 
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax
@@ -27,7 +26,7 @@ def num_streams(config: Component) -> int:
     return getattr(config, "streams", 1)
 
 
-def branch_input(residual: Callable[..., Array], x: Array) -> Stream:
+def branch_input(residual: Any, x: Array) -> Stream:
     """Return the input of a branch: `residual.read(x)` if the connection has this method, otherwise `x`."""
     return residual.read(x) if hasattr(residual, "read") else x
 

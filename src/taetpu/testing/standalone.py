@@ -16,7 +16,7 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Context, partition_trainable
-from taetpu.nn.init import ROLES, WRITING
+from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
@@ -37,7 +37,6 @@ from taetpu.testing.tiny import (
     HEADS,
     SEQ,
     TOLERANCE,
-    VOCAB,
     all_finite,
     context,
     describe_array,
@@ -161,19 +160,11 @@ def check_jit(component: Any, module: Any, part: Part) -> str:
     return f"compiled and eager calls agree to {apart:.0e}"
 
 
-SHAPES = {
-    **dict.fromkeys(ROLES, (DIM, 2 * DIM)),
-    **dict.fromkeys(WRITING, (2 * DIM, DIM)),
-    "embedding": (VOCAB, DIM),
-    "position": (SEQ, DIM),
-}
-"""The shape of a weight of each role."""
-
-
 def check_draws(component: Any) -> str:
     """Check that weights for every role have the requested shape, are finite, and depend only on the key."""
     at = (component, "draw")
-    for role, shape in SHAPES.items():
+    for role in ROLES:
+        shape = role_shape(role, dims())
         first, again, other = (component.draw(dims(), role, shape, key=root_key(seed)) for seed in (0, 0, 1))
         if describe_array(first) != describe_array(jax.ShapeDtypeStruct(shape, jnp.float32)):
             raise CheckFailed(f"draw returns {describe_array(first)} for shape {shape} and role {role}", at=at)
@@ -184,4 +175,4 @@ def check_draws(component: Any) -> str:
             raise CheckFailed(f"two draws of role {role} from one key differ", at=at, remedy=keyed)
         if np.ptp(np.asarray(first)) > 0 and identical(first, other):
             raise CheckFailed(f"a weight of role {role} is identical for two keys", at=at, remedy=keyed)
-    return f"shapes are correct for the roles {', '.join(ROLES)}, and weights depend only on the key"
+    return "shapes are correct for all roles, and weights depend only on the key"
