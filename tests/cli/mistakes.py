@@ -126,7 +126,7 @@ MISTAKES = {
         "{model.norm: own}",
         ("norm 'own' has the unknown placement 'mid'",),
         "arms.own.model.norm",
-        "of: post, pre",
+        "of: output, post, pre, sandwich",
     ),
     "position, queries alone": Mistake(
         POSITION.replace("RESULT", "q"), "{model.position: own}", (f"position 'own' returns {Q}", QK), CALL

@@ -210,7 +210,7 @@ def test_u_net_adds_the_outputs_of_the_first_half_to_the_inputs_of_the_second():
         for name in ("mixer", "ffn"):
             x = x + branches[name](x)
         state[number] = x
-        opposite = {2: None, 3: 1, 4: 0}.get(number) if number >= 2 else None
+        opposite = {2: 2, 3: 1, 4: 0}.get(number)
         return x if opposite is None else x + float(block.after.weight) * state[opposite]
 
     assert agree(model, by_hand(model, layer))

@@ -15,6 +15,7 @@ SETTINGS = {
     "text": {"source": "README.md", "seq_len": 12},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
+    **{key: {"separator": 0} for key in ("prefix", "document")},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}
 SLOW = {

@@ -47,11 +47,13 @@ class X0(eqx.Module):
 
 @register("after", "u-net")
 class UNetConfig(Component):
-    """Skips from the first to the second half of the layers. From modded-nanogpt (Jordan et al. 2024).
+    """Skips from the first to the second half of L layers. From modded-nanogpt (Jordan et al. 2024).
 
-    Before layer L - 1 - i of L layers, the output of layer i is added, for each i < L / 2 - 1, times a trained number
-    for each layer that starts at 1.
+    For each i < L / 2, w times the output of layer i is added to the input of layer L - 1 - i, with a trained number w
+    for each skip that starts at 1. Layers differ in their skips, so each layer is compiled separately.
     """
+
+    static_layer = True
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
@@ -65,21 +67,32 @@ class UNetConfig(Component):
 
     def init(self, dims: Dims, *, key: Key) -> "UNet":
         """Build the module at the given sizes."""
-        return UNet(jnp.ones(()), dims.num_layers)
+        layer, half = dims.layer or 0, dims.num_layers // 2
+        source = dims.num_layers - 2 - layer  # the skip that ends in the next layer
+        return UNet(
+            weight=jnp.ones(()) if 0 <= source < half else None,
+            source=source,
+            place=layer if layer < half else None,
+        )
 
 
 class UNet(eqx.Module):
-    """The skips into and out of one layer."""
+    """The skips that start and end after one layer.
 
-    weight: Float[Array, ""]
-    num_layers: int = eqx.field(static=True)
+    Attributes:
+        weight: The factor of the skip that ends here; None if no skip ends here.
+        source: The layer in which this skip starts.
+        place: The number of the skip that starts here; None if no skip starts here.
+    """
+
+    weight: Float[Array, ""] | None
+    source: int = eqx.field(static=True)
+    place: int | None = eqx.field(static=True)
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
-        """Return the block's output, plus the output of the opposite layer if the next layer is in the second half."""
-        half, kept = self.num_layers // 2, ctx.carried["u-net"]
-        place = jnp.clip(ctx.layer, 0, half - 1)
-        kept = kept.at[:, :, place].set(jnp.where(ctx.layer < half, x, kept[:, :, place]))
-        ctx.carried["u-net"] = kept
-        opposite = self.num_layers - 2 - ctx.layer  # of the next layer
-        skip = self.weight * kept[:, :, jnp.clip(opposite, 0, half - 1)]
-        return jnp.where((opposite >= 0) & (opposite < half - 1), x + skip, x).astype(x.dtype)
+        """Return the block's output plus the skip that ends here."""
+        if self.place is not None:
+            ctx.carried["u-net"] = ctx.carried["u-net"].at[:, :, self.place].set(x)
+        if self.weight is None:
+            return x
+        return (x + self.weight * ctx.carried["u-net"][:, :, self.source]).astype(x.dtype)
