@@ -22,6 +22,7 @@ from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Carried, Context
 from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import MODEL_SLOTS, LMConfig
+from taetpu.nn.mask import MaskConfig
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
@@ -137,18 +138,24 @@ def _check_call(component: Component, part: Part | None, at: Setup) -> None:
             raise error.within(file=file, line=line) from None
         if module is not None:
             for noise in (key, None) if part.context else (None,):
-                ctx = Context(tokens, jnp.arange(at.seq), layer, noise, **_handed_on(component, at))
+                ctx = Context(tokens, jnp.arange(at.seq), layer, noise, **_handed_on(component, at, key))
                 _check_result(own, part, module, at, ctx)
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)
 
 
-def _handed_on(component: Component, at: Setup) -> dict[str, Any]:
-    """Return the parts of a context that earlier components compute."""
+def _handed_on(component: Component, at: Setup, key: Any) -> dict[str, Any]:
+    """Return the parts of a context that other components of the model provide."""
     x = jnp.zeros((at.batch, at.seq, at.dims.dim), at.dtype)
     shapes = carried_shapes(component, at.dims, at.attention)
-    return {"carried": Carried.zeros(shapes, at.batch, at.seq, at.dtype), "embedded": x, "x": x}
+    shared = at.position.on_scores(at.dims, at.attention, key=key) if at.position.shared else None
+    return {
+        "carried": Carried.zeros(shapes, at.batch, at.seq, at.dtype),
+        "embedded": x,
+        "x": x,
+        "shared_scores": shared,
+    }
 
 
 def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
@@ -195,7 +202,8 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
 
 def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
     """Raise `UserError` if a mask lets a position that counts in the loss attend to its target."""
-    masks = {(i, layer.mixer.mask) for i, layer in enumerate(config.model.layers) if hasattr(layer.mixer, "mask")}
+    found = [(i, getattr(layer.mixer, "mask", None)) for i, layer in enumerate(config.model.layers)]
+    masks = {(i, mask) for i, mask in found if isinstance(mask, MaskConfig)}
     split = source.evaluation("val")
     for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
         assert split is not None

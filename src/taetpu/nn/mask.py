@@ -23,10 +23,12 @@ class MaskConfig(Component):
 
     Attributes:
         causal: Whether no query attends to a later key.
+        hides_targets: Whether `check_windows` ensures that no query whose prediction counts attends to a later key.
         kernel: The mask of attention kernels that gives the same result: `causal`, `full`, or an empty string.
     """
 
     causal: ClassVar[bool] = True
+    hides_targets: ClassVar[bool] = False
     kernel: ClassVar[str] = ""
 
     def init(self, dims: Dims, *, key: Key) -> Any:
@@ -109,6 +111,8 @@ class PrefixConfig(MaskConfig):
 
     The loss must have no weight before the first separator, because a query could otherwise attend to its target.
     """
+
+    causal, hides_targets = False, True
 
     separator: NonNegativeInt
     """The token that ends the prefix."""

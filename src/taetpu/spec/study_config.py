@@ -10,6 +10,7 @@ from taetpu.core.config import Config, SlotMark
 from taetpu.core.config_parsing import normalize_value
 from taetpu.core.errors import KeyPath, UserError
 from taetpu.nn.lm import LMConfig, ModelConfig
+from taetpu.nn.mask import MaskConfig
 from taetpu.spec.document import format_value
 from taetpu.spec.train_config import TrainConfig
 
@@ -72,7 +73,8 @@ class ResolvedConfig(Config):
             raise error.within("model") from None
         for i, layer in enumerate(self.model.layers):
             causal = getattr(layer.mixer, "causal", self.task.causal)
-            causal = causal and getattr(getattr(layer.mixer, "mask", None), "causal", causal)
+            mask = getattr(layer.mixer, "mask", None)
+            causal = causal and (not isinstance(mask, MaskConfig) or mask.causal or mask.hides_targets)
             if causal != self.task.causal:
                 raise UserError(
                     f"causal={format_value(causal)} does not fit task {self.task.kind!r}",
