@@ -171,8 +171,8 @@ def test_shared_layers_compute_what_copies_do_and_sum_their_gradients(case):
     [
         ({2: {"same_as": 3}}, (2, "same_as"), "cannot share the parameters of layer 3"),
         ({0: {"same_as": 0}}, (0, "same_as"), "cannot share the parameters of layer 0"),
-        ({1: {"same_as": 0}, 2: {"same_as": 1}}, (2, "same_as"), "layer 1 has no parameters of its own"),
-        ({1: {"same_as": 0, "ffn": "none"}}, (1, "ffn"), "cannot have a setting 'ffn'"),
+        ({1: {"same_as": 0}, 2: {"same_as": 1}}, (2, "same_as"), "layer 1 already shares the parameters of layer 0"),
+        ({1: {"same_as": 0, "ffn": "none"}}, (1, "ffn"), "its ffn cannot be changed"),
     ],
 )
 def test_impossible_sharing_is_refused(layers, where, text):

@@ -60,7 +60,7 @@ class Component(Config):
             shape in the replaced component. If False, the arm contract checks that both parameters start from the same
             values.
         static_layer: Whether `init` needs the number of its layer (`dims.layer`) as an integer instead of a tracer.
-            Each layer is then a stack of its own.
+            Each layer then forms a separate stack.
     """
 
     slot: ClassVar[str] = ""

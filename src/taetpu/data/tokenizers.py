@@ -43,7 +43,7 @@ class Tokenizer(ABC):
 
         Bits per byte include these bits, so that characters without a token have a cost. The bits must be code lengths
         (Kraft's inequality): the sum of 2^-bits over all texts with the same tokens and the same number of characters
-        is at most 1. Return None if there is no such code; bits per byte are then not measured.
+        is at most 1. Without such a code, return None, and bits per byte are not measured.
         """
         return 0.0 if self.decode(self.encode(text)) == text else None
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
@@ -50,8 +50,12 @@ class LayerConfig(Config):
     """The same as `model.order`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The same as `model.after`, for this layer."""
-    same_as: NonNegativeInt | None = None
-    """Number of the earlier layer whose parameters and settings this layer shares; `none`: its own."""
+    same_as: NonNegativeInt | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
+    """Number of the earlier layer whose parameters and settings this layer shares; `none`: no sharing.
+
+    A list is repeated over the layers after the last one in it: with [0, 1], layer 2 shares layer 0, layer 3 layer 1,
+    layer 4 layer 0 and so on.
+    """
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
     """Parts to switch off in training and evaluation: `mixer`, `ffn` or `layer` (the whole layer)."""
 

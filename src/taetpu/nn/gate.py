@@ -20,7 +20,7 @@ class NoGate(Component):
     """The outputs of the heads unchanged."""
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> None:
-        """Return None, because there is no module."""
+        """Return None."""
         return
 
 

@@ -94,48 +94,48 @@ class ModelConfig(Config):
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
-            for place, index in enumerate(select_layers(where, self.num_layers)):
-                own.setdefault(index, {}).update(_one_owner(settings, place))
+            for index in select_layers(where, self.num_layers):
+                own.setdefault(index, {}).update(settings)
         usual = load_config(LayerConfig, base, ("layers", 0))
         layers: list[LayerConfig] = []
         for i in range(self.num_layers):
             made = load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
             if made.same_as is not None:
-                check_shared(i, own[i], layers)
-                made = layers[made.same_as].model_copy(update={"same_as": made.same_as})
+                check_shared(i, made.same_as, own[i], layers)
+                owner = owner_of(i, made.same_as)
+                made = layers[owner].model_copy(update={"same_as": owner})
             layers.append(made)
         return LMConfig(
             **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"}, layers=tuple(layers)
         )
 
 
-def _one_owner(settings: Mapping[str, Any], place: int) -> Mapping[str, Any]:
-    """Return the settings of the layer at `place` in a slice. A list of `same_as` is repeated over the slice."""
-    owners = settings.get("same_as")
-    return (
-        {**settings, "same_as": owners[place % len(owners)]}
-        if isinstance(owners, list | tuple) and owners
-        else settings
-    )
+def owner_of(number: int, same_as: int | tuple[int, ...]) -> int:
+    """Return the layer whose parameters a layer shares. Several layers are repeated, from the layer after the last."""
+    return same_as if isinstance(same_as, int) else same_as[(number - max(same_as) - 1) % len(same_as)]
 
 
-def check_shared(number: int, settings: Mapping[str, Any], layers: Sequence[LayerConfig]) -> None:
-    """Raise `UserError` if a layer cannot share the parameters of the layer that `same_as` names.
+def check_shared(
+    number: int, same_as: int | tuple[int, ...], settings: Mapping[str, Any], layers: Sequence[LayerConfig]
+) -> None:
+    """Raise `UserError` if a layer cannot share the parameters of the layers that `same_as` names.
 
     Args:
         number: The number of the layer.
+        same_as: The number of the layer to share, or several numbers.
         settings: The settings of the layer in `layers` of the study file.
         layers: The earlier layers.
     """
-    owner, path = settings["same_as"], ("layers", number, "same_as")
-    if owner >= number:
-        remedy = f"Use 0 to {number - 1}." if number else "The first layer has parameters of its own: remove same_as."
-        raise UserError(f"layer {number} cannot share the parameters of layer {owner}", path=path, remedy=remedy)
-    if layers[owner].same_as is not None:
-        problem = f"layer {owner} has no parameters of its own: it shares those of layer {layers[owner].same_as}"
-        raise UserError(problem, path=path, remedy=f"Use same_as: {layers[owner].same_as}.")
+    path = ("layers", number, "same_as")
+    for owner in (same_as,) if isinstance(same_as, int) else same_as:
+        if owner >= number:
+            remedy = f"Use a layer below {number}." if number else "Remove same_as, because no layer precedes layer 0."
+            raise UserError(f"layer {number} cannot share the parameters of layer {owner}", path=path, remedy=remedy)
+        if (other := layers[owner].same_as) is not None:
+            problem = f"layer {owner} already shares the parameters of layer {other}"
+            raise UserError(problem, path=path, remedy=f"Use same_as: {other}.")
     if others := sorted(set(settings) - {"same_as"}):
-        problem = f"layer {number} shares layer {owner}, so it cannot have a setting {others[0]!r} of its own"
+        problem = f"layer {number} shares the parameters of layer {same_as}, so its {others[0]} cannot be changed"
         raise UserError(problem, path=("layers", number, others[0]), remedy="Remove the setting, or same_as.")
 
 

@@ -2,17 +2,13 @@
 
 from typing import Annotated
 
-import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims, Fixed, Identity
-
-Logits = Float[Array, "batch seq vocab"]
+from taetpu.nn.scores import Softcap
 
 
 @register("logits", "none")
@@ -31,16 +27,6 @@ class LogitCapConfig(Component):
     cap: Annotated[PositiveFloat, Traced()] = 30.0
     """Upper bound of the logits' magnitude."""
 
-    def init(self, dims: Dims, *, key: Key) -> "LogitCap":
+    def init(self, dims: Dims, *, key: Key) -> Softcap:
         """Build the module at the given sizes."""
-        return LogitCap(Fixed(self.cap))
-
-
-class LogitCap(eqx.Module):
-    """Logits capped by tanh."""
-
-    cap: Fixed
-
-    def __call__(self, logits: Logits) -> Logits:
-        """Return the capped logits."""
-        return self.cap.value * jnp.tanh(logits / self.cap.value)
+        return Softcap(Fixed(self.cap))

@@ -70,7 +70,7 @@ class FullConfig(MaskConfig):
     causal, kernel = False, "full"
 
     def init(self, dims: Dims, *, key: Key) -> None:
-        """Return None, because there is no mask."""
+        """Return None."""
         return
 
 

@@ -23,7 +23,7 @@ class OrderConfig(Component):
     """Base of all orders. `init` returns a module that is called as `(block, x, ctx) -> x` (see `nn.block.Block`).
 
     Attributes:
-        norms: The branches that have a norm of their own.
+        norms: The branches that have separate norms.
         placements: The placements of norms that the order supports.
     """
 
@@ -102,7 +102,7 @@ class Parallel(eqx.Module):
 class MacaronConfig(OrderConfig):
     """Half an ffn, the mixer, half an ffn: x + ffn0(N0(x)) / 2, then the mixer, then the ffn halved. Lu et al. 2019.
 
-    The first ffn has the config of the layer's ffn, and parameters of its own. Its sites are named `first_ffn`.
+    The first ffn has the config of the layer's ffn and separate parameters. Its sites are named `first_ffn`.
     """
 
     def check_layer(self, layer: "LayerConfig") -> None:

@@ -22,7 +22,7 @@ class NoQKNorm(Component):
     """Queries and keys unchanged."""
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> None:
-        """Return None, because there is no module."""
+        """Return None."""
         return
 
 

@@ -1,4 +1,4 @@
-"""Slot `residual`: the connection of a branch's output to the stream. Each branch has a connection of its own."""
+"""Slot `residual`: the connection of a branch's output to the stream. Each branch has a separate connection."""
 
 from typing import Annotated, Any
 

@@ -1,6 +1,6 @@
 """Slot `scores` in attention: a change to the scaled scores before the mask and the softmax."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import Context, Dims, Fixed, Identity
+from taetpu.nn.common import Dims, Fixed, Identity
 
 Scores = Float[Array, "batch head query key"]
 
@@ -37,10 +37,10 @@ class SoftcapConfig(Component):
 
 
 class Softcap(eqx.Module):
-    """Scores capped by tanh."""
+    """Scores or logits capped by tanh."""
 
     cap: Fixed
 
-    def __call__(self, scores: Scores, ctx: Context) -> Scores:
-        """Return the capped scores."""
-        return self.cap.value * jnp.tanh(scores / self.cap.value)
+    def __call__(self, x: Float[Array, "..."], *rest: Any) -> Float[Array, "..."]:
+        """Return the capped numbers; other arguments are ignored."""
+        return self.cap.value * jnp.tanh(x / self.cap.value)

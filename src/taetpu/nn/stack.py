@@ -145,7 +145,7 @@ class _Group:
     Attributes:
         structure: The structure of the layers.
         start: The number of the first layer.
-        numbers: The traced numbers of each layer with parameters of its own.
+        numbers: The traced numbers of each layer that does not share parameters.
         places: The index of each layer's parameters along the layer axis of the stack that holds them.
         source: The number of that stack, if it is another one.
     """
@@ -178,6 +178,7 @@ def _group_layers(layers: Sequence[LayerConfig], apart: bool) -> list[_Group]:
             home[number] = len(groups) - 1, len(last.numbers) - 1
             last.places.append(home[number][1])
             continue
+        assert isinstance(layer.same_as, int)  # `ModelConfig.resolve` has chosen one of several layers
         source, place = home[number] = home[layer.same_as]
         joins = last is not None and not apart and source in (len(groups) - 1, last.source)
         if not joins:

@@ -31,7 +31,7 @@ class NoValues(ValuesConfig):
     """The values unchanged."""
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> None:
-        """Return None, because there is no module."""
+        """Return None."""
         return
 
 
