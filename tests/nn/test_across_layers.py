@@ -15,6 +15,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
 from taetpu.nn.common import Context
 from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
+from taetpu.spec.loading import load_study
 
 VOCAB, SEQ, DIM = 7, 6, 8
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, VOCAB, (2, SEQ)), jnp.int32)
@@ -179,6 +180,17 @@ def test_impossible_sharing_is_refused(layers, where, text):
     with pytest.raises(UserError, match=text) as raised:
         build(layers=layers)
     assert raised.value.path == ("layers", *where)
+
+
+def test_cycle_of_layers_in_an_arm_is_one_value(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "study: s\nbase:\n  task: {kind: copy, seq_len: 8}\n"
+        "  model: {dim: 8, num_layers: 7, mixer: {kind: attention, num_heads: 2}}\n  train: {steps: 2, batch_size: 2}\n"
+        'arms:\n  loop: {"model.layers.3:.same_as": [1, 2]}\n'
+    )
+    _, arm = load_study(file).arms
+    assert [layer.same_as for layer in arm.config.model.layers] == [None, None, None, 1, 2, 1, 2]
 
 
 # --- what layers hand to later layers --------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def reference(name, **settings):
     return model, {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 
-def check(model, settings, names, vocab=VOCAB):
+def check_logits(model, settings, names, vocab=VOCAB):
     """Check that our model with the given settings has the logits of a model of transformers.
 
     Args:
@@ -90,10 +90,10 @@ def test_gpt_neox_has_parallel_branches_with_two_norms(parallel):
         "mixer": {"kind": "attention", "num_heads": HEADS}, "norm": "layer", "embedding": "untied", "bias": True,
         "ffn": {"kind": "gelu-erf", "hidden": 24},
     }  # fmt: skip
-    check(model, settings | order, names)
+    check_logits(model, settings | order, names)
 
 
-def llama_like(have, layer, swiglu=True):
+def llama_like(have, layer):
     """Return the parameters that most families name as Llama does."""
     pairs = [(f"mixer.w{x}", f"self_attn.{x}_proj.weight") for x in "qkvo"]
     pairs += [
@@ -123,7 +123,25 @@ def test_olmo2_has_output_norms_and_norms_of_all_heads_together():
         "ffn": {"kind": "swiglu", "hidden": 24},
         "position": {"kind": "rope", "base": model.config.rope_parameters["rope_theta"]},
     }  # fmt: skip
-    check(model, settings, names)
+    check_logits(model, settings, names)
+
+
+def gemma_names(have, **norms):
+    """Return the parameters of Gemma: scaled embeddings, four norms in each layer and the given ones, with 1 added."""
+    layer, table = "model.layers.{}.", have["model.embed_tokens.weight"]
+    norms |= {
+        "mixer_norm.before": "input_layernorm", "mixer_norm.after": "post_attention_layernorm",
+        "ffn_norm.before": "pre_feedforward_layernorm", "ffn_norm.after": "post_feedforward_layernorm",
+    }  # fmt: skip
+    return llama_like(have, layer) | {
+        "embedding.weight": table * DIM**0.5,
+        "embedding.unembed": table.T,
+        "norm.weight": 1 + have["model.norm.weight"],
+        **{
+            f"layers.{{i}}.{ours}.weight": lambda i, theirs=theirs: 1 + have[f"{layer.format(i)}{theirs}.weight"]
+            for ours, theirs in norms.items()
+        },
+    }
 
 
 def test_gemma3_has_five_local_layers_for_each_global_one_and_two_rope_bases():
@@ -135,17 +153,7 @@ def test_gemma3_has_five_local_layers_for_each_global_one_and_two_rope_bases():
                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
     )  # fmt: skip
     assert model.config.layer_types == ["sliding_attention"] * 5 + ["full_attention"]
-    layer = "model.layers.{}."
-    names = llama_like(have, layer)
-    for ours, theirs in (
-        ("mixer.qk_norm.q", "self_attn.q_norm"), ("mixer.qk_norm.k", "self_attn.k_norm"),
-        ("mixer_norm.before", "input_layernorm"), ("mixer_norm.after", "post_attention_layernorm"),
-        ("ffn_norm.before", "pre_feedforward_layernorm"), ("ffn_norm.after", "post_feedforward_layernorm"),
-    ):  # fmt: skip
-        names[f"layers.{{i}}.{ours}.weight"] = lambda i, theirs=theirs: 1 + have[f"{layer.format(i)}{theirs}.weight"]
-    table = have["model.embed_tokens.weight"]
-    names |= {"embedding.weight": table * DIM**0.5, "embedding.unembed": table.T,
-              "norm.weight": 1 + have["model.norm.weight"]}  # fmt: skip
+    names = gemma_names(have, **{"mixer.qk_norm.q": "self_attn.q_norm", "mixer.qk_norm.k": "self_attn.k_norm"})
     settings = {
         "mixer": {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2, "head_dim": 8, "qk_norm": "rms",
                   "mask": {"kind": "window", "width": 4}},
@@ -156,7 +164,7 @@ def test_gemma3_has_five_local_layers_for_each_global_one_and_two_rope_bases():
                                  "qk_norm": "rms", "mask": {"kind": "window", "width": None}},
                        "position": {"kind": "rope", "base": 1e6}}},
     }  # fmt: skip
-    check(model, settings, names)
+    check_logits(model, settings, names)
     config = load_config(ModelConfig, {"dim": DIM, "num_layers": LAYERS, **settings}).resolve()
     assert len(jax.eval_shape(lambda: build_model(config, VOCAB, SEQ, key=root_key(0))).stacks) == 1
 
@@ -166,16 +174,7 @@ def test_gemma2_caps_scores_and_logits():
         "Gemma2", **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=4, query_pre_attn_scalar=8,
         hidden_activation="silu", rms_norm_eps=1e-6, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
     )  # fmt: skip
-    layer = "model.layers.{}."
-    names = llama_like(have, layer)
-    for ours, theirs in (
-        ("mixer_norm.before", "input_layernorm"), ("mixer_norm.after", "post_attention_layernorm"),
-        ("ffn_norm.before", "pre_feedforward_layernorm"), ("ffn_norm.after", "post_feedforward_layernorm"),
-    ):  # fmt: skip
-        names[f"layers.{{i}}.{ours}.weight"] = lambda i, theirs=theirs: 1 + have[f"{layer.format(i)}{theirs}.weight"]
-    table = have["model.embed_tokens.weight"]
-    names |= {"embedding.weight": table * DIM**0.5, "embedding.unembed": table.T,
-              "norm.weight": 1 + have["model.norm.weight"]}  # fmt: skip
+    names = gemma_names(have)
     attention = {"kind": "attention", "num_heads": HEADS, "num_kv_heads": 2, "head_dim": 8,
                  "scores": {"kind": "softcap", "cap": 2.0}}  # fmt: skip
     wide = {"mixer": {**attention, "mask": {"kind": "window", "width": None}}}
@@ -185,7 +184,7 @@ def test_gemma2_caps_scores_and_logits():
         "ffn": {"kind": "swiglu", "hidden": 24},
         "logits": {"kind": "softcap", "cap": 3.0}, "layers": {1: wide, 3: wide, 5: wide},
     }  # fmt: skip
-    check(model, settings, names)
+    check_logits(model, settings, names)
 
 
 # --- parts of families -----------------------------------------------------------------------------------------------

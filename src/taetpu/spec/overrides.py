@@ -11,7 +11,7 @@ are set last.
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from taetpu.core.config import Component, Config, config_class_of, slot_of
 from taetpu.core.config_parsing import build_component, load_config, parse_entries
@@ -108,7 +108,8 @@ def takes_list(data: Mapping[str, Any], path: str) -> bool:
     if mark is not None and mark.many:
         return True
     kind = spot.cls.model_fields[spot.name].annotation
-    return any(get_origin(part) in (tuple, list) for part in (kind, *get_args(kind)))
+    parts = [get_args(part)[0] if get_origin(part) is Annotated else part for part in (kind, *get_args(kind))]
+    return any(get_origin(part) in (tuple, list) for part in parts)
 
 
 def _write(data: dict[str, Any], path: str, value: Any, num_layers: int = 0) -> None:
