@@ -126,7 +126,7 @@ class HyperConnectionsConfig(Component):
     """n residual streams X: a branch reads a X, and X becomes R X + b y. Zhu et al. 2024, static hyper-connections.
 
     a, b and R are trained for each branch. Initially, R is the identity, b is 1, and branch number k (two per layer)
-    reads stream k mod n (equation 14), so that each stream holds the ordinary residual stream.
+    reads stream k mod n, so that each stream holds the ordinary residual stream.
     """
 
     streams: Annotated[int, Field(gt=1, le=64)] = 4
