@@ -21,7 +21,7 @@ from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import Carried, Context
 from taetpu.nn.init import ROLES, role_shape
-from taetpu.nn.lm import MODEL_SLOTS, LMConfig
+from taetpu.nn.lm import LM, MODEL_SLOTS, LMConfig
 from taetpu.nn.mask import MaskConfig
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
@@ -37,6 +37,7 @@ from taetpu.nn.slot_calls import (
     trace_result,
 )
 from taetpu.spec.study_config import ResolvedConfig
+from taetpu.train.model_cost import model_shapes
 
 BATCH = 2
 CHECKED = 64  # evaluation windows in which masks are checked
@@ -57,6 +58,7 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
     precision = config.train.precision
     check_batch(config, source)
     check_visible_targets(config, source)
+    check_lengths(config, source)
     for dtype in ("float32", "bfloat16") if precision == "auto" else (precision,):
         for path, component, part, at in _calls(config.model, source, jnp.dtype(dtype)):
             key = _key(component, part, at)
@@ -211,6 +213,18 @@ def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
             mask.check_windows(split.tokens[:CHECKED], split.weights[:CHECKED])
         except UserError as error:
             raise error.within("model", "layers", number, "mixer", "mask") from None
+
+
+def check_lengths(config: ResolvedConfig, source: Source) -> None:
+    """Raise `UserError` if the model rejects sequences of a length in `task.eval_lengths`."""
+    for i, length in enumerate(config.task.eval_lengths):
+        tokens = jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
+        model = model_shapes(config.model, source.vocab_size, source.seq_len)
+        try:
+            with attribute_errors(f"sequences of {length} tokens cannot be evaluated", iter_components(config.model)):
+                jax.eval_shape(LM.__call__, model, tokens)
+        except UserError as error:
+            raise error if error.path else error.within("task", "eval_lengths", i) from None
 
 
 def check_batch(config: ResolvedConfig, source: Source) -> None:

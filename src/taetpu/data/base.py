@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float, Int
+from pydantic import Field, field_validator
 
 from taetpu.core.config import Component, Size
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.data.tokenizers import Tokenizer
 
@@ -99,7 +101,7 @@ class Source(Protocol):
         ...
 
     def evaluation(self, split: str) -> Split | None:
-        """Return the split `val` or `test`, or None if that split is empty."""
+        """Return an evaluation set of `Task.evaluation_sets`, or None if the task does not have it."""
         ...
 
     def prompt(self) -> np.ndarray:
@@ -116,6 +118,13 @@ class Task(Component):
 
     seq_len: Size
     """Number of tokens in a sequence."""
+    eval_lengths: Annotated[tuple[Size, ...], Field(description="lengths of further evaluation sets, e.g. [256]")] = ()
+    """Lengths N of further evaluation sets `val@N`: the validation data in sequences of N tokens."""
+
+    @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        """The names of the evaluation sets: `val`, `test`, and `val@N` for each N in `eval_lengths`."""
+        return ("val", "test", *map(at_length, self.eval_lengths))
 
     @property
     @abstractmethod
@@ -132,6 +141,19 @@ class Task(Component):
         Raises:
             UserError: if the data cannot be used. The error's path is relative to the task.
         """
+
+    @field_validator("eval_lengths")
+    @classmethod
+    def _different(cls, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        for i, length in enumerate(lengths):
+            if length in lengths[:i]:
+                raise UserError(f"the length {length} is listed twice", path=(i,), remedy="Remove the repetition.")
+        return lengths
+
+
+def at_length(length: int) -> str:
+    """Return the name of the evaluation set with the validation data in sequences of a given length."""
+    return f"val@{length}"
 
 
 @lru_cache(maxsize=32)

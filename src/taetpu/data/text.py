@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.data import corpora
-from taetpu.data.base import Batch, Split, Task, epoch_rows, evaluation_split, train_windows
+from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
 from taetpu.data.overlap import overlap
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
@@ -78,6 +78,12 @@ class TextTask(Task):
         for name, share in shares.items():
             if share and len(streams[name]) <= self.seq_len:
                 raise _too_short(name, len(streams[name]), self.seq_len)
+        for i, length in enumerate(self.eval_lengths):
+            if len(streams["val"]) <= length:
+                problem = (
+                    f"the val split has {len(streams['val'])} tokens, so no sequence of {length} tokens has targets"
+                )
+                raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or raise val.")
         facts = {
             "source": self.source,
             "sha256": hashlib.sha256(corpora.join_documents(documents).encode()).hexdigest(),
@@ -87,7 +93,7 @@ class TextTask(Task):
             "escape_bits": escape_bits,
             "split": split,
         }
-        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts)
+        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths)
 
 
 def _hash_held_out(texts: Mapping[str, str]) -> str:
@@ -116,6 +122,7 @@ class TextSource:
         seq_len: int,
         evaluated: str,
         facts: dict[str, Any],
+        eval_lengths: Sequence[int] = (),
     ):
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -126,7 +133,8 @@ class TextSource:
         self.num_windows = len(self.arrays["windows"])
         self._streams = streams
         self._text_facts = facts
-        self._splits = {name: self._split(name) if len(streams[name]) else None for name in EVALUATED}
+        self._splits = {name: self._split(name, seq_len) if len(streams[name]) else None for name in EVALUATED}
+        self._splits |= {at_length(length): self._split("val", length) for length in eval_lengths}
         self.fingerprint = self._fingerprint()
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
@@ -141,11 +149,11 @@ class TextSource:
 
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""
-        return self._splits[split]
+        return self._splits.get(split)
 
-    def _split(self, name: str) -> Split:
+    def _split(self, name: str, seq_len: int) -> Split:
         num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))
-        return evaluation_split(self._streams[name], self.seq_len, self.vocab_size, num_bytes, escape_bits)
+        return evaluation_split(self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits)
 
     def prompt(self) -> np.ndarray:
         """Return the start of the validation text, or of the training text if there is no validation split."""

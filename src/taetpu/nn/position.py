@@ -28,9 +28,11 @@ class PositionConfig(Component):
 
     Attributes:
         shared: Whether all layers use one module, built once, for their scores.
+        extrapolates: Whether the modules accept sequences that are longer than those of training.
     """
 
     shared: ClassVar[bool] = False
+    extrapolates: ClassVar[bool] = True
 
     @classmethod
     def acts_at_input(cls) -> bool:
@@ -121,6 +123,8 @@ class NoPosition(PositionConfig):
 @register("position", "learned")
 class LearnedConfig(PositionConfig):
     """A trained vector for each position, added to the embeddings. Radford et al. 2018."""
+
+    extrapolates = False
 
     def at_input(self, dims: Dims, *, key: Key) -> "Learned":
         """Build the module that acts on the input embeddings."""

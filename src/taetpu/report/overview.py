@@ -80,10 +80,13 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     Args:
         results: the content of `results.json`.
         data: the task's reference losses. `chance_loss` is the loss of a uniform guess, `decoy_loss` is the loss of a
-            rule that sees only the current token, and `decoy` describes this rule.
+            rule that sees only the current token, and `decoy` describes this rule. If these facts differ on an
+            evaluation set `val@N`, they are under its name.
     """
-    if results["primary"] != "val/loss":
+    split, _, what = results["primary"].partition("/")
+    if what != "loss" or split == "test":
         return []
+    data = data.get(split, data)
     chance, decoy = (data.get(f"{rule}_loss") for rule in ("chance", "decoy"))
     ends = {arm["name"]: arm["mean"] for arm in results["arms"] if arm["mean"] is not None}
     nothing = [name for name, end in ends.items() if chance is not None and end >= chance]

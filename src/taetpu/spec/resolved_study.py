@@ -12,7 +12,7 @@ from taetpu.core.errors import ErrorList, UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA, canonical_json
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
-from taetpu.data.base import Source
+from taetpu.data.base import Source, Task, at_length
 from taetpu.spec.document import Document, format_brief, format_value
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
@@ -123,8 +123,21 @@ class Sources:
             if not callable(getattr(prepared, "batch", None)):
                 made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
                 raise UserError(f"{made}, which has no method batch", remedy="Return a taetpu.data.base.Source.")
+            check_lengths(task, prepared)
             self._known[key] = prepared
         return self._known[key]
+
+
+def check_lengths(task: Task, source: Source) -> None:
+    """Raise `UserError` unless a prepared task has an evaluation set of each length in `eval_lengths`."""
+    for i, length in enumerate(task.eval_lengths):
+        try:
+            found = source.evaluation(at_length(length))
+        except LookupError:  # the source knows only `val` and `test`
+            found = None
+        if found is None or found.tokens.shape[1:] != (length,):
+            problem = f"task {task.kind!r} has no evaluation set with sequences of {length} tokens"
+            raise UserError(problem, path=("eval_lengths", i), remedy="Remove the length.")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 from taetpu.core.config import Config, SlotMark
 from taetpu.core.config_parsing import normalize_value
 from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.registry import kinds
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import MaskConfig
 from taetpu.spec.document import format_value
@@ -81,13 +82,30 @@ class ResolvedConfig(Config):
                     path=("model", "layers", i, "mixer", "causal"),
                     remedy=f"Set causal: {format_value(self.task.causal)}.",
                 )
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Raise `UserError` if a position kind cannot be evaluated at the longest length in `task.eval_lengths`."""
+        longest = max(self.task.eval_lengths, default=0)
+        layers = ((("model", "layers", i, "position"), layer.position) for i, layer in enumerate(self.model.layers))
+        for path, position in (("model", "position"), self.model.position), *layers:
+            if longest > self.task.seq_len and not position.extrapolates:
+                known = ", ".join(
+                    sorted(k for k, cls in kinds("position").items() if getattr(cls, "extrapolates", False))
+                )
+                raise UserError(
+                    f"{position.kind!r} positions exist for the {self.task.seq_len} tokens of task.seq_len only, but "
+                    f"task.eval_lengths contains {longest}",
+                    path=path,
+                    remedy=f"Use one of: {known}; or remove lengths above {self.task.seq_len}.",
+                )
 
     def metrics(self) -> list[str]:
         """Return the metrics by which runs of this config can be compared: the metrics on whole evaluation splits.
 
         Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
-        splits = [name for name in ("val", "test") if getattr(self.task, name, 1)]
+        splits = [name for name in self.task.evaluation_sets if getattr(self.task, name.partition("@")[0], 1)]
         found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
         if "tokenizer" in type(self.task).model_fields:
             found += [f"{name}/bits_per_byte" for name in splits]

@@ -19,7 +19,7 @@ from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
-EVALUATED = "test/"  # prefix of metrics that are evaluated once at the end and have no curve
+EVALUATED = ("test/", "val@")  # prefixes of metrics that are evaluated once at the end and have no curve
 SPENT = ("tokens", "flops")  # costs logged at every evaluation
 COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative tolerance, since means are logged in single precision

@@ -45,7 +45,8 @@ class Evaluator:
         val = program.source.evaluation("val")
         self.val_windows = 0 if val is None else len(val.tokens)
         self.sampled = sample.size_within(self.val_windows) if val is not None else 0
-        self.windows = {name: program.evaluation_set(name, self.sampled) for name in ("val", "test")}
+        sets = program.structure.task.evaluation_sets
+        self.windows = {name: program.evaluation_set(name, self.sampled) for name in sets}
         self.sums: dict[str, Sums] = {}
         self.first_batch: dict[str, Sums] = {}
         self.seconds_per_token = math.nan
@@ -56,7 +57,7 @@ class Evaluator:
 
         Args:
             models: the models, with a leading run axis.
-            split: `val` or `test`. For `val`, the metrics of the sample are always included.
+            split: the name of an evaluation set. For `val`, the metrics of the sample are always included.
             whole: whether to evaluate the whole split instead of the sample only.
         """
         width, windows, data = self.program.width, self.windows[split], self.program.source.evaluation(split)
@@ -76,6 +77,14 @@ class Evaluator:
             self.first_batch[split] = {name: values[:, :size] for name, values in sums.items()}
             metrics = [a | b for a, b in zip(split_metrics(self.sums[split], split, data), metrics, strict=True)]
         return metrics
+
+    def evaluate_at_end(self, models: LM) -> list[dict[str, float]]:
+        """Return the metrics of each run on the evaluation sets that are not evaluated during training."""
+        found: list[dict[str, float]] = [{} for _ in range(self.program.width)]
+        for split in self.windows:
+            if split != "val":
+                found = [a | b for a, b in zip(found, self.evaluate(models, split), strict=True)]
+        return found
 
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
         """Return texts that the first run of each arm generates from the task's prompt, by index in the pack."""

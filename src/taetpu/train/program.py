@@ -307,7 +307,10 @@ class Program:
             check_tokens(ids, self.source.vocab_size)
         parts = self.mesh.shape[DATA]
         wanted = min(len(data.tokens), most or len(data.tokens))
-        size = min(self.structure.train.batch_size, -(-wanted // parts) * parts)
+        most_sequences = self.structure.train.batch_size
+        if (longer := data.tokens.shape[1]) > self.source.seq_len:  # no more tokens than in a batch of training
+            most_sequences = max(most_sequences * self.source.seq_len // longer // parts, 1) * parts
+        size = min(most_sequences, -(-wanted // parts) * parts)
         order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
@@ -329,7 +332,8 @@ class Program:
         state = jax.tree.map(
             lambda a, to: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), state, self.state_shardings(state)
         )
-        windows = next((w for w in map(self.windows, ("val", "test")) if w is not None), None)
+        sets = [w for w in map(self.windows, self.structure.task.evaluation_sets) if w is not None]
+        windows = max(sets, key=lambda w: w.tokens.shape[-1], default=None)
         return Shapes(
             init=(stacked, seeds),
             advance=(state, stacked, seeds, self.abstract(np.zeros(rows, np.int32), RUNS),

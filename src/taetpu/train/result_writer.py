@@ -96,7 +96,7 @@ class ResultWriter:
         self,
         places: Sequence[int],
         evaluator: Evaluator,
-        test: Sequence[Mapping[str, float]],
+        final: Sequence[Mapping[str, float]],
         diverged: Int[np.ndarray, " run"],
     ) -> None:
         """Write the results of the runs at the given indices.
@@ -104,13 +104,13 @@ class ResultWriter:
         Args:
             places: the indices of the runs in the pack.
             evaluator: the evaluator of the pack.
-            test: the metrics on the test split, by index.
+            final: the metrics on the evaluation sets other than `val`, by index.
             diverged: the step at which each run diverged, by index; negative for runs that did not diverge.
         """
-        finish = (partial(self._finish_run, i, evaluator, test[i], int(diverged[i])) for i in places if i in self.open)
+        finish = (partial(self._finish_run, i, evaluator, final[i], int(diverged[i])) for i in places if i in self.open)
         self.store.run_concurrently(finish)
 
-    def _finish_run(self, place: int, evaluator: Evaluator, test: Mapping[str, float], diverged: int) -> None:
+    def _finish_run(self, place: int, evaluator: Evaluator, final: Mapping[str, float], diverged: int) -> None:
         """Write the evaluation of one run, then its result. A run is done once it has a result."""
         run, folder, source = self.pack.runs[place], self.open[place], self.program.source
         folder.write_evaluation(
@@ -129,7 +129,7 @@ class ResultWriter:
                 "outcome": "diverged" if bad else "finished",
                 "diverged_at": diverged if diverged >= 0 else None,
                 "steps": self.program.steps,
-                "metrics": {**last, **test},
+                "metrics": {**last, **final},
                 "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
                 "params": num_params(run.config.model, source.vocab_size, source.seq_len),
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},

@@ -293,14 +293,14 @@ class PackTrainer:
         Raises:
             NotReproduced: if a saved model does not reproduce the losses of its run. This run then gets no result.
         """
-        test = self.evaluator.evaluate(state.model, "test")
+        final = self.evaluator.evaluate_at_end(state.model)
         if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
             self.evaluator.evaluate(state.model, "val")
         diverged = to_host(state.diverged_at)
         stored = self.write_models(self.model_files(state))
         wrong = mismatches(self.program, state.model, stored, self.evaluator.windows, self.evaluator.first_batch)
         right = [i for i in stored if i not in wrong]
-        self.write(lambda writer: writer.finish(right, self.evaluator, test, diverged))
+        self.write(lambda writer: writer.finish(right, self.evaluator, final, diverged))
         if wrong:
             raise NotReproduced({self.runs[i].id: f"{self.runs[i].folder.where}: {wrong[i]}" for i in wrong})
 

@@ -1,0 +1,99 @@
+"""Evaluation sets of other lengths: results against a direct evaluation of the saved models, and refusals."""
+
+import json
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import taetpu
+from taetpu.core.config_parsing import build_component
+from taetpu.core.errors import UserError
+from taetpu.optim.loss import sum_losses
+from taetpu.stats.verify import verify
+from taetpu.store.backend import open_store
+from taetpu.store.study import StudyFolder
+
+STUDY = """\
+study: lengths
+base:
+  task: {kind: copy, seq_len: 8, symbols: 4, min_length: 1, eval_size: 10, eval_lengths: [16]}
+  model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 6, batch_size: 4, eval_every: 6, log_every: 6, sample: none}
+seeds: 1
+arms: {alibi: {model.position: alibi}}
+measure: {primary: val@16/loss}
+"""
+
+
+@pytest.fixture
+def checked(tmp_path):
+    """Return `checked(("old", "new"), ...)`, which checks the study with changed text and returns the error."""
+
+    def error(*changes):
+        text = STUDY
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "study.yaml").write_text(text)
+        with pytest.raises(UserError) as caught:
+            taetpu.run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
+        assert not (tmp_path / "root").exists()
+        return caught.value
+
+    return error
+
+
+def test_longer_sets_agree_with_an_evaluation_of_the_saved_models(tmp_path):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    outcome = taetpu.run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
+    task = {"kind": "copy", "seq_len": 16, "symbols": 4, "eval_size": 10}
+    longer = build_component("task", task).prepare(tmp_path).evaluation("val")
+    assert longer.tokens.shape == (10, 16)
+    folder = StudyFolder(open_store(tmp_path / "root"), "lengths")
+    for arm in outcome.results["arms"]:
+        for run in arm["runs"]:
+            where = tmp_path / "root" / "lengths" / "runs" / arm["name"] / f"{run['seed']}-{run['id']}"
+            model = taetpu.open_run(where).model
+            tokens, targets, weights = map(jnp.asarray, (longer.tokens, longer.targets, longer.weights))
+            sums = sum_losses(model(tokens), targets, weights)
+            assert run["value"] == pytest.approx(float(sums["nll"] / sums["weight"]), rel=1e-6)
+            assert math.isfinite(run["value"])
+            result = json.loads((where / "result.json").read_text())
+            assert {"val@16/loss", "val@16/accuracy", "val/loss", "test/loss"} <= set(result["metrics"])
+            assert result["metrics"]["val@16/accuracy"] == pytest.approx(float(sums["correct"] / sums["weight"]))
+    assert verify(folder) == []
+
+
+def test_eval_lengths_change_neither_the_data_nor_the_other_evaluation_sets(tmp_path):
+    config = {"kind": "copy", "seq_len": 8, "symbols": 4, "eval_size": 10}
+    with_lengths, without = (
+        build_component("task", {**config, "eval_lengths": lengths}).prepare(tmp_path) for lengths in ((16,), ())
+    )
+    assert with_lengths.fingerprint == without.fingerprint
+    for split in ("val", "test"):
+        assert np.array_equal(with_lengths.evaluation(split).tokens, without.evaluation(split).tokens)
+    assert without.evaluation("val@16") is None
+
+
+def test_learned_positions_are_refused_before_anything_is_stored(checked):
+    error = checked(("model.position: alibi", "model.position: learned"))
+    assert "8 tokens of task.seq_len only, but task.eval_lengths contains 16" in str(error)
+    assert "alibi, none, rope" in error.remedy
+
+
+def test_tasks_that_cannot_produce_the_length_are_refused(checked):
+    assert "up to 2 symbols" in str(checked(("min_length: 1", "min_length: 1, max_length: 2")))
+    assert "vocabulary differs" in str(checked(("kind: copy", "kind: histogram")))
+    assert "listed twice" in str(checked(("[16]", "[16, 16]")))
+    assert "val@16/los" in str(checked(("val@16/loss", "val@16/los")))
+
+
+def test_text_shorter_than_the_length_is_refused(checked, tmp_path):
+    (tmp_path / "text.txt").write_text("hello world. " * 40)
+    text = "kind: text, source: text.txt, seq_len: 8, split: order"
+    error = checked(("kind: copy, seq_len: 8, symbols: 4, min_length: 1, eval_size: 10", text), ("[16]", "[256]"),
+                    ("val@16/loss", "val@256/loss"))  # fmt: skip
+    assert error.path[-2:] == ("eval_lengths", 0)
+    assert "52 tokens" in str(error)
