@@ -46,7 +46,7 @@ def test_device_bytes_divide_matrices_and_replicate_vectors(make, data, model):
         is_vector = leaf.ndim - path.startswith("stacks.") < 2
         whole, divided = (whole + leaf.size, divided) if is_vector else (whole, divided + leaf.size)
     assert whole > 0
-    assert device_bytes(config.model, 64, 16, data, model) == 4 * 4 * (whole + divided // 8)
+    assert device_bytes(config, 64, 16, data, model) == 4 * 4 * (whole + divided // 8)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_fitting_division_uses_the_fewest_devices_and_prefers_data(make, text):
     config = make(task, {"dim": 32, "mixer": {"kind": "attention", "num_heads": 8}, "ffn": {"kind": "relu"}})
     ways = list(possible_divisions(config, source.vocab_size, 8))
     assert ways == [(1, 1), (2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (4, 2), (2, 4), (1, 8)]
-    whole, half, fourth = (device_bytes(config.model, source.vocab_size, source.seq_len, data, 1) for data in (1, 2, 4))
+    whole, half, fourth = (device_bytes(config, source.vocab_size, source.seq_len, data, 1) for data in (1, 2, 4))
     assert whole > half > fourth
     for memory, expected in ((whole, (1, 1)), (whole - 1, (2, 1)), (half - 1, (4, 1)), (1, (1, 8))):
         assert fitting_division(config, source, memory, 8) == expected

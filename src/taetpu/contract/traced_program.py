@@ -24,7 +24,7 @@ from taetpu.nn.lm import named_parameters
 from taetpu.nn.stack import merge_stacks
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
-from taetpu.train.step import TrainState, evaluate, first_state, new_model, observe, train_step
+from taetpu.train.step import TrainState, evaluate, evaluated_model, first_state, new_model, observe, train_step
 
 MAX_KEPT = 64  # maximum number of cached outlines
 CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # excludes custom calls, whose bodies are not in the module
@@ -130,8 +130,8 @@ class Outline:
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
         )  # fmt: skip
-        measured = evaluate(new.model, windows, dtype=self.dtype)
-        return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, metrics, measured))
+        measured = evaluate(evaluated_model(new, config), windows, dtype=self.dtype)
+        return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured))
 
     @property
     def _inputs(self) -> tuple[Any, ...]:

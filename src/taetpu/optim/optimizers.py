@@ -1,7 +1,7 @@
-"""Slot `optimizer`: the computation of updates from gradients.
+"""Slot `optimizer`: the computation of updates from gradients, and the parameters to evaluate.
 
-The optax chain is built inside the training step, from numbers that may be traced. Its initial state does not depend on
-these numbers.
+The optax chain is built inside the training step, from numbers that may be traced. The shapes of its state do not
+depend on these numbers.
 """
 
 from typing import Annotated, Any
@@ -15,16 +15,29 @@ from taetpu.core.registry import register
 Beta = Annotated[float, Field(ge=0, lt=1), Traced()]
 
 
+class OptimizerConfig(Component):
+    """Base of optimizers.
+
+    A subclass defines `transform(lr, decayed)`. It may define `evaluated(state, params)`, which returns the parameters
+    to evaluate and store if they differ from the trained parameters, given the state of the optimizer.
+    """
+
+    lr: Annotated[PositiveFloat, Traced()] = 1e-3
+    """Peak learning rate, which the schedule scales."""
+    ema: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, Traced(neutral=None)] = None
+    """Decay rate of the exponential mean of the weights, which is evaluated and stored; `none`: no mean. The mean
+    starts at the initial weights. Polyak and Juditsky 1992.
+    """
+
+
 @register("optimizer", "adamw")
-class AdamW(Component):
+class AdamW(OptimizerConfig):
     """Adam with decoupled weight decay on matrices, but not on biases and norms. Loshchilov and Hutter 2019.
 
     The decay of a step is lr * weight_decay * parameter. The default of 0.1 is common for language models; the default
     is 1e-4 in optax and 1e-2 in torch.
     """
 
-    lr: Annotated[PositiveFloat, Traced()] = 1e-3
-    """Peak learning rate, which the schedule scales."""
     b1: Beta = 0.9
     """Decay rate of the mean of gradients."""
     b2: Beta = 0.99
@@ -41,3 +54,29 @@ class AdamW(Component):
             optax.add_decayed_weights(self.weight_decay, decayed),
             optax.scale(-lr),
         )
+
+
+@register("optimizer", "schedule-free")
+class ScheduleFree(AdamW):
+    """AdamW whose evaluated parameters are a running mean, so that no decay of the learning rate is needed.
+
+    Defazio et al. 2024 (arXiv 2405.15682, algorithm 1). Gradients are computed at y = (1 - b1) z + b1 x. AdamW without
+    its mean of gradients updates z. The evaluated parameters x are the mean of z, weighted by the square of the highest
+    learning rate so far. Use it with `schedule: constant`, with or without warm-up.
+    """
+
+    b1: Annotated[float, Field(gt=0, lt=1), Traced()] = 0.9
+    """Weight of the mean x in the trained parameters y."""
+
+    def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
+        """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
+        rule = optax.chain(
+            optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False, bias_correction=True),
+            optax.add_decayed_weights(self.weight_decay, decayed),
+            optax.scale(-lr),
+        )
+        return optax.contrib.schedule_free(rule, lr, self.b1)
+
+    def evaluated(self, state: Any, params: Any) -> Any:
+        """Return the mean x, given the trained parameters y."""
+        return optax.contrib.schedule_free_eval_params(state, params)

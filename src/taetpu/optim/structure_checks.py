@@ -78,6 +78,25 @@ def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: L
     return updates, after
 
 
+def evaluates_trained(optimizer: Any) -> bool:
+    """Return whether the evaluated parameters are the trained parameters."""
+    return not hasattr(optimizer, "evaluated") and getattr(optimizer, "ema", None) is None
+
+
+def compute_evaluated(optimizer: Any, state: Any, params: LM) -> LM:
+    """Return the parameters that an optimizer evaluates, before any exponential mean.
+
+    Raises:
+        UserError: if they differ from the trained parameters in structure, shape or dtype.
+    """
+    if not hasattr(optimizer, "evaluated"):
+        return params
+    found = optimizer.evaluated(state, params)
+    what, remedy = f"optimizer {optimizer.kind!r} evaluates parameters", "Return a tree like the parameters."
+    check_form(what, params, found, remedy, **method_location(optimizer, "evaluated"))
+    return found
+
+
 def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:
     """Return the schedule's learning rate at a step.
 

@@ -10,7 +10,7 @@ import optax
 from taetpu.core.jit_once import jit_once
 from taetpu.core.static_dynamic import bind
 from taetpu.nn.common import partition_trainable
-from taetpu.optim.structure_checks import build_update_rule
+from taetpu.optim.structure_checks import build_update_rule, compute_evaluated
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import array_specs, describe_array, plain_model, split_numbers, stack_trees
@@ -30,20 +30,27 @@ class UpdateRule:
         self.params = partition_trainable(plain_model(0))[0]
         self.goal = partition_trainable(plain_model(1))[0]
 
-    def init(self, numbers: Numbers, lr: Any) -> Any:
+    def init(self, numbers: Numbers, params: Any) -> Any:
         """Return the initial state of the optimizer."""
-        return build_update_rule(bind(self.structure, numbers), lr, self.params).init(self.params)
+        return build_update_rule(bind(self.structure, numbers), 0, self.params).init(params)
 
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
         """Return the updates and the new state of the optimizer."""
         return build_update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
+
+    def evaluated(self, numbers: Numbers, state: Any, params: Any) -> Any:
+        """Return the parameters that the optimizer evaluates."""
+        return compute_evaluated(bind(self.structure, numbers), state, params)
 
     def loss(self, params: Any) -> jax.Array:
         """Return half the squared distance between the parameters and the goal."""
         return optax.tree.norm(jax.tree.map(jnp.subtract, params, self.goal), squared=True) / 2
 
     def descend(self, numbers: Numbers, scale: Any) -> tuple[Any, jax.Array]:
-        """Return the parameters and the loss after `STEPS` steps, starting at `scale` times the initial parameters."""
+        """Return the evaluated parameters and their loss after `STEPS` steps.
+
+        The first step starts at `scale` times the initial parameters.
+        """
 
         def step(_: Any, carry: Any) -> Any:
             params, state = carry
@@ -51,7 +58,8 @@ class UpdateRule:
             return optax.apply_updates(params, updates), state
 
         params = jax.tree.map(lambda a: a * scale, self.params)
-        params, _ = jax.lax.fori_loop(0, STEPS, step, (params, self.init(numbers, 0)))
+        params, state = jax.lax.fori_loop(0, STEPS, step, (params, self.init(numbers, params)))
+        params = self.evaluated(numbers, state, params)
         return params, self.loss(params)
 
 
@@ -70,13 +78,14 @@ def check_optimizer(checks: Checks) -> None:
 def check_updates(component: Any, rule: UpdateRule) -> str:
     """Check that updates have the shapes of the parameters, and that the shapes of the state do not change."""
     at = (component, "transform")
-    before = jax.eval_shape(rule.init, rule.numbers, 0)
+    before = jax.eval_shape(rule.init, rule.numbers, rule.params)
     found, after = jax.eval_shape(rule.update, rule.numbers, 0.1, rule.params, before, rule.params)
     if array_specs(found) != array_specs(rule.params):
         raise CheckFailed(describe_change("updates", array_specs(rule.params), array_specs(found)), at=at)
     if jax.tree.structure(after) != jax.tree.structure(before) or array_specs(after) != array_specs(before):
         raise CheckFailed(describe_change("the state after a step", array_specs(before), array_specs(after)), at=at)
-    return "updates have the shapes of the parameters, and the shapes of the state do not change"
+    jax.eval_shape(rule.evaluated, rule.numbers, after, rule.params)
+    return "updates and evaluated parameters have the shapes of the parameters, and those of the state do not change"
 
 
 def describe_change(what: str, expected: dict[str, str], seen: dict[str, str]) -> str:

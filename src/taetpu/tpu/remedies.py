@@ -54,7 +54,7 @@ def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
         if larger.devices <= tpu.devices:
             continue
         data, model = fitting_division(config, source, memory, larger.devices)
-        if device_bytes(config.model, source.vocab_size, source.seq_len, data, model) <= memory:
+        if device_bytes(config, source.vocab_size, source.seq_len, data, model) <= memory:
             return {"tpu": larger.name, "data": data, "model": model}
     return None
 

@@ -160,7 +160,7 @@ def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] 
     A run needs memory for the values that it keeps between steps. If the run can be divided over devices, the mesh that
     needs the fewest bytes is assumed.
     """
-    available, sizes = device_bytes_limit(), (config.model, source.vocab_size, source.seq_len)
+    available, sizes = device_bytes_limit(), (config, source.vocab_size, source.seq_len)
     mesh = config.train.compute.mesh
     if jax.default_backend() == "cpu":
         needed = state_bytes(config, source)
@@ -199,7 +199,7 @@ def fitting_division(config: ResolvedConfig, source: Source, memory: int, device
     If no mesh is large enough, the largest mesh is returned.
     """
     ways = list(possible_divisions(config, source.vocab_size, devices))
-    sizes = (config.model, source.vocab_size, source.seq_len)
+    sizes = (config, source.vocab_size, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
 
 

@@ -11,7 +11,7 @@ from taetpu.data.base import Source
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.train.model_cost import activation_bytes, num_params
+from taetpu.train.model_cost import activation_bytes, kept_shapes
 
 SHARE_OF_MEMORY = 0.5
 CGROUPS = Path("/sys/fs/cgroup")
@@ -29,8 +29,9 @@ def device_bytes_limit() -> int:
 
 
 def state_bytes(config: ResolvedConfig, source: Source) -> int:
-    """Return the bytes that a run keeps between steps: parameters, two moments and gradients in float32."""
-    return 4 * 4 * num_params(config.model, source.vocab_size, source.seq_len)
+    """Return the bytes that a run keeps between steps; see `kept_shapes`."""
+    shapes = jax.tree.leaves(kept_shapes(config, source.vocab_size, source.seq_len))
+    return sum(shape.size * shape.dtype.itemsize for shape in shapes)
 
 
 def step_bytes(

@@ -7,12 +7,15 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from taetpu.core.keys import root_key
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.optim.structure_checks import build_update_rule
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
 
 
@@ -34,6 +37,18 @@ def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Return the number of trainable parameters, including the embedding."""
     return count_elements(parameter_shapes(config, vocab_size, seq_len))
+
+
+def kept_shapes(config: ResolvedConfig, vocab_size: int, seq_len: int) -> PyTree:
+    """Return the shapes of the arrays that a run keeps between steps, without scalars.
+
+    These are the parameters, the gradients, the state of the optimizer and the exponential mean of the weights.
+    """
+    params, optimizer = parameter_shapes(config.model, vocab_size, seq_len), config.train.optimizer
+    start = jnp.zeros((), jnp.int32)
+    state = jax.eval_shape(lambda params: build_update_rule(optimizer, start, params).init(params), params)
+    means = [] if getattr(optimizer, "ema", None) is None else [params]
+    return [params, params, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, state), means]
 
 
 def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:

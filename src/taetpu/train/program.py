@@ -25,13 +25,14 @@ from taetpu.data.base import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
+from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import Pack
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
-from taetpu.train.step import Arrays, TrainState, evaluate, init_state, observe, train_step
+from taetpu.train.step import Arrays, TrainState, evaluate, evaluated_model, init_state, observe, train_step
 
 RUNS = PartitionSpec(RUN)
 SHARED = PartitionSpec()
@@ -244,6 +245,17 @@ class Program:
             one.__qualname__ = f"observe_{every}"
             self.observers[every] = self.map_over_runs(one, shared=(4,))
         return self.observers[every]
+
+    def evaluated(self, state: TrainState, numbers: Numbers) -> LM:
+        """Return the models to evaluate, sample and store, which are the trained models for most optimizers."""
+        if evaluates_trained(self.structure.train.optimizer):
+            return state.model
+        return self.evaluated_models(state, numbers)
+
+    @cached_property
+    def evaluated_models(self) -> Callable[[TrainState, Numbers], LM]:
+        """The function `(state, numbers) -> models` that applies `train.step.evaluated_model` to the runs."""
+        return self.map_over_runs(lambda state, numbers: evaluated_model(state, bind(self.structure, numbers)))
 
     @cached_property
     def evaluate(self) -> EvaluateFn:

@@ -23,9 +23,9 @@ from jaxtyping import PyTree
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch
-from taetpu.nn.lm import LM, LMConfig
+from taetpu.nn.lm import LM
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.train.model_cost import parameter_shapes
+from taetpu.train.model_cost import kept_shapes, parameter_shapes
 
 RUN, DATA, MODEL = "run", "data", "model"
 STACK = re.compile(r"(^|\.)stacks\.\d+\.")  # path of stacked layers, whose arrays have a leading layer axis
@@ -90,13 +90,13 @@ def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(placed, tree)
 
 
-def device_bytes(config: LMConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
-    """Return the bytes per device that a run needs between steps: parameters, two moments and gradients."""
+def device_bytes(config: ResolvedConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
+    """Return the bytes per device that a run keeps between steps; see `kept_shapes`."""
     sizes, total = {DATA: data, MODEL: model}, 0
-    for path, leaf in leaves_by_path(parameter_shapes(config, vocab_size, seq_len)).items():
+    for path, leaf in leaves_by_path(kept_shapes(config, vocab_size, seq_len)).items():
         parts = prod(sizes[name] for name in mesh_axes(path, leaf.shape, sizes) if name)
         total += leaf.size * leaf.dtype.itemsize // parts
-    return 4 * total
+    return total
 
 
 def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:

@@ -20,7 +20,12 @@ from taetpu.nn.lm import LM
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
 from taetpu.optim.loss import predict
 from taetpu.optim.metrics import Metric, Seen
-from taetpu.optim.structure_checks import build_update_rule, compute_learning_rate, compute_update
+from taetpu.optim.structure_checks import (
+    build_update_rule,
+    compute_evaluated,
+    compute_learning_rate,
+    compute_update,
+)
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.spec.train_config import TrainConfig
 from taetpu.train.sharding import WHOLE, Division
@@ -38,12 +43,14 @@ class TrainState(eqx.Module):
         opt: the state of the optimizer.
         step: the number of steps taken.
         diverged_at: the first step whose loss was NaN or above `train.loss_bound`; -1 if the run has not diverged.
+        mean: the exponential mean of the parameters to evaluate; None without `train.optimizer.ema`.
     """
 
     model: LM
     opt: PyTree
     step: Int[Array, ""]
     diverged_at: Int[Array, ""]
+    mean: LM | None = None
 
 
 class Update(NamedTuple):
@@ -85,7 +92,25 @@ def first_state(config: ResolvedConfig, model: LM) -> TrainState:
     params, _ = partition_trainable(model)
     start = jnp.zeros((), jnp.int32)
     rule = build_update_rule(config.train.optimizer, start, params)  # its state does not depend on the learning rate
-    return TrainState(model, rule.init(params), start, start - 1)
+    averaged = getattr(config.train.optimizer, "ema", None) is not None
+    return TrainState(model, rule.init(params), start, start - 1, params if averaged else None)
+
+
+def evaluated_model(state: TrainState, config: ResolvedConfig) -> LM:
+    """Return the model to evaluate, sample and store; the trained model unless the optimizer evaluates another one."""
+    params, rest = partition_trainable(state.model)
+    if state.mean is None:
+        params = compute_evaluated(config.train.optimizer, state.opt, params)
+    return combine_trainable(params if state.mean is None else state.mean, rest)
+
+
+def update_mean(state: TrainState, config: ResolvedConfig) -> TrainState:
+    """Return a state with the parameters after a step added to the exponential mean, if the run has one."""
+    if state.mean is None:
+        return state
+    decay, optimizer = config.train.optimizer.ema, config.train.optimizer
+    latest = compute_evaluated(optimizer, state.opt, partition_trainable(state.model)[0])
+    return replace(state, mean=jax.tree.map(lambda mean, new: decay * mean + (1 - decay) * new, state.mean, latest))
 
 
 def update(
@@ -137,15 +162,14 @@ def train_step(
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
-    return (
-        TrainState(
-            model=combine_trainable(eqx.apply_updates(params, new.updates), rest),
-            opt=new.opt,
-            step=state.step + 1,
-            diverged_at=jnp.where(bad, state.step, state.diverged_at),
-        ),
-        metrics,
+    after = TrainState(
+        model=combine_trainable(eqx.apply_updates(params, new.updates), rest),
+        opt=new.opt,
+        step=state.step + 1,
+        diverged_at=jnp.where(bad, state.step, state.diverged_at),
+        mean=state.mean,
     )
+    return update_mean(after, config), metrics
 
 
 def observe(

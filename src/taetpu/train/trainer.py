@@ -26,6 +26,7 @@ from taetpu.core.errors import Failed
 from taetpu.core.signals import record_signal
 from taetpu.core.static_dynamic import split
 from taetpu.data.base import Source
+from taetpu.nn.lm import LM
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
@@ -242,19 +243,20 @@ class PackTrainer:
 
     def close_border(self, state: TrainState, step: int, checkpoints: Checkpoints) -> None:
         """Evaluate, sample and store as due at `step`. Metrics are stored before the state to which they belong."""
+        models = self.program.evaluated(state, self.numbers)
         if step in self.evals:
-            values = self.evaluator.evaluate(state.model, "val", whole=step == self.steps)
+            values = self.evaluator.evaluate(models, "val", whole=step == self.steps)
             for i, run in enumerate(self.runs):
                 self.buffer.add_point(step, i, {**values[i], **cost(self.program, run, step)})
                 self.callback.on_evaluate(step, run, values[i])
-            texts = self.evaluator.draw_texts(state.model, self.seeds, step)
+            texts = self.evaluator.draw_texts(models, self.seeds, step)
             self.write(lambda writer: writer.write_texts(step, texts))
             for place, text in texts.items():
                 self.callback.on_sample(step, self.runs[place], text)
         self.store(step)
         if step in self.saves:
             if self.train.keep_checkpoints and step < self.steps:
-                files = self.model_files(state)
+                files = self.model_files(models)
                 self.write(lambda writer: writer.write_checkpoints(step, files))
             self.save_state(state, step, checkpoints)
         self.callback.on_save(step)
@@ -293,12 +295,13 @@ class PackTrainer:
         Raises:
             NotReproduced: if a saved model does not reproduce the losses of its run. This run then gets no result.
         """
-        final = self.evaluator.evaluate_at_end(state.model)
+        models = self.program.evaluated(state, self.numbers)
+        final = self.evaluator.evaluate_at_end(models)
         if "val" not in self.evaluator.sums:  # the process was killed between the last evaluation and the result
-            self.evaluator.evaluate(state.model, "val")
+            self.evaluator.evaluate(models, "val")
         diverged = to_host(state.diverged_at)
-        stored = self.write_models(self.model_files(state))
-        wrong = mismatches(self.program, state.model, stored, self.evaluator.windows, self.evaluator.first_batch)
+        stored = self.write_models(self.model_files(models))
+        wrong = mismatches(self.program, models, stored, self.evaluator.windows, self.evaluator.first_batch)
         right = [i for i in stored if i not in wrong]
         self.write(lambda writer: writer.finish(right, self.evaluator, final, diverged))
         if wrong:
@@ -320,11 +323,15 @@ class PackTrainer:
         self.write(write_and_read)
         return stored
 
-    def model_files(self, state: TrainState) -> dict[int, Files]:
-        """Return the models of the runs without a result as files, by index in the pack."""
+    def model_files(self, models: LM) -> dict[int, Files]:
+        """Return the models of the runs without a result as files, by index in the pack.
+
+        Args:
+            models: the models, with a leading run axis.
+        """
         files: dict[int, Files] = {}
         for i in self.writer.open:
-            model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], state.model)
+            model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], models)
             source = self.source
             files[i] = to_files(
                 model, self.runs[i].config.model, vocab_size=source.vocab_size, seq_len=source.seq_len,
