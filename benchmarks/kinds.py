@@ -31,7 +31,7 @@ INSIDE = dict.fromkeys(ATTENTION_SLOTS, "mixer")  # slots of a component, not of
 REQUIRED = {("mask", "prefix"): {"separator": 0}, ("mask", "document"): {"separator": 0}}
 """Required fields of kinds."""
 OF_TRAINING = {"optimizer", "schedule"}
-NOT_IN_STEPS = {"tokenizer", "tracker", "metric"}
+NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""
 
 

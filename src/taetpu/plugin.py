@@ -10,6 +10,7 @@ from taetpu.core.sites import site
 from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.lm import named_parameters, num_layers, scale_layers
+from taetpu.optim.eval_metrics import EvalMetric, Evaluated
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
 
@@ -21,6 +22,8 @@ __all__ = [
     "Component",
     "Context",
     "Dims",
+    "EvalMetric",
+    "Evaluated",
     "Fixed",
     "Hook",
     "Identity",

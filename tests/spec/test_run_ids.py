@@ -63,7 +63,7 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)
-            if slot is not None and field != "metrics":
+            if slot is not None and field not in FIELDS_OUTSIDE_IDENTITY:
                 yield from ((section, field, {"kind": kind, **needed.get(kind, {})}) for kind in kinds(slot.name))
     yield from (("task", "", {"kind": kind, **needed.get(kind, {"seq_len": 8})}) for kind in kinds("task"))
     yield from (("task", "tokenizer", {"kind": kind, **needed.get(kind, {})}) for kind in kinds("tokenizer"))

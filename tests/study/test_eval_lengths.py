@@ -1,4 +1,4 @@
-"""Evaluation sets of other lengths: results against a direct evaluation of the saved models, and refusals."""
+"""Evaluation sets of other lengths and evaluation metrics: results against an evaluation of the saved models."""
 
 import json
 import math
@@ -10,7 +10,7 @@ import pytest
 import taetpu
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.optim.loss import sum_losses
+from taetpu.optim.loss import position_losses, sum_losses
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -20,7 +20,8 @@ study: lengths
 base:
   task: {kind: copy, seq_len: 8, symbols: 4, min_length: 1, eval_size: 10, eval_lengths: [16]}
   model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
-  train: {steps: 6, batch_size: 4, eval_every: 6, log_every: 6, sample: none}
+  train: {steps: 6, batch_size: 4, eval_every: 6, log_every: 6, sample: none,
+          eval_metrics: [exact_match, macro_f1, loss_by_position]}
 seeds: 1
 arms: {alibi: {model.position: alibi}}
 measure: {primary: val@16/loss}
@@ -63,7 +64,16 @@ def test_longer_sets_agree_with_an_evaluation_of_the_saved_models(tmp_path):
             result = json.loads((where / "result.json").read_text())
             assert {"val@16/loss", "val@16/accuracy", "val/loss", "test/loss"} <= set(result["metrics"])
             assert result["metrics"]["val@16/accuracy"] == pytest.approx(float(sums["correct"] / sums["weight"]))
+            assert {"val/exact_match", "val_sample/macro_f1", "test/macro_f1"} <= set(result["metrics"])
+            right = position_losses(model(tokens), targets, weights)["correct"] >= weights
+            assert result["metrics"]["val@16/exact_match"] == pytest.approx(float(right.all(-1).mean()))
+            stored = folder.run(arm["name"], run["seed"], run["id"]).evaluation()
+            assert stored["val@16/loss_by_position.nll"].sum() == pytest.approx(float(sums["nll"]), rel=1e-6)
+            assert len(stored["val@16/loss_by_position.weight"]) == 16
     assert verify(folder) == []
+    report = (tmp_path / "root" / "lengths" / "report" / "report.md").read_text()
+    assert "Loss by position" in report
+    assert "val@16/loss by position" in report
 
 
 def test_eval_lengths_change_neither_the_data_nor_the_other_evaluation_sets(tmp_path):
@@ -90,10 +100,22 @@ def test_tasks_that_cannot_produce_the_length_are_refused(checked):
     assert "val@16/los" in str(checked(("val@16/loss", "val@16/los")))
 
 
+def test_metrics_that_the_task_cannot_have_are_refused(checked, tmp_path):
+    error = checked(("[exact_match,", "[in_context_score,"))
+    assert error.path[-1] == "in_context_score"
+    assert "sequence of 8 tokens" in str(error)
+    assert "reserved" in str(checked(("[exact_match, macro_f1, loss_by_position]", "{loss: {kind: exact_match}}")))
+    error = checked(("[exact_match, ", "["), ("val@16/loss}", "val@16/exact_match}"))
+    assert error.remedy == "Add exact_match to train.eval_metrics."
+
+
 def test_text_shorter_than_the_length_is_refused(checked, tmp_path):
     (tmp_path / "text.txt").write_text("hello world. " * 40)
     text = "kind: text, source: text.txt, seq_len: 8, split: order"
-    error = checked(("kind: copy, seq_len: 8, symbols: 4, min_length: 1, eval_size: 10", text), ("[16]", "[256]"),
-                    ("val@16/loss", "val@256/loss"))  # fmt: skip
+    changes = ("kind: copy, seq_len: 8, symbols: 4, min_length: 1, eval_size: 10", text), ("@16/", "@256/"), (
+        "[16]", "[256]"
+    )  # fmt: skip
+    assert "'exact_match' compares answers, but task 'text' scores all" in str(checked(*changes))
+    error = checked(*changes, ("exact_match, macro_f1, ", ""))
     assert error.path[-2:] == ("eval_lengths", 0)
     assert "52 tokens" in str(error)

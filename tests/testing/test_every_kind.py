@@ -15,12 +15,13 @@ SETTINGS = {
     "text": {"source": "README.md", "seq_len": 12},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
+    "in_context_score": {"early": 2, "late": 6},
     **{key: {"separator": 0} for key in ("prefix", "document")},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}
 SLOW = {
     ("mixer", "attention"), ("position", "rope"), ("norm", "rms"), ("embedding", "tied"),
-    ("optimizer", "adamw"), ("metric", "gradient-norm"),
+    ("optimizer", "adamw"), ("metric", "gradient-norm"), ("eval_metric", "macro_f1"),
 }  # fmt: skip
 """Some kinds; the others are checked nightly."""
 

@@ -130,7 +130,8 @@ class Outline:
         new, metrics = train_step(
             state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
         )  # fmt: skip
-        measured = evaluate(evaluated_model(new, config), windows, dtype=self.dtype)
+        model, metrics_on_sets = evaluated_model(new, config), config.train.eval_metrics
+        measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets)
         return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured))
 
     @property

@@ -13,7 +13,9 @@ UNRECORDED_SCHEMA = 2
 """The schema version of runs whose record does not contain one."""
 ID_LENGTH = 16
 
-OBSERVATION_FIELDS = ("eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics")
+OBSERVATION_FIELDS = (
+    "eval_every", "eval_windows", "checkpoint", "keep_checkpoints", "log_every", "sample", "metrics", "eval_metrics",
+)  # fmt: skip
 """Fields of `train` that control how a run is observed; they do not affect its numbers."""
 
 NUMERICS_FIELDS = ("compute",)

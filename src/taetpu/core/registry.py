@@ -36,6 +36,7 @@ BUILTIN_MODULES = {
     "schedule": "taetpu.optim.schedules",
     "hook": "taetpu.optim.hooks",
     "metric": "taetpu.optim.metrics",
+    "eval_metric": "taetpu.optim.eval_metrics",
     "task": "taetpu.data.task_kinds",
     "tokenizer": "taetpu.data.tokenizers",
     "tracker": "taetpu.trackers.kinds",

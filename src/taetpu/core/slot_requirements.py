@@ -49,6 +49,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
     "hook": Declaration("taetpu.optim.hooks.Hook"),
     "metric": Declaration("taetpu.optim.metrics.Metric"),
+    "eval_metric": Declaration("taetpu.optim.eval_metrics.EvalMetric"),
     "task": Declaration("taetpu.data.base.Task"),
     "tokenizer": Declaration("taetpu.data.tokenizers.TokenizerConfig"),
     "tracker": Declaration("taetpu.trackers.base.Tracker"),

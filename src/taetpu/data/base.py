@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -114,7 +114,13 @@ class Source(Protocol):
 
 
 class Task(Component):
-    """Base of the kinds of slot `task`: the config of a task, before any data is read."""
+    """Base of the kinds of slot `task`: the config of a task, before any data is read.
+
+    Attributes:
+        has_answers: Whether the scored positions of a sequence are the answer to a question, which is right or wrong.
+    """
+
+    has_answers: ClassVar[bool] = False
 
     seq_len: Size
     """Number of tokens in a sequence."""

@@ -46,6 +46,8 @@ def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
 class SyntheticTask(Task):
     """Base of the synthetic tasks. The length of an input is drawn from `min_length` to `max_length`."""
 
+    has_answers = True
+
     symbols: int = Field(default=16, ge=2, le=MAX_SYMBOLS)
     """Number of different symbols."""
     min_length: Size = 1

@@ -7,6 +7,7 @@ from typing import Any
 from taetpu.report import evaluation_text, overview, summary
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
+from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.section_types import Table
 from taetpu.report.summary import Arm, Costs, Results
@@ -58,6 +59,7 @@ class Inputs:
 
     costs: Costs = field(default_factory=dict)
     curves: Sequence[Curves] = ()
+    positions: Sequence[PositionCurves] = ()
     arms: Sequence[ArmDetails] = ()
     provenance: Sequence[tuple[str, str]] = ()
     """Facts on the runs' environment, as pairs of name and value."""
@@ -86,6 +88,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
     return Inputs(
         costs=read_costs(folder, results),
         curves=read_curves(folder, results),
+        positions=read_position_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],
         provenance=_provenance(results, [run for ended in runs.values() for run in ended]),
         trained=overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),

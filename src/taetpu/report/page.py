@@ -17,6 +17,7 @@ from markupsafe import Markup
 from taetpu.report import charts, curve_charts, design_charts, overview, summary
 from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
+from taetpu.report.position_curves import position_chart
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
 
@@ -29,7 +30,7 @@ def render_page(results: Results, inputs: Inputs) -> str:
         rows=summary.verdict_rows(results, inputs.costs),
         summary=summary,
         overview=overview,
-        sections=build_sections(results, inputs.costs, inputs.priors),
+        sections=build_sections(results, inputs.costs, inputs.priors, inputs.positions),
         inputs=inputs,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
         style=Markup(_resource("page.css")),
@@ -43,7 +44,11 @@ def render_page(results: Results, inputs: Inputs) -> str:
 def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
     """Return the data for `page.js`: chart specs, curves by metric and arm, baselines, verdicts and colours."""
     return {
-        "charts": {"forest": charts.forest_plot(results), **design_charts.draw_panels(results, inputs.costs)},
+        "charts": {
+            "forest": charts.forest_plot(results),
+            **design_charts.draw_panels(results, inputs.costs),
+            **{curves.title: position_chart(curves) for curves in inputs.positions},
+        },
         "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},

@@ -1,23 +1,27 @@
 """Sections that follow the verdicts in the report, as tables and sentences for every output format."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.report import overview, summary
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.priors import Prior, priors_section
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
 from taetpu.stats import formatting
 
 
-def build_sections(results: Results, costs: Costs, priors: Mapping[str, Prior]) -> list[Section]:
+def build_sections(
+    results: Results, costs: Costs, priors: Mapping[str, Prior], positions: Sequence[PositionCurves] = ()
+) -> list[Section]:
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
     found = [
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
         *design_sections(results),
+        position_section(results, positions),
         priors_section(results, priors),
         matching_section(results),
         divergence_section(results),

@@ -20,7 +20,13 @@ Costs = Mapping[str, Mapping[str, float | None]]
 """Measured costs by arm, as returned by `frontier.read_costs`."""
 NOT_TIMED: Costs = MappingProxyType({})
 
-UNITS = {"loss": "nats per token", "accuracy": "share of tokens", "bits_per_byte": "bits per byte"}
+UNITS = {
+    "loss": "nats per token",
+    "accuracy": "share of tokens",
+    "bits_per_byte": "bits per byte",
+    "exact_match": "share of answers",
+    "in_context_score": "nats per token",
+}
 MARKS = {"better": "\u25c6", "worse": "\u25a0", "equivalent": "\u25b2", "inconclusive": "\u25cf"}
 """Symbol for each verdict, so that readers do not need colour. The forest plot uses the same shapes."""
 LENGTH = {"train.steps", "train.epochs"}

@@ -45,7 +45,7 @@ def markdown(results: Results, inputs: Inputs) -> str:
     lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
     lines += [escape(summary.describe_noise(results)), "", "## Evidence", ""]
     lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
-    for section in build_sections(results, inputs.costs, inputs.priors):
+    for section in build_sections(results, inputs.costs, inputs.priors, inputs.positions):
         lines += _section(section)
     lines += ["", escape(summary.describe_reuse(results))]
     return "\n".join(lines).rstrip() + "\n"

@@ -10,6 +10,7 @@ from taetpu.core.config import Component
 from taetpu.core.config_parsing import build_components, load_config
 from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.plugins import Plugin, load_plugins
+from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, format_value, parse_value, read_document
@@ -243,7 +244,9 @@ def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) ->
     known = arms[0].config.metrics()
     if known and primary not in known:
         problem = f"the evaluations of this task do not measure {primary!r}"
-        raise UserError(problem, path=("measure", "primary"), remedy=suggest(primary, known))
+        what = primary.rpartition("/")[2]
+        remedy = f"Add {what} to train.eval_metrics." if what in kinds("eval_metric") else suggest(primary, known)
+        raise UserError(problem, path=("measure", "primary"), remedy=remedy)
     for metric in (primary, *([tune.metric] if tune else [])):
         split, _, _ = metric.partition("/")
         for arm in arms:

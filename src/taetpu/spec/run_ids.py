@@ -22,5 +22,5 @@ def run_ids(config: ResolvedConfig, seeds: Iterable[int], fingerprint: str) -> l
 
 def plugin_sources(config: ResolvedConfig) -> list[str]:
     """Return the SHA-256 of each plug-in that registers a kind used in the config. Kinds of metrics are ignored."""
-    trained = config.model_copy(update={"train": config.train.model_copy(update={"metrics": {}})})
+    trained = config.model_copy(update={"train": config.train.model_copy(update={"metrics": {}, "eval_metrics": {}})})
     return sorted({component.plugin for component in iter_components(trained)} - {""})

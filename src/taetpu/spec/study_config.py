@@ -34,6 +34,9 @@ EXAMPLES = {
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
 }
 
+SHARES = ("accuracy", "exact_match", "macro_f1")
+"""Names of the metrics with values from 0 to 1."""
+
 Matching = Literal["steps", "flops", "params", "time"]
 
 
@@ -83,6 +86,11 @@ class ResolvedConfig(Config):
                     remedy=f"Set causal: {format_value(self.task.causal)}.",
                 )
         self._check_lengths()
+        for name, metric in self.train.eval_metrics.items():
+            try:
+                metric.check_task(self.task)
+            except UserError as error:
+                raise error.within("train", "eval_metrics", name) from None
 
     def _check_lengths(self) -> None:
         """Raise `UserError` if a position kind cannot be evaluated at the longest length in `task.eval_lengths`."""
@@ -109,11 +117,13 @@ class ResolvedConfig(Config):
         found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
         if "tokenizer" in type(self.task).model_fields:
             found += [f"{name}/bits_per_byte" for name in splits]
+        measured = [name for name, metric in self.train.eval_metrics.items() if metric.has_value]
+        found += [f"{name}/{what}" for name in splits for what in measured]
         return sorted(found)
 
 
 class Measure(Config):
-    """How arms are compared. The direction defaults to `min` for losses and `max` for accuracies."""
+    """How arms are compared. The direction defaults to the better direction of the primary metric."""
 
     primary: str = "val/loss"
     """Metric by which arms are compared at the end of training."""
@@ -131,23 +141,26 @@ class Measure(Config):
     @model_validator(mode="before")
     @classmethod
     def _usual_direction(cls, data: Any) -> Any:
-        return {"direction": _better(data.get("primary", "")), **data}
+        return {"direction": _better(data.get("primary", "")) or "min", **data}
 
     @model_validator(mode="after")
     def _no_worse_direction(self) -> "Measure":
-        if self.direction != (usual := _better(self.primary)):
+        if self.direction != (usual := _better(self.primary) or self.direction):
             more = "higher" if self.direction == "max" else "lower"
             problem = f"{self.direction} would judge a {more} {self.primary} as better"
             raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
-        if self.primary.endswith("accuracy") and self.equivalence is not None and self.equivalence >= 1:
-            problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two accuracies"
+        if self.primary.endswith(SHARES) and self.equivalence is not None and self.equivalence >= 1:
+            what = "accuracies" if self.primary.endswith("accuracy") else "values"
+            problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two {what}"
             raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
         return self
 
 
-def _better(metric: Any) -> str:
-    """Return the better direction of a metric: `max` for accuracies, `min` for all others."""
-    return "max" if str(metric).endswith("accuracy") else "min"
+def _better(metric: Any) -> str | None:
+    """Return the better direction of a metric, or None if the metric's name does not tell it."""
+    what = str(metric).rpartition("/")[2]
+    usual = {"loss": "min", "bits_per_byte": "min", "accuracy": "max"}.get(what)
+    return usual or getattr(kinds("eval_metric").get(what), "better", None)
 
 
 class StudySpec(Config):

@@ -12,6 +12,7 @@ from taetpu.spec.compute_config import ComputeConfig, word_or_count
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
+ON_SETS = ("loss", "accuracy", "bits_per_byte")  # names of the metrics that are measured on every evaluation set
 
 
 class SampleConfig(Config):
@@ -51,6 +52,8 @@ class TrainConfig(Config):
     """Changes to the training step: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)
     """Additional measurements of training steps: a list of kinds, or settings by name."""
+    eval_metrics: Annotated[dict[str, Any], SlotMark("eval_metric", many=True)] = Field(default_factory=dict)
+    """Metrics on evaluation sets beside loss and accuracy: a list of kinds, or settings by name."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of activations and products; parameters are float32. `auto`: bfloat16 where it is fast."""
     compute: ComputeConfig = ComputeConfig()
@@ -86,9 +89,10 @@ class TrainConfig(Config):
                 remedy="Use a divisor of batch_size.",
             )
         self.check_mesh()
-        if taken := sorted(set(self.metrics) & set(SERIES)):
-            problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
-            raise UserError(problem, path=("metrics", taken[0]), remedy="Use another name and set the metric's kind.")
+        for field, reserved in (("metrics", SERIES), ("eval_metrics", ON_SETS)):
+            if taken := sorted(set(getattr(self, field)) & set(reserved)):
+                problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
+                raise UserError(problem, path=(field, taken[0]), remedy="Use another name and set the metric's kind.")
         peak, floor = getattr(self.optimizer, "lr", None), getattr(self.schedule, "min_lr", None)
         if isinstance(peak, int | float) and isinstance(floor, int | float) and floor > peak:
             raise UserError(

@@ -17,13 +17,19 @@ from taetpu.stats.power import ALPHA
 
 Direction = Literal["min", "max"]
 
+BOUNDS = {
+    **dict.fromkeys(("loss", "bits_per_byte"), (0.0, math.inf)),
+    **dict.fromkeys(("accuracy", "exact_match", "macro_f1"), (0.0, 1.0)),
+}
+"""The smallest and largest possible values of metrics."""
+
 MIN_SEEDS = 2
 """Minimum number of seeds for a verdict, since a single seed shows no noise."""
 
 
 def metric_bounds(metric: str) -> tuple[float, float]:
-    """Return the smallest and largest possible value of a metric: 0 and 1 for accuracies, else 0 and infinity."""
-    return (0.0, 1.0) if metric.endswith("accuracy") else (0.0, math.inf)
+    """Return the smallest and largest possible value of a metric; infinite if they are not known."""
+    return BOUNDS.get(metric.rpartition("/")[2], (-math.inf, math.inf))
 
 
 @dataclass(frozen=True)

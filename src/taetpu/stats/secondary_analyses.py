@@ -38,7 +38,11 @@ With more seeds, there are too many flips to enumerate, and the t-test is as goo
 RESAMPLES = 2000
 NODES = 64  # number of nodes per integral; with twice as many, results agree to 1e-6
 # Bits per byte is excluded because the number of tokens in a block may differ between arms.
-SUMS = {"loss": "nll", "accuracy": "correct"}
+SUMS = {
+    "loss": ("nll", "weight"),
+    "accuracy": ("correct", "weight"),
+    "exact_match": ("exact_match.right", "exact_match.answers"),
+}
 
 
 # --- simultaneous intervals -----------------------------------------------------------------------------------------
@@ -158,7 +162,7 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
     differences, weights = [], None
     for one, other in pairs:
         ours, base = one.evaluation, other.evaluation
-        name, weight = f"{split}/{SUMS[what]}", f"{split}/weight"
+        name, weight = (f"{split}/{of}" for of in SUMS[what])
         if name not in ours or name not in base or not np.array_equal(ours[weight], base[weight]):
             return None
         differences.append(ours[name] - base[name])

@@ -163,7 +163,7 @@ def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
 def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
     """Return the metric computed from sums over the evaluation set; None if it is not finite or sums are missing."""
     split, _, what = metric.partition("/")
-    total, weight = (sums.get(f"{split}/{name}") for name in (SUMS.get(what), "weight"))
+    total, weight = (sums.get(f"{split}/{name}") for name in SUMS.get(what, ("", "")))
     mean = None if total is None or weight is None else float(total.sum() / max(weight.sum(), 1.0))
     return mean if mean is not None and math.isfinite(mean) else None
 

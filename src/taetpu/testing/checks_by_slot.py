@@ -10,7 +10,7 @@ from taetpu.nn.slot_calls import PARTS
 from taetpu.testing.data import check_task, check_tokenizer
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.in_model import check_model
-from taetpu.testing.metrics import check_metric
+from taetpu.testing.metrics import check_eval_metric, check_metric
 from taetpu.testing.optimizer_schedule import check_optimizer, check_schedule
 from taetpu.testing.report import Checks, Report
 from taetpu.testing.standalone import check_draws, check_parts
@@ -32,6 +32,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     "schedule": check_schedule,
     "hook": check_hook,
     "metric": check_metric,
+    "eval_metric": check_eval_metric,
     "task": check_task,
     "tokenizer": check_tokenizer,
     "tracker": lambda checks: checks.note("runs", "not run, because a tracker may write to a server"),

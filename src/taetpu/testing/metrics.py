@@ -1,4 +1,4 @@
-"""Checks for metrics."""
+"""Checks for metrics of training steps and of evaluation sets."""
 
 from functools import cache, partial
 from typing import Any
@@ -10,12 +10,15 @@ import numpy as np
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
+from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
+from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
+from taetpu.optim.loss import predict
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.optimizer_schedule import STEPS
 from taetpu.testing.report import CheckFailed, Checks
-from taetpu.testing.tiny import BATCH, HOST, SEQ, stack_trees, tokens
+from taetpu.testing.tiny import BATCH, HOST, SEQ, identical, plain_model, stack_trees, tokens
 from taetpu.train.step import TrainState, init_state, observe
 
 
@@ -55,6 +58,35 @@ def check_metric(checks: Checks) -> None:
         checks.skip("packs")
         return
     checks.run("packs", check_packs, checks.component, run, observe_run)
+
+
+def check_eval_metric(checks: Checks) -> None:
+    """Run all checks for a metric on evaluation sets."""
+    checks.run("sums", check_sums, checks.component)
+
+
+def check_sums(component: Any) -> str:
+    """Check that the sums of a sequence do not depend on the other sequences, and that the value is a finite number."""
+    run, model = tiny_run(), plain_model()
+    batch = run.source.batch(run.source.arrays, run.rows, root_key(0))
+    logits, found = predict(model, batch)
+
+    def sums(order: Any) -> dict[str, jax.Array]:
+        seen = jax.tree.map(lambda a: a[order], (batch, logits, found))
+        return sequence_sums(component.kind, component, Evaluated(seen[0], seen[1], **seen[2]))
+
+    order = jnp.arange(BATCH)
+    try:
+        first, turned = sums(order), sums(order[::-1])
+    except UserError as error:
+        raise CheckFailed(error.problem, at=(component, "sums"), remedy=error.remedy or "") from None
+    if not identical(jax.tree.map(lambda a: a[::-1], turned), first):
+        problem = "the sums of a sequence depend on the other sequences of its batch"
+        raise CheckFailed(problem, at=(component, "sums"), remedy="Reduce over the axes after the first only.")
+    value = metric_value(component.kind, component, {name: np.asarray(a).sum(0) for name, a in first.items()})
+    if value is not None and not np.isfinite(value):
+        raise CheckFailed(f"value returns {value} for a newly initialised model", at=(component, "value"))
+    return f"{len(first)} sums of each sequence" + ("" if value is None else f", value {value:.3g}")
 
 
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:

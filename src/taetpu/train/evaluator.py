@@ -18,8 +18,8 @@ from taetpu.store.metrics import SAMPLED
 from taetpu.train.metric_series import split_metrics
 from taetpu.train.program import Program
 
-Sums = dict[str, Float[np.ndarray, "run sequence"]]
-"""Sums over the positions of each sequence, by name: `nll`, `correct`, `weight`."""
+Sums = dict[str, Float[np.ndarray, "run sequence ..."]]
+"""Sums over the positions of each sequence, by name: `nll`, `correct`, `weight`, and those of `train.eval_metrics`."""
 
 
 class Evaluator:
@@ -70,12 +70,15 @@ class Evaluator:
         if split in self.compiled:
             self.seconds_per_token = (time.monotonic() - began) / (count * size * length * width)
         self.compiled.add(split)
+        others = self.program.structure.train.eval_metrics
         sampled = {name: values[:, : self.sampled] for name, values in sums.items()}
-        metrics = split_metrics(sampled, SAMPLED, data) if split == "val" else [{}] * width
+        metrics = split_metrics(sampled, SAMPLED, data, others) if split == "val" else [{}] * width
         if whole:
             self.sums[split] = {name: values[:, np.argsort(order)] for name, values in sums.items()}
             self.first_batch[split] = {name: values[:, :size] for name, values in sums.items()}
-            metrics = [a | b for a, b in zip(split_metrics(self.sums[split], split, data), metrics, strict=True)]
+            metrics = [
+                a | b for a, b in zip(split_metrics(self.sums[split], split, data, others), metrics, strict=True)
+            ]
         return metrics
 
     def evaluate_at_end(self, models: LM) -> list[dict[str, float]]:

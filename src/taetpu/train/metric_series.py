@@ -3,10 +3,12 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from taetpu.data.base import Split
+from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, metric_value
 
 MOST_BLOCKS = 1000  # maximum number of blocks of an evaluation set whose sums are stored
 
@@ -74,32 +76,48 @@ class MetricBuffer:
         self.count = 0
 
 
-def split_metrics(sequences: Mapping[str, np.ndarray], name: str, split: Split) -> list[dict[str, float]]:
-    """Return each run's metrics on a split or a sample: mean loss in nats, accuracy, and bits per byte of text.
+def split_metrics(
+    sequences: Mapping[str, np.ndarray], name: str, split: Split, metrics: Mapping[str, EvalMetric] = NO_METRICS
+) -> list[dict[str, float]]:
+    """Return each run's metrics on a split or a sample: mean loss in nats, accuracy, bits per byte of text and others.
 
     Args:
-        sequences: sums over the positions of each sequence, `(width, sequences)` (see `optim.loss.position_losses`).
+        sequences: sums over the positions of each sequence, `(width, sequences, ...)` (see `train.step.evaluate`).
         name: the prefix of the metric names.
         split: the whole split. For a sample, `split.num_bytes` and `split.unpredicted_bits` are scaled to the sample.
+        metrics: the metrics other than loss, accuracy and bits per byte, by name.
     """
     sums = {key: values.sum(1) for key, values in sequences.items()}
     share = sums["weight"][0] / max(split.weights.sum(dtype=np.float64), 1.0)
     runs = range(len(sums["nll"]))
-    return [metrics_from_sums({key: float(v[i]) for key, v in sums.items()}, name, split, share) for i in runs]
+    return [metrics_from_sums({key: v[i] for key, v in sums.items()}, name, split, metrics, share) for i in runs]
 
 
-def metrics_from_sums(sums: Mapping[str, float], name: str, split: Split, share: float = 1.0) -> dict[str, float]:
+def metrics_from_sums(
+    sums: Mapping[str, Any],
+    name: str,
+    split: Split,
+    metrics: Mapping[str, EvalMetric] = NO_METRICS,
+    share: float = 1.0,
+) -> dict[str, float]:
     """Return the metrics of one run from the sums over a share of a split."""
-    weight = max(sums["weight"], 1.0)
-    found = {f"{name}/loss": sums["nll"] / weight, f"{name}/accuracy": sums["correct"] / weight}
+    nll, correct, weight = (float(sums[key]) for key in ("nll", "correct", "weight"))
+    weight = max(weight, 1.0)
+    found = {f"{name}/loss": nll / weight, f"{name}/accuracy": correct / weight}
     if split.num_bytes:
-        bits = sums["nll"] / math.log(2) + share * split.unpredicted_bits
+        bits = nll / math.log(2) + share * split.unpredicted_bits
         found[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
+    for entry, metric in metrics.items():
+        value = metric_value(entry, metric, sums)
+        if value is not None:
+            found[f"{name}/{entry}"] = value
     return found
 
 
 def sum_blocks(values: np.ndarray) -> np.ndarray:
-    """Return sums over at most `MOST_BLOCKS` blocks of neighbouring sequences."""
+    """Return sums over at most `MOST_BLOCKS` blocks of neighbouring sequences; of arrays, over all sequences."""
+    if values.ndim > 1:
+        return values.sum(0).ravel()
     size = -(-len(values) // MOST_BLOCKS)
     return np.add.reduceat(values, np.arange(0, len(values), size))
 

@@ -54,7 +54,7 @@ AdvanceFn: TypeAlias = Callable[
     [TrainState, Numbers, Seeds, Rows, Count, Arrays], tuple[TrainState, dict[str, Float[Array, "run chunk"]]]
 ]
 ObserveFn: TypeAlias = Callable[[TrainState, Numbers, Seeds, StepRows, Arrays], dict[str, Float[Array, " run"]]]
-EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run batches batch"]]]
+EvaluateFn: TypeAlias = Callable[[LM, Batch, Count], dict[str, Float[Array, "run batches batch ..."]]]
 SampleFn: TypeAlias = Callable[[LM, Seeds, Count, Int[np.ndarray, " start"]], Int[Array, "run length"]]
 
 Progress: TypeAlias = tuple[TrainState, dict[str, Float[Array, " chunk"]]]
@@ -264,10 +264,13 @@ class Program:
         Since `count` is an input, a sample and the whole split share one program.
         """
         return self.map_over_runs(
-            partial(evaluate, dtype=self.dtype, division=self.division), shared=(2,), divided=(1,)
-        )
+            partial(evaluate, dtype=self.dtype, division=self.division, metrics=self.structure.train.eval_metrics),
+            shared=(2,), divided=(1,),
+        )  # fmt: skip
 
-    def evaluate_on_host(self, model: LM, windows: Batch, count: int) -> dict[str, Float[np.ndarray, "run sequence"]]:
+    def evaluate_on_host(
+        self, model: LM, windows: Batch, count: int
+    ) -> dict[str, Float[np.ndarray, "run sequence ..."]]:
         """Return the sums of each sequence in the first `count` batches as float64 on the host; 0 for other sequences.
 
         Args:
@@ -281,7 +284,8 @@ class Program:
         else:
             self.model_shardings[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
         found = self.evaluate(model, windows, np.int32(count))
-        return {name: to_host(sums).astype(np.float64).reshape(self.width, -1) for name, sums in found.items()}
+        on_host = {name: to_host(sums).astype(np.float64) for name, sums in found.items()}
+        return {name: sums.reshape(self.width, -1, *sums.shape[3:]) for name, sums in on_host.items()}
 
     @cached_property
     def sample(self) -> SampleFn:

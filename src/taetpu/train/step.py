@@ -17,6 +17,7 @@ from taetpu.core.sites import capture, find_sites
 from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
+from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
 from taetpu.optim.loss import predict
 from taetpu.optim.metrics import Metric, Seen
@@ -263,9 +264,12 @@ def part_key(key: Key, number: int | Int[Array, ""]) -> Key:
 
 
 def evaluate(
-    model: LM, windows: Batch, count: Int[Array, ""] | None = None, *, dtype: DTypeLike, division: Division = WHOLE
-) -> dict[str, Float[Array, "batches batch"]]:
-    """Return the sums over each sequence in an evaluation set (see `optim.loss.position_losses`).
+    model: LM, windows: Batch, count: Int[Array, ""] | None = None, *, dtype: DTypeLike, division: Division = WHOLE,
+    metrics: Mapping[str, EvalMetric] = NO_METRICS,
+) -> dict[str, Float[Array, "batches batch ..."]]:  # fmt: skip
+    """Return the sums over each sequence in an evaluation set.
+
+    These are the sums of `optim.loss.position_losses`, and those of `metrics` (`optim.eval_metrics.sequence_sums`).
 
     Args:
         model: the model.
@@ -273,11 +277,18 @@ def evaluate(
         count: the number of batches to evaluate; all by default. The sums of the remaining batches are 0.
         dtype: dtype of activations and matrix products.
         division: the strategy that divides the batch over devices.
+        metrics: the metrics other than loss and accuracy, by name.
     """
+    whole = any(metric.reads_logits for metric in metrics.values())
 
     def one(i: int | Int[Array, ""]) -> dict[str, Array]:
-        _, found = division.wrap(predict)(model, jax.tree.map(lambda a: a[i], windows), dtype=dtype)
-        return {name: values.sum(-1) for name, values in found.items()}
+        batch = jax.tree.map(lambda a: a[i], windows)
+        logits, found = division.wrap(predict)(model, batch, dtype=dtype, whole=whole)
+        seen = Evaluated(batch, logits, **found)
+        sums = {name: values.sum(-1) for name, values in found.items()}
+        for entry, metric in metrics.items():
+            sums |= sequence_sums(entry, metric, seen)
+        return sums
 
     shapes = jax.eval_shape(lambda: one(0))
     sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}

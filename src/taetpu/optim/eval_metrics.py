@@ -1,0 +1,223 @@
+"""Slot `eval_metric`: metrics on evaluation sets beside loss and accuracy, listed under `train.eval_metrics`.
+
+A metric is computed from sums over all sequences of a set, not from means of batches. Its sums are stored, so that
+results can be verified without the model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from pydantic import model_validator
+
+from taetpu.core.config import Component, Size
+from taetpu.core.errors import UserError
+from taetpu.core.registry import register
+from taetpu.data.base import Batch, Task
+
+Positions = Float[Array, "batch seq"]
+Sums = dict[str, Float[Array, "batch ..."]]
+MAX_CLASSES = 4096  # `macro_f1` stores counts of this many classes for each sequence
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The results of a model on a batch of an evaluation set.
+
+    Attributes:
+        batch: The batch.
+        logits: The logits, `(batch, seq, vocab)`; None unless the metric sets `reads_logits`.
+        nll: The loss of each position in nats, times its weight.
+        correct: 1 for each correct position, times its weight (see `optim.loss.position_losses`).
+        weight: The weight of each position; 0 for positions that are not scored.
+    """
+
+    batch: Batch
+    logits: Float[Array, "batch seq vocab"] | None
+    nll: Positions
+    correct: Positions
+    weight: Positions
+
+
+class EvalMetric(Component):
+    """Base of all metrics on evaluation sets.
+
+    Attributes:
+        better: Whether lower (`min`) or higher (`max`) values are better.
+        reads_logits: Whether `sums` reads the logits, which disables loss chunking.
+        of_answers: Whether the metric requires a task with answers (`Task.has_answers`).
+    """
+
+    better: ClassVar[Literal["min", "max"]] = "min"
+    reads_logits: ClassVar[bool] = False
+    of_answers: ClassVar[bool] = False
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the metric is a number, not only stored sums."""
+        return type(self).value is not EvalMetric.value
+
+    def sums(self, seen: Evaluated) -> Sums:
+        """Return values of each sequence by name, `(batch, ...)`. The metric is a function of their sums over a set."""
+        return {}
+
+    def value(self, totals: Mapping[str, np.ndarray]) -> float | None:
+        """Return the metric, given the sums over a set; None if only the sums are stored."""
+        return None
+
+    def check_task(self, task: Task) -> None:
+        """Raise `UserError` if the metric cannot be computed on a task."""
+        if self.of_answers and not task.has_answers:
+            raise UserError(
+                f"{self.kind!r} compares answers, but task {task.kind!r} scores all tokens of a sequence",
+                remedy="Remove the metric, or use a task with answers.",
+            )
+
+    @model_validator(mode="after")
+    def _measures(self) -> "EvalMetric":
+        if type(self).sums is EvalMetric.sums:
+            raise UserError(f"eval_metric {self.kind!r} measures nothing", remedy="Define the method sums.")
+        return self
+
+
+@register("eval_metric", "exact_match")
+class ExactMatch(EvalMetric):
+    """Share of sequences in which all scored positions are correct."""
+
+    better, of_answers = "max", True
+
+    def sums(self, seen: Evaluated) -> Sums:
+        """See `EvalMetric.sums`."""
+        scored = (seen.weight > 0).any(-1)
+        right = scored & (seen.correct >= seen.weight).all(-1)
+        return {"right": right.astype(jnp.float32), "answers": scored.astype(jnp.float32)}
+
+    def value(self, totals: Mapping[str, np.ndarray]) -> float:
+        """See `EvalMetric.value`."""
+        return float(totals["right"] / np.maximum(totals["answers"], 1.0))
+
+
+@register("eval_metric", "macro_f1")
+class MacroF1(EvalMetric):
+    """Mean F1 score of the classes, which are the tokens that occur as targets.
+
+    The F1 score of a class is 2 TP / (2 TP + FP + FN). The prediction is the token with the largest logit. Predicted
+    tokens that never are targets count only as errors of the targets' classes. Source: Manning, Raghavan and Schütze
+    2008, section 13.6.
+    """
+
+    better, reads_logits, of_answers = "max", True, True
+
+    def sums(self, seen: Evaluated) -> Sums:
+        """See `EvalMetric.sums`.
+
+        Raises:
+            UserError: if the vocabulary has more than `MAX_CLASSES` tokens.
+        """
+        assert seen.logits is not None
+        if (classes := seen.logits.shape[-1]) > MAX_CLASSES:
+            problem = f"macro_f1 counts at most {MAX_CLASSES} classes, but the vocabulary has {classes} tokens"
+            raise UserError(problem, remedy="Remove the metric, or use fewer tokens.")
+        predicted, targets = seen.logits.argmax(-1), seen.batch.targets
+
+        def count(tokens: Array, weights: Positions) -> Float[Array, "batch vocab"]:
+            return jax.vmap(lambda t, w: jnp.zeros(classes).at[t].add(w))(tokens, weights)
+
+        hits = jnp.where(predicted == targets, seen.weight, 0.0)
+        return {
+            "hits": count(targets, hits),
+            "predicted": count(predicted, seen.weight),
+            "targets": count(targets, seen.weight),
+        }
+
+    def value(self, totals: Mapping[str, np.ndarray]) -> float:
+        """See `EvalMetric.value`."""
+        scores = 2 * totals["hits"] / np.maximum(totals["predicted"] + totals["targets"], 1e-9)
+        known = totals["targets"] > 0
+        return float(scores[known].mean()) if known.any() else 0.0
+
+
+@register("eval_metric", "loss_by_position")
+class LossByPosition(EvalMetric):
+    """The loss at each position, which the report draws as a curve for each arm."""
+
+    bins: Size = 64
+    """Largest number of points of the curve. Each point is the mean over a range of neighbouring positions."""
+
+    def sums(self, seen: Evaluated) -> Sums:
+        """See `EvalMetric.sums`. `position` is the sum of the scored positions, from 1."""
+        seq = seen.weight.shape[-1]
+        size = -(-seq // self.bins)
+
+        def add(values: Positions) -> Float[Array, "batch bin"]:
+            padded = jnp.pad(values, ((0, 0), (0, -seq % size)))
+            return padded.reshape(len(values), -1, size).sum(-1)
+
+        places = seen.weight * jnp.arange(1, seq + 1)
+        return {"nll": add(seen.nll), "weight": add(seen.weight), "position": add(places)}
+
+
+@register("eval_metric", "in_context_score")
+class InContextScore(EvalMetric):
+    """The loss at a late position minus the loss at an early position. Olsson et al. 2022 (50 and 500).
+
+    A model that learns from its context has a negative score.
+    """
+
+    early: Size = 50
+    """The early position, from 1."""
+    late: Size = 500
+    """The late position, from 1."""
+
+    def sums(self, seen: Evaluated) -> Sums:
+        """See `EvalMetric.sums`."""
+        places = {"early": self.early - 1, "late": self.late - 1}
+        parts = {"nll": seen.nll, "weight": seen.weight}
+        return {f"{when}_{name}": part[:, i] for when, i in places.items() for name, part in parts.items()}
+
+    def value(self, totals: Mapping[str, np.ndarray]) -> float:
+        """See `EvalMetric.value`."""
+        early, late = (totals[f"{w}_nll"] / np.maximum(totals[f"{w}_weight"], 1e-9) for w in ("early", "late"))
+        return float(late - early)
+
+    def check_task(self, task: Task) -> None:
+        """Raise `UserError` if a sequence ends before the late position."""
+        shortest = min(task.seq_len, *task.eval_lengths) if task.eval_lengths else task.seq_len
+        if not self.early < self.late <= shortest:
+            problem = (
+                f"early={self.early} and late={self.late} are not two positions of a sequence of {shortest} tokens"
+            )
+            raise UserError(problem, remedy=f"Set 1 <= early < late <= {shortest}.")
+
+
+NO_METRICS: Mapping[str, EvalMetric] = MappingProxyType({})
+
+
+def sequence_sums(entry: str, metric: EvalMetric, seen: Evaluated) -> dict[str, Array]:
+    """Return the sums of one metric for each sequence as `{"entry.name": values}`.
+
+    Raises:
+        UserError: if a value is not an array with one entry for each sequence. The path is one of the config.
+    """
+    path, batch = ("train", "eval_metrics", entry), len(seen.weight)
+    try:
+        found = metric.sums(seen)
+    except UserError as error:
+        raise error.within(*path) from None
+    for name, value in found.items():
+        if jnp.shape(value)[:1] != (batch,):
+            problem = f"{entry!r} gives {name!r} with shape {jnp.shape(value)} for {batch} sequences"
+            raise UserError(problem, path=path, remedy="Return one value, or one array, for each sequence.")
+    return {f"{entry}.{name}": jnp.asarray(value, jnp.float32) for name, value in found.items()}
+
+
+def metric_value(entry: str, metric: EvalMetric, totals: Mapping[str, Any]) -> float | None:
+    """Return the value of one metric, given the totals of `sequence_sums` over a set."""
+    prefix = f"{entry}."
+    own = {name.removeprefix(prefix): np.asarray(v) for name, v in totals.items() if name.startswith(prefix)}
+    return metric.value(own)
