@@ -7,6 +7,7 @@ import pytest
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.nn.lm import named_parameters
+from taetpu.nn.parameters import Parameters
 from taetpu.plugin import Component
 from taetpu.train.memory import state_bytes
 from taetpu.train.model_cost import num_params
@@ -43,11 +44,20 @@ def test_mean_of_the_weights_is_evaluated_and_leaves_training_unchanged(trainer,
     assert plain.program.evaluated(plain.state, plain.numbers) is plain.state.model
 
 
-@pytest.mark.parametrize("kind", [pytest.param("adamw", marks=pytest.mark.slow), "schedule-free"])
-def test_packed_run_evaluates_the_same_bits_as_alone(trainer, make, text, kind):
-    """The runs of a pack differ in the decay rate of the mean, or in the weight of the mean."""
-    field = "ema" if kind == "adamw" else "b1"
-    configs = [make(text[0], optimizer={"kind": kind, "lr": 0.01, field: value}) for value in (0.5, 0.9)]
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(lambda value: {"kind": "adamw", "ema": value}, id="ema", marks=pytest.mark.slow),
+        pytest.param(lambda value: {"kind": "schedule-free", "b1": value}, id="schedule-free"),
+        pytest.param(
+            lambda value: {"kind": "adamw", "groups": {"q": {"lr": value}, "vector": {"weight_decay": value}}},
+            id="groups",
+        ),
+    ],
+)
+def test_packed_run_evaluates_the_same_bits_as_alone(trainer, make, text, settings):
+    """The runs of a pack differ in one number."""
+    configs = [make(text[0], optimizer={"lr": 0.01, **settings(value)}) for value in (0.5, 0.9)]
     pack = trainer(configs, text[1], seeds=[3, 4])
     pack.advance(3)
     shown = pack.program.evaluated(pack.state, pack.numbers)
@@ -55,6 +65,13 @@ def test_packed_run_evaluates_the_same_bits_as_alone(trainer, make, text, kind):
         alone = trainer([config], text[1], seeds=[3 + run])
         alone.advance(3)
         assert_identical(parameters(shown, run), parameters(alone.program.evaluated(alone.state, alone.numbers)))
+
+
+class MatrixAndVector(Parameters):
+    decayed = {"w": True, "b": False}  # noqa: RUF012
+
+    def __init__(self):
+        pass
 
 
 def test_schedule_free_equals_the_equations_of_the_paper():
@@ -67,7 +84,8 @@ def test_schedule_free_equals_the_equations_of_the_paper():
     y = {"w": random.standard_normal((2, 3)), "b": random.standard_normal(3)}
     x, z, second, total = dict(y), dict(y), dict.fromkeys(y, 0.0), 0.0
     params = {name: np.asarray(a, np.float32) for name, a in y.items()}
-    state = config.transform(0, {"w": True, "b": False}).init(params)
+    parameters = MatrixAndVector()
+    state = config.update_rule(0, parameters).init(params)
     for i, lr in enumerate(lrs, 1):
         grads = {name: random.standard_normal(a.shape) for name, a in y.items()}
         total += lr**2
@@ -77,7 +95,7 @@ def test_schedule_free_equals_the_equations_of_the_paper():
             z[name] = z[name] - lr * step
             x[name] = (1 - lr**2 / total) * x[name] + lr**2 / total * z[name]
             y[name] = (1 - b1) * z[name] + b1 * x[name]
-        updates, state = config.transform(lr, {"w": True, "b": False}).update(
+        updates, state = config.update_rule(lr, parameters).update(
             {name: np.asarray(g, np.float32) for name, g in grads.items()}, state, params
         )
         params = {name: a + updates[name] for name, a in params.items()}

@@ -11,7 +11,7 @@ from typing import Any
 from taetpu.contract.allowed_changes import fold_layers, is_declared
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.no_op_reasons import explain_no_op
-from taetpu.contract.outputs import check_outputs
+from taetpu.contract.outputs import check_groups, check_outputs
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
 from taetpu.core.config_parsing import load_config
@@ -174,6 +174,7 @@ class Contract:
         try:
             config.model.check(source.vocab_size, source.seq_len)
             check_outputs(config, source)
+            check_groups(config, source)
             return Computation(config, source, self.live)
         except UserError as error:
             whole = error.path and error.path[0] in ResolvedConfig.model_fields

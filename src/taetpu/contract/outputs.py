@@ -23,6 +23,7 @@ from taetpu.nn.common import Carried, Context
 from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import LM, MODEL_SLOTS, LMConfig
 from taetpu.nn.mask import MaskConfig
+from taetpu.nn.parameters import Parameters
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
@@ -36,8 +37,9 @@ from taetpu.nn.slot_calls import (
     suggest_cast,
     trace_result,
 )
+from taetpu.optim import parameter_groups
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.train.model_cost import model_shapes
+from taetpu.train.model_cost import model_shapes, parameter_shapes
 
 BATCH = 2
 CHECKED = 64  # evaluation windows in which masks are checked
@@ -73,6 +75,16 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
             if len(_PASSED) >= MAX_KEPT:
                 _PASSED.clear()
             _PASSED.add(key)
+
+
+def check_groups(config: ResolvedConfig, source: Source) -> None:
+    """Raise `UserError` if a parameter group matches nothing; see `optim.parameter_groups.check_groups`."""
+    shapes = parameter_shapes(config.model, source.vocab_size, source.seq_len)
+    parameters = Parameters(shapes, config.model, source.vocab_size, source.seq_len)
+    try:
+        parameter_groups.check_groups(getattr(config.train.optimizer, "groups", {}), parameters)
+    except UserError as error:
+        raise error.within("train", "optimizer") from None
 
 
 def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:

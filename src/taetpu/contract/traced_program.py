@@ -122,7 +122,7 @@ class Outline:
         config = bind(self.structure, numbers)
         model = new_model(config, self.source, seed, apart=True)
         stacked = eqx.tree_at(lambda m: m.stacks, model, merge_stacks(model.stacks))
-        return named_parameters(model), first_state(config, stacked)
+        return named_parameters(model), first_state(config, self.source, stacked)
 
     def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
         """Return all values that one training step and one evaluation compute, except step counters."""

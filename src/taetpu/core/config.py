@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,9 +97,14 @@ def slot_of(cls: type[Config], field: str) -> SlotMark | None:
 
 
 def config_class_of(cls: type[Config], field: str) -> type[Config] | None:
-    """Return the config class in a field's annotation (plain, optional or in a tuple), or None."""
+    """Return the config class in a field's annotation (plain, optional, in a tuple or in a mapping), or None."""
     kind = cls.model_fields[field].annotation
     return next((k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, Config)), None)
+
+
+def has_entries(cls: type[Config], field: str) -> bool:
+    """Return whether a field holds a mapping from names to configs of one class."""
+    return get_origin(cls.model_fields[field].annotation) is dict and config_class_of(cls, field) is not None
 
 
 def iter_components(node: Any) -> Iterator[Component]:

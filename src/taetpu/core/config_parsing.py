@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from taetpu.core.config import Component, Config, config_class_of, slot_of
+from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of
 from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.registry import kinds
 
@@ -152,9 +152,14 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
             problem, path=path, remedy=f"Write [kind] or {{name: {{kind: ...}}}}. {suggest('', kinds(slot))}"
         )
     for name in found:
-        if "." in str(name):
-            raise UserError(f"{name!r} is not a valid name", path=(*path, name), remedy="Remove the dot.")
+        refuse_dots(str(name), path)
     return {str(name): _with_kind(str(name), settings) for name, settings in found.items()}
+
+
+def refuse_dots(name: str, path: KeyPath, remedy: str = "Remove the dot.") -> None:
+    """Raise `UserError` if the name of an entry contains a dot, which separates names in paths."""
+    if "." in name:
+        raise UserError(f"{name!r} is not a valid name", path=(*path, name), remedy=remedy)
 
 
 def _with_kind(name: str, settings: Any) -> Any:
@@ -171,6 +176,11 @@ def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
     if value == "none" and NoneType in allowed and str not in allowed:
         return None
     inner = config_class_of(cls, name)
+    if inner is not None and has_entries(cls, name) and isinstance(value, Mapping):
+        for entry in value:
+            pattern = f" To match names, write {{NAME: {{match: {entry!r}}}}}." if "match" in inner.model_fields else ""
+            refuse_dots(str(entry), path, f"Remove the dot.{pattern}")
+        return {str(entry): load_config(inner, own, (*path, entry)) for entry, own in value.items() if own != "none"}
     if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
         return load_config(inner, value, path)
     if inner is not None and isinstance(value, list | tuple):

@@ -5,13 +5,14 @@ feed-forward network).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
@@ -29,6 +30,15 @@ class Init(Protocol):
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A weight that `Dims.weight` drew. The axes are those of its arguments; they are empty if they are unknown."""
+
+    role: str
+    in_axes: tuple[int, ...]
+    out_axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Dims:
     """The sizes and model-wide settings with which components are built."""
 
@@ -41,6 +51,7 @@ class Dims:
     dropout: Any = 0.0  # a rate or a tracer; with the number 0.0, the program contains no dropout
     layer: Any = None  # the number of the layer that is built, from 0, as a tracer; None outside the layers
     branch: str = ""  # the branch whose norm or residual connection is built: `mixer` or `ffn`
+    drawn: list[Drawn] | None = field(default=None, compare=False, repr=False)  # weights are recorded here if it is set
 
     def weight(
         self,
@@ -63,7 +74,8 @@ class Dims:
             batch_axes: The axes over independent matrices, such as heads or experts.
         """
         if in_axes is None:
-            return self.init.draw(self, role, shape, key=key)
+            plain = ((0,), (1,)) if len(shape) == 2 else ((), ())
+            return self.record(self.init.draw(self, role, shape, key=key), role, *plain)
         out_axes = tuple(i for i in range(len(shape)) if i not in (*in_axes, *batch_axes))
         order = (*batch_axes, *in_axes, *out_axes)
         copies, inputs, outputs = (prod(shape[i] for i in axes) for axes in (batch_axes, in_axes, out_axes))
@@ -73,7 +85,14 @@ class Dims:
 
         drawn = jax.vmap(lambda i: draw(named(key, i)))(jnp.arange(copies)) if batch_axes else draw(key)
         turned = drawn.reshape([shape[i] for i in order])
-        return turned.transpose([order.index(i) for i in range(len(shape))])
+        return self.record(turned.transpose([order.index(i) for i in range(len(shape))]), role, in_axes, out_axes)
+
+    def record(self, array: Array, role: str, in_axes: tuple[int, ...], out_axes: tuple[int, ...]) -> Array:
+        """Return a weight. If weights are recorded, it is marked with its number in `drawn` (see `nn.parameters`)."""
+        if self.drawn is None:
+            return array
+        self.drawn.append(Drawn(role, in_axes, out_axes))
+        return checkpoint_name(array, str(len(self.drawn) - 1))
 
     def zeros(self, size: int, bias: bool | None) -> Float[Array, " size"] | None:
         """Return a zero bias vector, or None if there is no bias. `bias=None` uses the model's setting."""

@@ -66,7 +66,7 @@ class UntiedConfig(Component):
         """Build the module at the given sizes."""
         return Untied(
             weight=dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"),
-            unembed=dims.weight(named(key, "unembed"), dims.dim, dims.vocab_size),
+            unembed=dims.weight(named(key, "unembed"), dims.dim, dims.vocab_size, role="unembedding"),
         )
 
 

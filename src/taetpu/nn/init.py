@@ -16,7 +16,7 @@ WRITING = ("out", "down")
 """Roles of the projections that write to the residual stream: those of attention and of feed-forward networks."""
 TABLES = ("embedding", "position")
 """Roles of the tables that are indexed, so that they have no fan-in."""
-ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES)
+ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES, "unembedding")
 """All roles of weights. `in` is a projection that has no finer role."""
 
 

@@ -26,6 +26,7 @@ from taetpu.nn.common import (
     Carried,
     Context,
     Dims,
+    Drawn,
     build_dropout,
     combine_trainable,
     partition_trainable,
@@ -206,7 +207,9 @@ class LMConfig(Config):
             except UserError as error:
                 raise error.within(slot) from None
 
-    def build(self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False) -> "LM":
+    def build(
+        self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None
+    ) -> "LM":
         """Return a newly initialised model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
 
         Args:
@@ -214,8 +217,9 @@ class LMConfig(Config):
             seq_len: The maximum length of a sequence.
             key: The key of the parameters.
             apart: Whether to build one stack per layer (see `build_stacks`).
+            drawn: A list to which a description of every weight is appended (see `nn.parameters`).
         """
-        dims = self.dims(vocab_size, seq_len)
+        dims = replace(self.dims(vocab_size, seq_len), drawn=drawn)
         final = self.norm.placement != "post"
         return LM(
             embedding=self.embedding.init(dims, key=named(key, "embedding")),
@@ -319,20 +323,22 @@ def named_constants(model: LM) -> dict[str, Array]:
     return _named(model, partition_trainable(model)[1])
 
 
+def logical_names(model: LM, path: str) -> tuple[str, ...]:
+    """Return the logical name of an array of a model, or of an array of a stack in each layer of the stack."""
+    head, _, rest = path.partition(".")
+    if head != "stacks":
+        return (path,)
+    number, _, rest = rest.partition(".block.")
+    return tuple(f"layers.{layer}.{rest}" for layer in model.stacks[int(number)].owners)
+
+
 def _named(model: LM, part: LM) -> dict[str, Array]:
     """Return the arrays of a part of a model by their logical names."""
     found = {}
-    for name, array in leaves_by_path(part).items():
-        if not _is_plain_array(array):
-            continue
-        head, _, rest = name.partition(".")
-        if head != "stacks":
-            found[name] = array
-            continue
-        number, _, rest = rest.partition(".block.")
-        stack = model.stacks[int(number)]
-        for i, layer in enumerate(stack.owners):
-            found[f"layers.{layer}.{rest}"] = array[i]
+    for path, array in leaves_by_path(part).items():
+        if _is_plain_array(array):
+            layers = array if path.startswith("stacks.") else [array]
+            found |= {name: layers[i] for i, name in enumerate(logical_names(model, path))}
     return found
 
 
@@ -376,12 +382,9 @@ def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
         if not _is_plain_array(leaf):
             return leaf
         name = jax.tree_util.keystr(path, simple=True, separator=".")
-        head, _, rest = name.partition(".")
-        if head != "stacks":
-            return jnp.asarray(values[name])
-        number, _, rest = rest.partition(".block.")
-        stack = model.stacks[int(number)]
-        layers = [values[f"layers.{layer}.{rest}"] for layer in stack.owners]
+        layers = [values[name] for name in logical_names(model, name)]
+        if not name.startswith("stacks."):
+            return jnp.asarray(layers[0])
         on_host = all(isinstance(layer, np.ndarray) for layer in layers)
         return jnp.asarray(np.stack(layers)) if on_host else jnp.stack(layers)  # jax compiles a stack for every shape
 
@@ -414,7 +417,7 @@ def num_layers(tree: LM) -> int:
 def mask_matrices(params: LM) -> LM:
     """Return a tree with True for trained arrays with at least two axes, not counting the layer axis of a stack."""
 
-    def is_matrix(path: Any, leaf: Array) -> bool:
+    def is_matrix(path: Any, leaf: Any) -> bool:
         stacked = jax.tree_util.keystr(path, simple=True, separator=".").startswith("stacks.")
         return leaf.ndim - stacked >= 2
 

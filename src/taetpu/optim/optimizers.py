@@ -4,13 +4,16 @@ The optax chain is built inside the training step, from numbers that may be trac
 depend on these numbers.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import optax
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.registry import register
+from taetpu.nn.parameters import Parameters
+from taetpu.optim.parameter_groups import GroupConfig, with_groups
 
 Beta = Annotated[float, Field(ge=0, lt=1), Traced()]
 
@@ -18,9 +21,15 @@ Beta = Annotated[float, Field(ge=0, lt=1), Traced()]
 class OptimizerConfig(Component):
     """Base of optimizers.
 
-    A subclass defines `transform(lr, decayed)`. It may define `evaluated(state, params)`, which returns the parameters
-    to evaluate and store if they differ from the trained parameters, given the state of the optimizer.
+    A subclass defines `transform(lr, decayed)`, or `update_rule` if it needs the roles of the parameters. It may define
+    `evaluated(state, params)`, which returns the parameters to evaluate and store if they differ from the trained
+    parameters, given the state of the optimizer.
+
+    Attributes:
+        uses_loss: Whether the `update` of the update rule takes the loss of the batch, as the keyword argument `value`.
     """
+
+    uses_loss: ClassVar[bool] = False
 
     lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
@@ -28,6 +37,18 @@ class OptimizerConfig(Component):
     """Decay rate of the exponential mean of the weights, which is evaluated and stored; `none`: no mean. The mean
     starts at the initial weights. Polyak and Juditsky 1992.
     """
+    groups: dict[str, GroupConfig] = Field(default_factory=dict)
+    """Settings of groups of parameters by role, such as `embedding` or `vector`, or by name with a `match`."""
+
+    def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
+        """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
+        raise UserError(
+            f"optimizer {self.kind!r} defines neither transform nor update_rule", remedy="Define transform."
+        )
+
+    def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
+        """Return the update rule at learning rate `lr`, with the settings of groups."""
+        return with_groups(self, lr, parameters, self.transform)
 
 
 @register("optimizer", "adamw")
@@ -69,13 +90,16 @@ class ScheduleFree(AdamW):
     """Weight of the mean x in the trained parameters y."""
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
-        """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
-        rule = optax.chain(
+        """Return the update rule of z. `decayed` is True for each parameter with weight decay."""
+        return optax.chain(
             optax.scale_by_rms(self.b2, self.eps, eps_in_sqrt=False, bias_correction=True),
             optax.add_decayed_weights(self.weight_decay, decayed),
             optax.scale(-lr),
         )
-        return optax.contrib.schedule_free(rule, lr, self.b1)
+
+    def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
+        """Return the update rule of y at learning rate `lr`, with the settings of groups."""
+        return optax.contrib.schedule_free(super().update_rule(lr, parameters), lr, self.b1)
 
     def evaluated(self, state: Any, params: Any) -> Any:
         """Return the mean x, given the trained parameters y."""

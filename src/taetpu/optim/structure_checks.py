@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import optax
 
 from taetpu.core.errors import UserError
-from taetpu.nn.lm import LM, mask_matrices
+from taetpu.nn.lm import LM
+from taetpu.nn.parameters import Parameters
 from taetpu.nn.slot_calls import describe_value
 
 
@@ -46,29 +47,36 @@ def _form(array: Any) -> str:
         return f"an object of type {type(array).__name__}"
 
 
-def build_update_rule(optimizer: Any, lr: Any, params: LM) -> optax.GradientTransformation:
+def build_update_rule(optimizer: Any, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
     """Return the optimizer's update rule for the parameters at learning rate `lr`.
 
     Raises:
-        UserError: if `transform` does not return an optax transformation.
+        UserError: if the optimizer does not return an optax transformation.
     """
-    rule = optimizer.transform(lr, mask_matrices(params))
+    if hasattr(optimizer, "update_rule"):
+        rule = optimizer.update_rule(lr, parameters)
+    else:
+        rule = optimizer.transform(lr, parameters.decayed)
     if not (callable(getattr(rule, "init", None)) and callable(getattr(rule, "update", None))):
         made, expected = describe_value(rule), "an optax.GradientTransformation"
-        problem = f"optimizer {optimizer.kind!r}: transform returns {made}, expected {expected}"
-        raise UserError(problem, remedy="Return e.g. optax.sgd(lr).", **method_location(optimizer, "transform"))
+        method = "update_rule" if "update_rule" in vars(type(optimizer)) else "transform"
+        problem = f"optimizer {optimizer.kind!r}: {method} returns {made}, expected {expected}"
+        raise UserError(problem, remedy="Return e.g. optax.sgd(lr).", **method_location(optimizer, method))
     return rule
 
 
-def compute_update(optimizer: Any, lr: Any, gradients: LM, state: Any, params: LM) -> tuple[Any, Any]:
-    """Return the updates that an optimizer adds to the parameters, and its new state.
+def compute_update(
+    optimizer: Any, lr: Any, gradients: LM, state: Any, parameters: Parameters, loss: Any
+) -> tuple[Any, Any]:
+    """Return the updates that an optimizer adds to the parameters, and its new state. `loss` is that of the batch.
 
     Raises:
         UserError: if `update` does not return a pair, if the updates differ from the parameters in structure, shape or
             dtype, or if the new state differs from the old state in one of these.
     """
-    rule: Any = build_update_rule(optimizer, lr, params)
-    found = rule.update(gradients, state, params)
+    rule: Any = build_update_rule(optimizer, lr, parameters)
+    params, extra = parameters.params, {"value": loss} if getattr(optimizer, "uses_loss", False) else {}
+    found = rule.update(gradients, state, params, **extra)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:
         raise UserError(f"{who} {describe_value(found)} from update", remedy="Return (updates, state).", **where)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from taetpu.core.config import Config, config_class_of, slot_of
+from taetpu.core.config import Config, config_class_of, has_entries, slot_of
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
@@ -87,7 +87,7 @@ def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]
             chosen = {rest[0]: known[rest[0]]} if mark.many and rest[0] in known else known
             below += [one for kind, cls in chosen.items() for one in list_fields(cls, kind)]
         elif place.section is not None:
-            skipped = _by_layer(place)
+            skipped = _by_layer(place) or has_entries(place.owner, place.name)
             below += list_fields(place.section)
     return below, rest[1:] if skipped else rest
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from taetpu.core.config import Component, Config, config_class_of, slot_of
+from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of
 from taetpu.core.config_parsing import build_component, load_config, parse_entries
 from taetpu.core.errors import ErrorList, KeyPath, UserError, dotted_path, suggest
 from taetpu.core.registry import kinds
@@ -237,7 +237,12 @@ def _descend(cls: type[Config], data: dict[str, Any], parts: list[str], path: st
                 data[name] = {}
             if not isinstance(data[name], dict):
                 raise UserError(f"{data[name]!r} is not a mapping of settings", path=done)
-            data, cls = data[name], inner
+            entries, (data, cls) = has_entries(cls, name), (data[name], inner)
+            if entries:
+                entry, *parts = parts
+                if not parts:
+                    return Spot(None, data, entry)
+                data, done = data.setdefault(entry, {}), (*done, entry)
         else:
             problem = f"{path!r} matches nothing: {dotted_path(done)} is a single value"
             raise UserError(problem, path=(path,), remedy=f"Override {dotted_path(done)}.")

@@ -10,10 +10,20 @@ import optax
 from taetpu.core.jit_once import jit_once
 from taetpu.core.static_dynamic import bind
 from taetpu.nn.common import partition_trainable
+from taetpu.nn.parameters import Parameters
 from taetpu.optim.structure_checks import build_update_rule, compute_evaluated
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.report import CheckFailed, Checks
-from taetpu.testing.tiny import array_specs, describe_array, plain_model, split_numbers, stack_trees
+from taetpu.testing.tiny import (
+    SEQ,
+    VOCAB,
+    array_specs,
+    describe_array,
+    host_config,
+    plain_model,
+    split_numbers,
+    stack_trees,
+)
 
 STEPS = 20
 Numbers = dict[str, Any]
@@ -29,14 +39,17 @@ class UpdateRule:
         self.structure, self.numbers = split_numbers(component)
         self.params = partition_trainable(plain_model(0))[0]
         self.goal = partition_trainable(plain_model(1))[0]
+        self.parameters = Parameters(self.params, host_config(), VOCAB, SEQ)
 
     def init(self, numbers: Numbers, params: Any) -> Any:
         """Return the initial state of the optimizer."""
-        return build_update_rule(bind(self.structure, numbers), 0, self.params).init(params)
+        return build_update_rule(bind(self.structure, numbers), 0, self.parameters).init(params)
 
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
         """Return the updates and the new state of the optimizer."""
-        return build_update_rule(bind(self.structure, numbers), lr, self.params).update(gradients, state, params)
+        optimizer = bind(self.structure, numbers)
+        extra = {"value": self.loss(params)} if getattr(optimizer, "uses_loss", False) else {}
+        return build_update_rule(optimizer, lr, self.parameters).update(gradients, state, params, **extra)
 
     def evaluated(self, numbers: Numbers, state: Any, params: Any) -> Any:
         """Return the parameters that the optimizer evaluates."""

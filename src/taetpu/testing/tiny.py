@@ -16,7 +16,7 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.common import AttentionDims, Carried, Context, Dims
-from taetpu.nn.lm import LM, ModelConfig
+from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.slot_calls import carried_shapes
 
 DIM, HEADS, LAYERS, SEQ, VOCAB, BATCH = 16, 2, 2, 8, 11, 2
@@ -74,16 +74,21 @@ def build_host(component: Component | None = None) -> Callable[[int], LM]:
     Raises:
         UserError: If the component cannot be built at these sizes.
     """
+    config = host_config(component)
+    config.check(VOCAB, SEQ)
+    structure, numbers = split_numbers(config)
+    build = jit_once(lambda numbers, seed: bind(structure, numbers).build(VOCAB, SEQ, key=root_key(seed)))
+    return lambda seed: build(numbers, seed)
+
+
+def host_config(component: Component | None = None) -> LMConfig:
+    """Return the config of a tiny model, with the given component (if any) in its slot."""
     settings: dict[str, Any] = dict(HOST)
     if component is not None and component.slot in ATTENTION_SLOTS:
         settings["mixer"] = {**HOST["mixer"], component.slot: component}
     elif component is not None:
         settings[component.slot] = component
-    config = load_config(ModelConfig, settings).resolve()
-    config.check(VOCAB, SEQ)
-    structure, numbers = split_numbers(config)
-    build = jit_once(lambda numbers, seed: bind(structure, numbers).build(VOCAB, SEQ, key=root_key(seed)))
-    return lambda seed: build(numbers, seed)
+    return load_config(ModelConfig, settings).resolve()
 
 
 def split_numbers(config: Config) -> tuple[Any, dict[str, Any]]:

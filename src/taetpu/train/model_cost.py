@@ -14,6 +14,7 @@ from taetpu.core.tree import count_elements
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.nn.parameters import Parameters
 from taetpu.optim.structure_checks import build_update_rule
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
@@ -45,8 +46,8 @@ def kept_shapes(config: ResolvedConfig, vocab_size: int, seq_len: int) -> PyTree
     These are the parameters, the gradients, the state of the optimizer and the exponential mean of the weights.
     """
     params, optimizer = parameter_shapes(config.model, vocab_size, seq_len), config.train.optimizer
-    start = jnp.zeros((), jnp.int32)
-    state = jax.eval_shape(lambda params: build_update_rule(optimizer, start, params).init(params), params)
+    described = Parameters(params, config.model, vocab_size, seq_len)
+    state = jax.eval_shape(build_update_rule(optimizer, jnp.zeros((), jnp.int32), described).init, params)
     means = [] if getattr(optimizer, "ema", None) is None else [params]
     return [params, params, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, state), means]
 

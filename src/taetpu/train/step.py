@@ -17,6 +17,7 @@ from taetpu.core.sites import capture, find_sites
 from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
+from taetpu.nn.parameters import Parameters
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
 from taetpu.optim.loss import predict
@@ -80,7 +81,7 @@ class Update(NamedTuple):
 
 def init_state(config: ResolvedConfig, source: Source, seed: Array) -> TrainState:
     """Return the state of a run before its first step."""
-    return first_state(config, new_model(config, source, seed))
+    return first_state(config, source, new_model(config, source, seed))
 
 
 def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:
@@ -88,11 +89,11 @@ def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: boo
     return config.model.build(source.vocab_size, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
 
 
-def first_state(config: ResolvedConfig, model: LM) -> TrainState:
+def first_state(config: ResolvedConfig, source: Source, model: LM) -> TrainState:
     """Return the state of a run that starts from a model."""
     params, _ = partition_trainable(model)
-    start = jnp.zeros((), jnp.int32)
-    rule = build_update_rule(config.train.optimizer, start, params)  # its state does not depend on the learning rate
+    start, described = jnp.zeros((), jnp.int32), Parameters(params, config.model, source.vocab_size, source.seq_len)
+    rule = build_update_rule(config.train.optimizer, start, described)  # its state does not depend on the learning rate
     averaged = getattr(config.train.optimizer, "ema", None) is not None
     return TrainState(model, rule.init(params), start, start - 1, params if averaged else None)
 
@@ -141,7 +142,9 @@ def update(
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
-    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, params)
+    described = Parameters(params, config.model, source.vocab_size, source.seq_len)
+    mean_loss = sums["nll"] / sums["weight"]
+    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, mean_loss)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
     return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
 

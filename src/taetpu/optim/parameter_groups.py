@@ -1,0 +1,128 @@
+"""Groups of parameters with a learning rate and a weight decay of their own: `train.optimizer.groups`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from math import prod
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from pydantic import NonNegativeFloat
+
+from taetpu.core.config import Config, Traced
+from taetpu.core.errors import UserError, suggest
+from taetpu.nn.parameters import Parameter, Parameters
+
+Transform = Callable[[Any, Any], optax.GradientTransformation]
+
+
+class GroupConfig(Config):
+    """The settings of a group of parameters."""
+
+    match: str | None = None
+    """A role, or a pattern of names of parameters such as `layers.0.*`; `none`: the name of the group."""
+    lr: Annotated[NonNegativeFloat, Traced()] = 1.0
+    """Factor on the learning rate. Groups that share a parameter multiply their factors."""
+    weight_decay: Annotated[NonNegativeFloat | None, Traced(neutral=None)] = None
+    """Weight decay of all parameters of the group, vectors included; `none`: as without the group."""
+
+    def contains(self, group: str, role: str, name: str) -> bool:
+        """Return whether a group of the given name contains the parameter of a role and a logical name."""
+        wanted = self.match or group
+        return role == wanted or fnmatchcase(name, wanted)
+
+
+class Settings(NamedTuple):
+    """The factor on the learning rate of an array, and its weight decay; None if the update rule decays the array.
+
+    Both are numbers, or arrays that broadcast along the layer axis of a stack.
+    """
+
+    lr: Any
+    weight_decay: Any
+
+
+def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Transform) -> optax.GradientTransformation:
+    """Return the update rule of an optimizer, with the settings of its parameter groups.
+
+    The weight decay of a group is added to the updates as lr * weight_decay * parameter. The factor on the learning
+    rate multiplies the sum.
+
+    Args:
+        optimizer: The config of the optimizer.
+        lr: The learning rate.
+        parameters: The parameters.
+        transform: A function of the learning rate and a tree of booleans, which are True for the parameters with
+            weight decay. It returns the update rule without groups.
+    """
+    if not optimizer.groups:
+        return transform(lr, parameters.decayed)
+    own = getattr(optimizer, "weight_decay", 0.0)
+    settings = jax.tree.map(lambda parameter: array_settings(optimizer.groups, parameter, own), parameters.described)
+    decayed = jax.tree.map(
+        lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed, is_leaf=is_settings
+    )
+    rule = optax.with_extra_args_support(transform(lr, decayed))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        updates, state = rule.update(updates, state, params, **extra)
+
+        def change(one: Settings, update: Any, param: Any) -> Any:
+            if one.weight_decay is not None:
+                update = update - lr * one.weight_decay * param
+            return update * one.lr
+
+        return jax.tree.map(change, settings, updates, params, is_leaf=is_settings), state
+
+    return optax.GradientTransformationExtraArgs(rule.init, update)
+
+
+def is_settings(node: Any) -> bool:
+    """Return whether a node is a `Settings` value, for use as `is_leaf`."""
+    return isinstance(node, Settings)
+
+
+def array_settings(groups: Mapping[str, GroupConfig], parameter: Parameter, weight_decay: Any) -> Settings:
+    """Return the settings of an array, given the weight decay of matrices without a group."""
+    usual = weight_decay if parameter.is_matrix else 0.0
+    rates, decays = [], []
+    for name in parameter.names:
+        own = [group for key, group in sorted(groups.items()) if group.contains(key, parameter.role, name)]
+        rates.append([group.lr for group in own])
+        decays.append([group.weight_decay for group in own if group.weight_decay is not None])
+    decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter) if any(decays) else None
+    return Settings(_along_layers([prod(own, start=1.0) for own in rates], rates, parameter), decay)
+
+
+def _along_layers(values: Sequence[Any], sources: Sequence[list[Any]], parameter: Parameter) -> Any:
+    """Return one value if all layers have the same sources, else an array with a value for each layer."""
+    if all(list(map(id, own)) == list(map(id, sources[0])) for own in sources):
+        return values[0]
+    return jnp.stack([jnp.asarray(value, jnp.float32) for value in values]).reshape(
+        -1, *[1] * (len(parameter.shape) - 1)
+    )
+
+
+def check_groups(groups: Mapping[str, GroupConfig], parameters: Parameters) -> None:
+    """Check that each group contains a parameter, and that no two groups set the weight decay of a parameter.
+
+    Raises:
+        UserError: with the remedy of the nearest roles and names. Its path is relative to the optimizer.
+    """
+    if not groups:
+        return
+    known = {name: one.role for one in jax.tree.leaves(parameters.described) for name in one.names}
+    decaying: dict[str, str] = {}
+    for key, group in groups.items():
+        own = [name for name, role in known.items() if group.contains(key, role, name)]
+        path = ("groups", key, *(("match",) if group.match else ()))
+        if not own:
+            wanted, names = group.match or key, {*known.values(), *known}
+            problem = f"group {key!r}: no parameter of this model has the role or name {wanted!r}"
+            raise UserError(problem, path=path, remedy=suggest(wanted, names))
+        for name in own if group.weight_decay is not None else ():
+            if name in decaying:
+                problem = f"groups {decaying[name]!r} and {key!r} both set the weight decay of {name}"
+                raise UserError(problem, path=(*path[:2], "weight_decay"), remedy="Remove it from one of the groups.")
+            decaying[name] = key
