@@ -150,6 +150,7 @@ def test_optimizer_that_uses_the_loss_receives_it(draw):
     params, _ = partition_trainable(model)
     parameters = Parameters(params, config, VOCAB, SEQ)
     groups = build_component("optimizer", {"kind": "adamw", "groups": {"embedding": {"lr": 3}}}).groups
-    updates, _ = compute_update(ByLoss(groups=groups), 0.5, params, optax.EmptyState(), parameters, 4.0)
+    sums = {"nll": 8.0, "weight": 2.0}
+    updates, _ = compute_update(ByLoss(groups=groups), 0.5, params, optax.EmptyState(), parameters, sums)
     np.testing.assert_allclose(updates.embedding.weight, -6 * params.embedding.weight, rtol=1e-6)
     np.testing.assert_allclose(updates.norm.weight, -2 * params.norm.weight, rtol=1e-6)

@@ -1,5 +1,6 @@
 """Checks that the results of hooks, optimizers and schedules have the expected structure, shapes and dtypes."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -66,16 +67,25 @@ def build_update_rule(optimizer: Any, lr: Any, parameters: Parameters) -> optax.
 
 
 def compute_update(
-    optimizer: Any, lr: Any, gradients: LM, state: Any, parameters: Parameters, loss: Any
+    optimizer: Any, lr: Any, gradients: LM, state: Any, parameters: Parameters, sums: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Return the updates that an optimizer adds to the parameters, and its new state. `loss` is that of the batch.
+    """Return the updates that an optimizer adds to the parameters, and its new state.
+
+    Args:
+        optimizer: The config of the optimizer.
+        lr: The learning rate.
+        gradients: The gradients.
+        state: The state of the optimizer.
+        parameters: The parameters.
+        sums: The sums over the batch from which its loss is computed.
 
     Raises:
         UserError: if `update` does not return a pair, if the updates differ from the parameters in structure, shape or
             dtype, or if the new state differs from the old state in one of these.
     """
     rule: Any = build_update_rule(optimizer, lr, parameters)
-    params, extra = parameters.params, {"value": loss} if getattr(optimizer, "uses_loss", False) else {}
+    params, uses_loss = parameters.params, getattr(optimizer, "uses_loss", False)
+    extra = {"value": sums["nll"] / sums["weight"]} if uses_loss else {}
     found = rule.update(gradients, state, params, **extra)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:

@@ -143,8 +143,7 @@ def update(
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
     described = Parameters(params, config.model, source.vocab_size, source.seq_len)
-    mean_loss = sums["nll"] / sums["weight"]
-    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, mean_loss)
+    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, sums)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
     return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
 
