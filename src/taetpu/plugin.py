@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from taetpu.core.batch_statistics import auxiliary_loss, record_mean
 from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
@@ -9,7 +10,9 @@ from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
+from taetpu.nn.head import HeadConfig, HeadInputs
 from taetpu.nn.lm import named_parameters, num_layers, scale_layers
+from taetpu.nn.state import State
 from taetpu.optim.eval_metrics import EvalMetric, Evaluated
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
@@ -25,6 +28,8 @@ __all__ = [
     "EvalMetric",
     "Evaluated",
     "Fixed",
+    "HeadConfig",
+    "HeadInputs",
     "Hook",
     "Identity",
     "Key",
@@ -33,12 +38,15 @@ __all__ = [
     "Number",
     "Seen",
     "SlotMark",
+    "State",
     "Traced",
     "UserError",
+    "auxiliary_loss",
     "named",
     "named_parameters",
     "num_layers",
     "project",
+    "record_mean",
     "register",
     "scale_layers",
     "site",

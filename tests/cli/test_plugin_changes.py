@@ -8,10 +8,10 @@ from tests.cli.mistakes import FFN, STUDY, ffn
 from taetpu.core.global_state import Snapshot
 
 AT_IMPORT = {
-    "import taetpu.nn.ffn as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.ACTIVATIONS['relu']",
-    "import taetpu.nn.ffn as f; f.ACTIVATIONS['mine'] = jnp.sin": "adds taetpu.nn.ffn.ACTIVATIONS['mine']",
-    "from taetpu.nn.ffn import ReLU; ReLU.activation = 'gelu-tanh'": "replaces taetpu.nn.ffn.ReLU.activation",
-    "from taetpu.nn.ffn import MLP; del MLP.__call__": "removes taetpu.nn.ffn.MLP.__call__",
+    "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.dense.ACTIVATIONS['relu']",
+    "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['mine'] = jnp.sin": "adds taetpu.nn.ffn.dense.ACTIVATIONS['mine']",
+    "from taetpu.nn.ffn import ReLU; ReLU.activation = 'gelu-tanh'": "replaces taetpu.nn.ffn.dense.ReLU.activation",
+    "from taetpu.nn.ffn import MLP; del MLP.__call__": "removes taetpu.nn.ffn.dense.MLP.__call__",
     "from taetpu.nn.ffn import SwiGLUConfig; register('ffn', 'other')(SwiGLUConfig)": "SwiGLUConfig.kind",
     "jax.nn.silu = jax.nn.relu": "replaces jax.nn.silu",
     "jax.config.update('jax_default_matmul_precision', 'bfloat16')": "from None to 'bfloat16'",

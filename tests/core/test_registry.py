@@ -36,7 +36,7 @@ def test_none_builds_the_kind_none():
 
 def test_a_taken_name_is_refused():
     with pytest.raises(
-        UserError, match=r"ffn 'relu' is already registered by taetpu.nn.ffn.ReLU\n  remedy: Rename one"
+        UserError, match=r"ffn 'relu' is already registered by taetpu.nn.ffn.dense.ReLU\n  remedy: Rename one"
     ):
 
         @register("ffn", "relu")

@@ -94,7 +94,7 @@ RAW = st.one_of(
 )  # fmt: skip
 LINES = ["raise ValueError('x')", "LIMIT = 1 / 0", "import no_such_module", "def f(:", "LIMIT = [", "register('after', 'other')(3)",
          "register('nowhere', 'other')", "class Other(Component): x: int = 'no'", "register('after', 'mine')(Component)",
-         "\ufeff", "é = 1", "assert False", "import taetpu.nn.ffn as f; f.ACTIVATIONS", "del LIMIT", "class Mine: pass", "\0"]  # fmt: skip
+         "\ufeff", "é = 1", "assert False", "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS", "del LIMIT", "class Mine: pass", "\0"]  # fmt: skip
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

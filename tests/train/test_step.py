@@ -24,7 +24,7 @@ def test_accumulation_gives_the_same_gradients(make):
         params, rest = partition_trainable(new_model(config, source, seed))
         batch = source.batch(arrays, rows, key)
         return [
-            gradients(params, rest, batch, key, train=make(accumulate=parts).train, now=Moment(seed, 12, key),
+            gradients(params, rest, batch, key, config=make(accumulate=parts), now=Moment(seed, 12, key),
                       dtype=jnp.float32, division=WHOLE)
             for parts in (1, 4)
         ]  # fmt: skip

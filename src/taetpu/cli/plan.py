@@ -96,6 +96,7 @@ def _print_plan(found: dict[str, Any]) -> None:
     """Print the arms, notes and packs in the result of `study.preview.preview`, and the slices of `--tpu`."""
     arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
     typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
+    idle = any(arm["executed_flops_per_token"] != arm["flops_per_token"] for arm in found["arms"])
     typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
     print_table(
         [
@@ -104,6 +105,7 @@ def _print_plan(found: dict[str, Any]) -> None:
                 "changes": arm["change"],
                 "params": arm["params"],
                 "FLOPs/token": arm["flops_per_token"],
+                **({"executed": arm["executed_flops_per_token"]} if idle else {}),
                 "done": f"{arm['done']}/{arm['runs']}",
             }
             for arm in found["arms"]

@@ -51,6 +51,11 @@ class Config(BaseModel):
         allow_inf_nan=False,
     )
 
+    def __hash__(self) -> int:
+        """Return a hash of the fields. A mapping counts as its sorted items."""
+        fields = (tuple(sorted(v.items())) if isinstance(v, Mapping) else v for v in self.__dict__.values())
+        return hash((type(self), *fields))
+
 
 class Component(Config):
     """Base class of the configs that fill a slot. `@register(slot, kind)` gives a component its name.

@@ -31,6 +31,7 @@ BUILTIN_MODULES = {
     "embedding": "taetpu.nn.embedding",
     "stem": "taetpu.nn.stem",
     "logits": "taetpu.nn.logits",
+    "head": "taetpu.nn.head",
     "init": "taetpu.nn.init",
     "optimizer": "taetpu.optim.optimizers",
     "schedule": "taetpu.optim.schedules",

@@ -97,6 +97,7 @@ class _Tape:
     layers: Sequence[int | None] = (None,)  # the values that `layer` takes
     places: dict[str, Sequence[str]] = field(default_factory=dict)  # the call stack of each site that was marked
     read_in: dict[str, set[int]] = field(default_factory=dict)  # the layers whose reads were recorded, by site
+    collects: Any = None  # the argument of the functions given to `record`; None if they are not called
 
     def requests(self, name: str) -> bool:
         """Return whether the site is read or edited."""
@@ -232,8 +233,47 @@ def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
             tape.reads[name] = value if old is None else _joined(old, value)
 
 
+OUTSIDE = -1
+"""The layer number of values that are recorded outside the layers."""
+
+
+def record(name: str, compute: Callable[[Any], Array]) -> None:
+    """Record `compute(argument)` for each current `collect_reads`. Values with one name in one layer are added."""
+    name = _site_name(name)
+    for tape in _TAPES.get():
+        if tape.collects is None:
+            continue
+        if tape.trace != _trace_now():
+            raise RuntimeError(f"{name!r} is recorded inside a JAX transform, such as scan; record it outside")
+        value = compute(tape.collects)
+        if tape.layer is None:
+            name, value = f"{name}@", value[None]
+        tape.reads[name] = value + tape.reads[name] if name in tape.reads else value
+
+
+def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, dict[int, Array]]]:
+    """Return `fn()` and the values that `record` computed in this call, by name and layer (`OUTSIDE` for no layer).
+
+    Args:
+        fn: The function to call.
+        argument: The argument of the functions given to `record`; not None.
+    """
+    tape = _Tape(frozenset(), (), {}, set(), _trace_now(), {}, collects=argument)
+    token = _TAPES.set((tape, *_TAPES.get()))
+    try:
+        out = fn()
+    finally:
+        _TAPES.reset(token)
+    found: dict[str, dict[int, Array]] = {}
+    for name, read in tape.reads.items():
+        layers = sorted(tape.read_in[name]) if name in tape.read_in else [OUTSIDE]
+        values = [value for part in (read.parts if isinstance(read, Ragged) else (read,)) for value in part]
+        found.setdefault(name.removesuffix("@"), {}).update(zip(layers, values, strict=True))
+    return out, found
+
+
 def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[Edit] = ()) -> Callable[..., Any]:
-    """Return `g(*args, values={}) -> (fn(*args), {site: activation})`, which reads and edits sites.
+    """Return `g(*args, values={}, **options) -> (fn(*args, **options), {site: activation})`, to read and edit sites.
 
     Activations inside a stack have a leading layer axis. Write `jit(capture(f))` or `jit(vmap(capture(f)))`, never
     `capture(jit(f))`. Captures can be nested. The edits of inner captures are applied first, and all captures read the
@@ -251,11 +291,11 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}
 
-    def captured(*args: Any, values: Mapping[str, Array] | None = None) -> tuple[Any, dict[str, Read]]:
+    def captured(*args: Any, values: Mapping[str, Array] | None = None, **options: Any) -> tuple[Any, dict[str, Read]]:
         tape = _Tape(wanted_sites, all_edits, values or {}, set(), _trace_now(), {})
         token = _TAPES.set((tape, *_TAPES.get()))
         try:
-            out = fn(*args)
+            out = fn(*args, **options)
         finally:
             _TAPES.reset(token)
         _check(asked, all_edits, tape.seen)

@@ -40,6 +40,7 @@ DECLARATIONS: dict[str, Declaration] = {
         ("qk_norm", "normalizer", "gate"), Declaration(methods={"init": lambda self, dims, heads, *, key: None})
     ),
     "values": Declaration("taetpu.nn.values.ValuesConfig"),
+    "head": Declaration("taetpu.nn.head.HeadConfig"),
     "position": Declaration("taetpu.nn.position.PositionConfig"),
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(

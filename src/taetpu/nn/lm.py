@@ -73,6 +73,8 @@ class ModelConfig(Config):
     """The change of the embeddings before the first layer."""
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
     """The change of the logits."""
+    heads: Annotated[dict[str, Any], SlotMark("head", many=True)] = Field(default_factory=dict)
+    """Further losses in training: a list of kinds, or settings by name."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     """The tables that map tokens to vectors and vectors to logits."""
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
@@ -174,6 +176,7 @@ class LMConfig(Config):
     init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
     stem: Annotated[Any, SlotMark("stem")] = NoStem()
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
+    heads: Annotated[dict[str, Any], SlotMark("head", many=True)] = Field(default_factory=dict)
     bias: bool = False
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
@@ -206,6 +209,11 @@ class LMConfig(Config):
                 getattr(self, slot).check(dims)
             except UserError as error:
                 raise error.within(slot) from None
+        for name, head in self.heads.items():
+            try:
+                head.check(dims)
+            except UserError as error:
+                raise error.within("heads", name) from None
 
     def build(
         self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None
@@ -232,6 +240,7 @@ class LMConfig(Config):
             logits=self.logits.init(dims, key=named(key, "logits")),
             streams=num_streams(self.layers[0].residual),
             carries=tuple(sorted(self.carries(dims).items())),
+            heads={name: head.init(dims, key=named(key, "heads", name)) for name, head in self.heads.items()},
         )
 
     def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:
@@ -285,6 +294,7 @@ class LM(eqx.Module):
     streams: int = eqx.field(static=True, default=1)  # see `nn.residual.num_streams`
     carries: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True, default=())  # see `nn.common.Carried`
     loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
+    heads: dict[str, Any] = eqx.field(default_factory=dict)  # further losses in training; see `nn.head`
 
     def __call__(
         self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
@@ -309,8 +319,12 @@ class LM(eqx.Module):
         x = x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
         for stack in self.stacks:
             x, carried = stack(x, carried, ctx, None if stack.source is None else self.stacks[stack.source].block)
+        return site("final", self.read_out(x))
+
+    def read_out(self, x: Float[Array, "batch seq *streams dim"]) -> Float[Array, "batch seq dim"]:
+        """Return the normalised stream from the residual stream after a layer, usually the last."""
         x = x if self.streams == 1 else x.sum(2)
-        return site("final", x if self.norm is None else self.norm(x))
+        return x if self.norm is None else self.norm(x)
 
 
 def named_parameters(model: LM) -> dict[str, Array]:

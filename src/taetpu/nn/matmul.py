@@ -1,5 +1,7 @@
 """The matrix product that models use, with gradients that are also fast on CPUs."""
 
+import re
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,24 @@ def matmul(
     reverse-mode differentiation is supported.
     """
     return jnp.asarray(_product(a, b, out or a.dtype))
+
+
+def active_share(used: int, computed: int) -> AbstractContextManager[None]:
+    """Return a context in which only `used` of `computed` parts of each matrix product contribute to the result.
+
+    FLOPs are counted accordingly (see `train.matmul_count`): a mixture of experts may compute all experts for each
+    token, although only the chosen ones contribute.
+    """
+    return jax.named_scope(f"{_ACTIVE}{used}_of_{computed}")
+
+
+def parse_active_share(scopes: str) -> tuple[int, int] | None:
+    """Return the arguments of the innermost `active_share` in a stack of JAX's named scopes; None if there is none."""
+    found = re.findall(rf"{_ACTIVE}(\d+)_of_(\d+)", scopes)
+    return (int(found[-1][0]), int(found[-1][1])) if found else None
+
+
+_ACTIVE = "active_"
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -4,7 +4,7 @@ A hook overrides the methods it needs. Hooks act in alphabetical order of their 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxtyping import Array, Float, Int
@@ -13,6 +13,7 @@ from pydantic import model_validator
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
+from taetpu.core.sites import Read
 from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
 from taetpu.optim.structure_checks import check_form
@@ -28,15 +29,22 @@ class Moment:
         step: The number of the update, from 0.
         steps: The number of updates in the run.
         key: The random key for this hook in this step, independent of the keys for other hooks and runs.
+        sites: In the method `loss`, the activations of the microbatch at the sites that the hook names. In a stack,
+            they are an array `(layers, ...)`, or `Ragged` if their shape differs between layers.
     """
 
     step: Int[Array, ""]
     steps: int
     key: Key
+    sites: Mapping[str, Read] = field(default_factory=dict)
 
 
 class Hook(Component):
     """Base of hooks. By default, methods change nothing. Every method must be pure, because JAX compiles it."""
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the sites that `loss` reads, without a second forward pass."""
+        return ()
 
     def batch(self, batch: Batch, now: Moment) -> Batch:
         """Return the batch to train on, with the same shapes. Targets and weights may be returned unchanged."""
@@ -93,7 +101,9 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
     """
     for name, hook in sorted(hooks.items()):
         if overrides_method(hook, method):
-            new = getattr(hook, method)(value, *context, replace(now, key=named(now.key, name, method)))
+            sites = {site: now.sites[site] for site in hook.sites()} if method == "loss" else {}
+            moment = replace(now, key=named(now.key, name, method), sites=sites)
+            new = getattr(hook, method)(value, *context, moment)
             code = getattr(type(hook), method).__code__
             what = "a number" if method == "loss" else f"the given {method}, with the same structure and shapes"
             check_form(

@@ -1,15 +1,18 @@
 """The training objective: cross entropy over weighted positions, in float32."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
-from taetpu.core.sites import is_requested
+from taetpu.core.sites import Read, is_requested
 from taetpu.data.base import Batch
+from taetpu.nn.head import HeadInputs
 from taetpu.nn.lm import LM
 
 Logits = Float[Array, "batch seq vocab"]
@@ -46,11 +49,45 @@ def predict(
     None. `whole`, and captures that read or edit the site `logits`, disable chunking.
     """
     observed = is_requested("logits")
-    if model.loss_chunk is None or whole or observed or model.loss_chunk >= batch.tokens.size:
+    if whole or observed or not is_chunked(model, batch):
         logits = model(batch.tokens, key=key, dtype=dtype)
         return logits, position_losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype)
     return None, chunked_losses(model.decode, x, batch.targets, batch.weights, model.loss_chunk)
+
+
+def is_chunked(model: LM, batch: Batch) -> bool:
+    """Return whether the logits of a batch are computed in chunks."""
+    return model.loss_chunk is not None and model.loss_chunk < batch.tokens.size
+
+
+def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], batch: Batch) -> dict[str, Weights]:
+    """Return the weighted losses of the model's heads at each position, by name (see `nn.head`).
+
+    Args:
+        model: The model.
+        heads: The configs of the heads.
+        sites: The activations at the sites that the heads read.
+        batch: The batch.
+
+    Raises:
+        UserError: if a head returns a wrong shape.
+    """
+
+    def cross_entropy(x: Array, targets: Targets, weights: Weights, decode: Callable[[Array], Logits]) -> Weights:
+        if not is_chunked(model, batch):
+            return position_losses(decode(x), targets, weights)["nll"]
+        return chunked_losses(decode, x, targets, weights, model.loss_chunk or 1)["nll"]
+
+    inputs = HeadInputs(sites, batch.tokens, batch.targets, batch.weights, model, cross_entropy)
+    found = {}
+    for name, head in sorted(model.heads.items()):
+        own = {site: sites[site] for site in heads[name].sites()}
+        found[name] = head(replace(inputs, sites=own))
+        if jnp.shape(found[name]) != batch.targets.shape:
+            problem = f"head {name!r} returns {jnp.shape(found[name])}, expected losses {batch.targets.shape}"
+            raise UserError(problem, path=("model", "heads", name), remedy="Return one loss for each position.")
+    return found
 
 
 def chunked_losses(

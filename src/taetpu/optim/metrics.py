@@ -184,6 +184,24 @@ class AttentionLogitMax(Metric):
         return seen.over_layers("mixer.scores", lambda scores: scores.max((1, 2, 3, 4)))
 
 
+@register("metric", "expert-load")
+class ExpertLoad(Metric):
+    """Load of the busiest expert divided by the mean load, by layer: 1 if the load is balanced."""
+
+    def sites(self) -> tuple[str, ...]:
+        """Return the sites that `measure` reads."""
+        return ("ffn.chosen",)
+
+    def measure(self, seen: Seen) -> dict[str, Scalar]:
+        """Return the metric's values by name."""
+
+        def busiest(chosen: Array) -> Array:
+            load = chosen.mean((1, 2))
+            return load.max(-1) / load.mean(-1)
+
+        return seen.over_layers("ffn.chosen", busiest)
+
+
 @register("metric", "activation")
 class Activation(Metric):
     """Statistics of the activations at a site: mean, root mean square, largest magnitude and share of zeros."""

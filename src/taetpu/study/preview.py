@@ -101,7 +101,8 @@ def preview(
         `study`, `seeds`: the study's name and seeds.
         `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
-        training (each of the `endless_loops` counts as one iteration), the number of `runs` and of `done` runs, its
+        training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
+        iteration), the number of `runs` and of `done` runs, its
         `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
@@ -184,6 +185,7 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "diff": {path: [to_data(old), to_data(new)] for path, (old, new) in arm.diff.items()},
         "params": num_params(*sizes),
         "flops_per_token": training_flops_per_token(arm.config, source),
+        "executed_flops_per_token": training_flops_per_token(arm.config, source, executed=True),
         "endless_loops": unbounded_loops(*sizes),
         "data": {name: facts[name] for name in evaluation_text.FACTS if name in facts},
         "runs": len(runs),

@@ -8,6 +8,7 @@ from taetpu.core.config import Component
 from taetpu.core.slot_requirements import check_declaration
 from taetpu.nn.slot_calls import PARTS
 from taetpu.testing.data import check_task, check_tokenizer
+from taetpu.testing.heads import check_head
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.in_model import check_model
 from taetpu.testing.metrics import check_eval_metric, check_metric
@@ -30,6 +31,7 @@ CHECKS: dict[str, Callable[[Checks], None]] = {
     **dict.fromkeys([*PARTS, "init"], check_in_model),
     "optimizer": check_optimizer,
     "schedule": check_schedule,
+    "head": check_head,
     "hook": check_hook,
     "metric": check_metric,
     "eval_metric": check_eval_metric,

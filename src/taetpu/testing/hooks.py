@@ -1,5 +1,6 @@
 """Checks for hooks."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -7,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
+from taetpu.core.sites import Read, capture
 from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch
 from taetpu.nn.common import partition_trainable
+from taetpu.nn.lm import LM
 from taetpu.optim.hooks import METHODS, Moment, overrides_method
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.optimizer_schedule import STEPS, Numbers, describe_change
@@ -39,7 +43,8 @@ def check_hook(checks: Checks) -> None:
             continue
 
         def call(numbers: Numbers, value: Any, context: Any, step: Any, key: Any, method: str = method) -> Any:
-            return getattr(bind(structure, numbers), method)(value, *context, Moment(step, STEPS, key))
+            sites = _read_sites(component, *context[1:]) if method == "loss" else {}
+            return getattr(bind(structure, numbers), method)(value, *context, Moment(step, STEPS, key, sites))
 
         first, second = (_make_arguments(method, seed) for seed in (0, 1))
         if not checks.run(f"{method} form", check_form, component, method, call, numbers, first):
@@ -50,6 +55,14 @@ def check_hook(checks: Checks) -> None:
             checks.run(f"{method} packs", check_packs, component, method, call, numbers, (first, second), found[0])
         else:
             checks.skip(f"{method} packs")
+
+
+def _read_sites(component: Any, batch: Batch, model: LM) -> Mapping[str, Read]:
+    """Return the activations of a model at the sites that a hook reads."""
+    try:
+        return capture(model, component.sites())(batch.tokens)[1]
+    except UserError as error:
+        raise CheckFailed(error.problem, at=(component, "sites"), remedy=error.remedy or "") from None
 
 
 def _make_arguments(method: str, seed: int) -> tuple[Any, ...]:

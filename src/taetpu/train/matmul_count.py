@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from taetpu.nn.matmul import parse_active_share
+
 Jaxpr: TypeAlias = Any
 """An open or closed jaxpr. JAX has no public types for jaxprs, equations and variables."""
 Equation: TypeAlias = Any
@@ -17,23 +19,34 @@ Sizes: TypeAlias = tuple[int, int, int, int]
 
 
 class Matmul(NamedTuple):
-    """A batched matrix product `(many, rows, depth) @ (many, depth, columns)`, computed `times` times."""
+    """A batched matrix product `(many, rows, depth) @ (many, depth, columns)`, computed `times` times.
+
+    `active` is the share of the product that contributes to the result, as `(used, computed)`; see
+    `nn.matmul.active_share`.
+    """
 
     times: int
     many: int
     rows: int
     columns: int
     depth: int
+    active: tuple[int, int] = (1, 1)
 
     @property
     def operations(self) -> int:
         """The FLOPs of all repetitions. A multiply-add counts as two FLOPs."""
-        return 2 * prod(self)
+        return 2 * prod(self[:5])
+
+    @property
+    def active_operations(self) -> int:
+        """The FLOPs of all repetitions that contribute to the result."""
+        used, computed = self.active
+        return self.operations * used // computed
 
 
-def matmul_flops(jaxpr: Jaxpr) -> int:
-    """Return the FLOPs of all matrix products in a jaxpr."""
-    return sum(one.operations for one in list_matmuls(jaxpr))
+def matmul_flops(jaxpr: Jaxpr, *, active: bool = False) -> int:
+    """Return the FLOPs of all matrix products in a jaxpr; `active` counts those that contribute to the result."""
+    return sum(one.active_operations if active else one.operations for one in list_matmuls(jaxpr))
 
 
 def kernel_matmuls(jaxpr: Jaxpr) -> dict[str, list[Matmul]]:
@@ -55,20 +68,23 @@ def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
     return (one for _, one in _walk(jaxpr, 1, {}, ""))
 
 
-def _walk(jaxpr: Jaxpr, times: int, known: Constants, kernel: str) -> Iterator[tuple[str, Matmul]]:
+def _walk(
+    jaxpr: Jaxpr, times: int, known: Constants, kernel: str, active: tuple[int, int] = (1, 1)
+) -> Iterator[tuple[str, Matmul]]:
     """Yield every matrix product with the name of its Pallas kernel; the name is empty outside kernels."""
     jaxpr, known = _open(jaxpr, known)
     for eqn in jaxpr.eqns:
-        name = eqn.primitive.name
+        name, share = eqn.primitive.name, parse_active_share(str(eqn.source_info.name_stack)) or active
         if product := PRODUCTS.get(name):
-            yield kernel, Matmul(times, *product(eqn))
+            yield kernel, Matmul(times, *product(eqn), share)
         elif name == "cond":
-            branches = [list(_walk(branch, times, given, kernel)) for branch, given in _called_jaxprs(eqn, known)]
+            parts = _called_jaxprs(eqn, known)
+            branches = [list(_walk(branch, times, given, kernel, share)) for branch, given in parts]
             yield from max(branches, key=lambda found: sum(one.operations for _, one in found))
         else:
             within = (eqn.params["name"] or "unnamed") if name == "pallas_call" else kernel
             for part, given in _called_jaxprs(eqn, known):
-                yield from _walk(part, times * _repetitions(eqn, known), given, within)
+                yield from _walk(part, times * _repetitions(eqn, known), given, within, share)
 
 
 def count_unbounded_loops(jaxpr: Jaxpr) -> int:

@@ -1,20 +1,23 @@
 """The cost of a model: parameters, FLOPs and activation bytes, computed from shapes and the traced forward pass."""
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from taetpu.core.keys import root_key
+from taetpu.core.sites import capture
 from taetpu.core.tree import count_elements
+from taetpu.data.base import Batch
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.parameters import Parameters
+from taetpu.optim.loss import head_losses
 from taetpu.optim.structure_checks import build_update_rule
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
@@ -52,7 +55,9 @@ def kept_shapes(config: ResolvedConfig, vocab_size: int, seq_len: int) -> PyTree
     return [params, params, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, state), means]
 
 
-def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain") -> int:
+def flops_per_token(
+    config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain", *, executed: bool = False
+) -> int:
     """Return the matrix-product FLOPs of training per token: three times the FLOPs of the forward pass.
 
     The backward pass of a matrix product consists of two products of the same size (Kaplan et al. 2020, section 2.1).
@@ -64,9 +69,11 @@ def flops_per_token(config: LMConfig, vocab_size: int, seq_len: int, attention: 
         seq_len: the sequence length.
         attention: the attention path (see `nn.attention_kernels.PATHS`). Masked blocks that a kernel skips are not
             counted.
+        executed: whether to count the experts of a mixture that are computed, but not chosen.
     """
     execution = ComputeOptions(attention=attention)
-    return _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)[0]
+    found = _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)
+    return found.executed if executed else found.active
 
 
 def activation_bytes(
@@ -82,29 +89,51 @@ def activation_bytes(
     are chunked, only one chunk is counted.
     """
     counted = execution.attention != "plain"
-    return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted)[1]
+    return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted).activations
 
 
 def unbounded_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
     """Return the number of loops of unknown length that contain matrix products."""
-    return _forward(cast(Any, config), vocab_size, seq_len, DEFAULT_OPTIONS, "float32", counted=False)[2]
+    return _forward(cast(Any, config), vocab_size, seq_len, DEFAULT_OPTIONS, "float32", counted=False).unbounded_loops
+
+
+class _Cost(NamedTuple):
+    """The cost of a forward pass over one sequence, heads included.
+
+    Attributes:
+        active: the FLOPs of training per token that contribute to the result.
+        executed: the FLOPs of training per token.
+        activations: the activation bytes.
+        unbounded_loops: the number of loops of unknown length that contain matrix products.
+    """
+
+    active: int
+    executed: int
+    activations: int
+    unbounded_loops: int
 
 
 @cache
 def _forward(
     config: LMConfig, vocab_size: int, seq_len: int, execution: ComputeOptions, precision: str, *, counted: bool
-) -> tuple[int, int, int]:
-    """Return training FLOPs per token, activation bytes and the number of loops of unknown length.
-
-    See `ComputeOptions.apply` for `counted`.
-    """
+) -> _Cost:
+    """Return the cost of a model. See `ComputeOptions.apply` for `counted`."""
     tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
     model = execution.apply(model_shapes(config, vocab_size, seq_len), counted=counted)
-    traced = jax.make_jaxpr(lambda model, x: model(x, dtype=jnp.dtype(precision)))(model, tokens)
+
+    def forward(model: LM, tokens: Array) -> Any:
+        read = sorted({site for head in config.heads.values() for site in head.sites()})
+        run = partial(model, dtype=jnp.dtype(precision))
+        logits, sites = capture(run, read)(tokens) if read else (run(tokens), {})
+        weights = jnp.ones(tokens.shape)
+        return logits, head_losses(model, config.heads, sites, Batch(tokens, tokens, weights)) if read else {}
+
+    traced = jax.make_jaxpr(forward)(model, tokens)
     kept, again = result_bytes(traced.jaxpr)
     if execution.loss_chunk is not None:
         kept -= 4 * vocab_size * max(0, seq_len - execution.loss_chunk)
-    return 3 * matmul_flops(traced) // seq_len, kept + again, count_unbounded_loops(traced)
+    active, executed = (3 * matmul_flops(traced, active=only) // seq_len for only in (True, False))
+    return _Cost(active, executed, kept + again, count_unbounded_loops(traced))
 
 
 def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from taetpu.core.batch_statistics import Averages
 from taetpu.core.errors import UserError
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch
@@ -170,6 +171,10 @@ class Division:
         """Return arrays `(batches, batch)` of all sequences, given each device's part."""
         return tree
 
+    def averages(self, microbatches: int) -> Averages:
+        """Return how means over one device's part of a microbatch become means over the batch."""
+        return Averages(microbatches)
+
 
 @dataclass(frozen=True)
 class ManualDivision(Division):
@@ -194,6 +199,10 @@ class ManualDivision(Division):
     def gather(self, tree: PyTree) -> PyTree:
         """Gather the sequences of all devices over `DATA`."""
         return jax.lax.all_gather(tree, DATA, axis=1, tiled=True)
+
+    def averages(self, microbatches: int) -> Averages:
+        """Return how means over one device's part of a microbatch become means over the batch."""
+        return Averages(microbatches, self.devices, lambda own: jax.lax.psum(own, DATA))
 
 
 @dataclass(frozen=True)

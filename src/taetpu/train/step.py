@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, DTypeLike, Float, Int, PyTree
 
+from taetpu.core.batch_statistics import collect
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
@@ -18,9 +19,10 @@ from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
 from taetpu.nn.parameters import Parameters
+from taetpu.nn.state import Means, update_state
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
-from taetpu.optim.loss import predict
+from taetpu.optim.loss import head_losses, predict
 from taetpu.optim.metrics import Metric, Seen
 from taetpu.optim.structure_checks import (
     build_update_rule,
@@ -29,7 +31,6 @@ from taetpu.optim.structure_checks import (
     compute_update,
 )
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.spec.train_config import TrainConfig
 from taetpu.train.sharding import WHOLE, Division
 
 Scalar: TypeAlias = Float[Array, ""]
@@ -61,6 +62,8 @@ class Update(NamedTuple):
     Attributes:
         batch: the batch.
         sums: the sums over the batch from which loss and accuracy are computed.
+        losses: the auxiliary losses and the losses of heads, by name, without their weights.
+        means: the means that update the state of the model (see `nn.state`).
         gradients: the gradients before clipping.
         clipped: the gradients after clipping.
         updates: the updates to be added to the parameters.
@@ -71,6 +74,8 @@ class Update(NamedTuple):
 
     batch: Batch
     sums: dict[str, Scalar]
+    losses: dict[str, Scalar]
+    means: Means
     gradients: LM
     clipped: LM
     updates: LM
@@ -138,14 +143,16 @@ def update(
     batch = source.batch(arrays, rows, named(key, "data", state.step))
     batch = run_hooks(train.hooks, "batch", batch, now=now)
     params, rest = partition_trainable(state.model)
-    grads, sums = gradients(params, rest, batch, noise, train=train, now=now, dtype=dtype, division=division)
+    grads, (sums, losses, means) = gradients(
+        params, rest, batch, noise, config=config, now=now, dtype=dtype, division=division
+    )
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
     described = Parameters(params, config.model, source.vocab_size, source.seq_len)
     updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, sums)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
-    return Update(batch, sums, grads, clipped, updates, opt, lr, noise)
+    return Update(batch, sums, losses, means, grads, clipped, updates, opt, lr, noise)
 
 
 def clip(grads: PyTree, bound: float | Scalar | None) -> PyTree:
@@ -165,8 +172,9 @@ def train_step(
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
+    metrics |= {f"train/{name}": value for name, value in new.losses.items()}
     after = TrainState(
-        model=combine_trainable(eqx.apply_updates(params, new.updates), rest),
+        model=update_state(combine_trainable(eqx.apply_updates(params, new.updates), rest), new.means),
         opt=new.opt,
         step=state.step + 1,
         diverged_at=jnp.where(bad, state.step, state.diverged_at),
@@ -228,24 +236,39 @@ def gradients(
     batch: Batch,
     key: Key,
     *,
-    train: TrainConfig,
+    config: ResolvedConfig,
     now: Moment,
     dtype: DTypeLike,
     division: Division,
-) -> tuple[LM, dict[str, Scalar]]:
-    """Return the gradients of the weighted mean loss, computed in `accumulate` passes, and the sums over the batch."""
+) -> tuple[LM, tuple[dict[str, Scalar], dict[str, Scalar], Means]]:
+    """Return the gradients of the training loss, computed in `accumulate` passes, and the sums over the batch.
+
+    The training loss is the weighted mean cross entropy, changed by hooks, plus auxiliary losses and the losses of
+    heads. The second result contains the `sums`, `losses` and `means` of an `Update`.
+    """
+    train, heads = config.train, config.model.heads
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = division.local_batch(batch)
-    computed = division.wrap(partial(predict, whole=bool(hooks_reading_logits(train.hooks))))
+    forward = partial(predict, whole=bool(hooks_reading_logits(train.hooks)))
+    if read := sorted({site for reader in (*train.hooks.values(), *heads.values()) for site in reader.sites()}):
+        forward = capture(forward, read)
+    computed = division.wrap(collect(forward, division.averages(train.accumulate)))
 
-    def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, dict[str, Scalar]]:
+    def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, Any]:
         model = combine_trainable(params, rest)
-        logits, found = computed(model, part, key=part_key(key, number), dtype=dtype)
-        sums = {name: values.sum() for name, values in found.items()}
+        found, recorded = computed(model, part, key=part_key(key, number), dtype=dtype)
+        (logits, values), sites = found if read else (found, {})
+        sums = {name: value.sum() for name, value in values.items()}
         own = jnp.maximum(sums["weight"], 1.0)
-        there = replace(now, key=named(now.key, "part", number))
+        there = replace(now, key=named(now.key, "part", number), sites=sites)
         mean = run_hooks(train.hooks, "loss", sums["nll"] / own, logits, part, model, now=there)
-        return mean * (own / weight), sums
+        total, losses = mean * (own / weight), dict(recorded.losses)
+        if losses:
+            total = total + recorded.total
+        for name, each in head_losses(model, heads, sites, part).items():
+            losses[name] = each.sum() / weight
+            total = total + heads[name].weight * losses[name]
+        return total, (sums, losses, recorded.means)
 
     if train.accumulate == 1:
         return division.sum(jax.grad(loss, has_aux=True)(params, batch, 0))

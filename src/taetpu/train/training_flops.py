@@ -18,13 +18,17 @@ from taetpu.train.model_cost import flops_per_token
 from taetpu.train.step import Arrays, TrainState, init_state, update
 
 
-def training_flops_per_token(config: ResolvedConfig, source: Source, attention: str = "plain") -> int:
-    """Return the matrix-product FLOPs of training per token, including the FLOPs of hooks.
+def training_flops_per_token(
+    config: ResolvedConfig, source: Source, attention: str = "plain", *, executed: bool = False
+) -> int:
+    """Return the matrix-product FLOPs of training per token, including the FLOPs of heads and hooks.
+
+    By default, of a mixture of experts only the chosen experts count; `executed` counts all that are computed.
 
     The FLOPs of hooks are the difference between the traced train steps with and without hooks, divided by the tokens
     in the batch. A hook that runs the model again adds a forward pass, and a backward pass if it computes gradients.
     """
-    model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention)
+    model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention, executed=executed)
     if not config.train.hooks:
         return model
     return model + hook_flops(config, source) // (config.train.batch_size * source.seq_len)

@@ -1,4 +1,4 @@
-"""Slot `ffn`: the feed-forward network of a block."""
+"""Feed-forward networks that compute every token with all of their parameters."""
 
 from typing import ClassVar
 

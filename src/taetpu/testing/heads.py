@@ -1,0 +1,75 @@
+"""Checks for heads."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from taetpu.core.errors import UserError
+from taetpu.core.jit_once import jit_once
+from taetpu.core.sites import capture
+from taetpu.core.static_dynamic import bind
+from taetpu.data.base import Batch
+from taetpu.nn.common import combine_trainable, partition_trainable
+from taetpu.nn.lm import LM, named_parameters
+from taetpu.optim.loss import head_losses
+from taetpu.testing.in_model import check_agreement, perturb
+from taetpu.testing.report import CheckFailed, Checks
+from taetpu.testing.tiny import VOCAB, all_finite, build_host, split_numbers, stack_trees, tokens
+
+
+def check_head(checks: Checks) -> None:
+    """Run the checks for a head in a tiny model."""
+    component: Any = checks.component
+    structure, numbers = split_numbers(component)
+
+    def compute(model: LM, batch: Batch) -> tuple[LM, jax.Array]:
+        """Return the gradients of the summed losses, and the losses."""
+        params, rest = partition_trainable(model)
+
+        def loss(params: LM) -> tuple[jax.Array, jax.Array]:
+            model = combine_trainable(params, rest)
+            _, sites = capture(model, component.sites())(batch.tokens)
+            (found,) = head_losses(model, {component.kind: bind(structure, numbers)}, sites, batch).values()
+            return found.sum(), found
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    found: list[Any] = []
+    if checks.run("losses", check_losses, component, compute, found):
+        checks.run("packs", check_packs, component, compute, *found)
+    else:
+        checks.skip("packs")
+
+
+def check_losses(component: Any, compute: Any, found: list[Any]) -> str:
+    """Check that the losses are finite, respect the weights, and depend on every parameter of the head.
+
+    Append the compiled function, two models and a batch to `found`.
+    """
+    build, ids = build_host(component), jnp.asarray(tokens())
+    models = [perturb(build(seed), seed) for seed in range(2)]
+    batch = Batch(ids, jnp.roll(ids, 3, 1) % VOCAB, jnp.ones(ids.shape).at[0].set(0.0))
+    run = jit_once(compute)
+    try:
+        gradients, losses = run(models[0], batch)
+    except UserError as error:
+        raise CheckFailed(error.problem, at=(component, "init"), remedy=error.remedy or "") from None
+    if not all_finite(losses) or not all_finite(gradients):
+        raise CheckFailed("a loss or a gradient is not finite", at=(component, "init"))
+    if np.asarray(losses[0]).any():
+        problem = "targets of weight 0 have a loss"
+        raise CheckFailed(problem, at=(component, "init"), remedy="Multiply the losses by `weights`.")
+    own = {name: array for name, array in named_parameters(gradients).items() if name.startswith("heads.")}
+    if dead := [name for name, array in own.items() if not np.asarray(array).any()]:
+        problem = f"the gradient of {', '.join(dead)} is zero everywhere"
+        raise CheckFailed(problem, at=(component, "init"), remedy="Use the parameter in __call__, or remove it.")
+    found += [run, models, batch]
+    return f"losses are finite, and the {len(own)} parameters of the head have nonzero gradients"
+
+
+def check_packs(component: Any, compute: Any, run: Any, models: list[LM], batch: Batch) -> str:
+    """Check that two packed runs agree with the same runs alone."""
+    packed = jit_once(jax.vmap(compute, (0, None)))(stack_trees(*models), batch)
+    return check_agreement(component, packed, stack_trees(*(run(model, batch) for model in models)))
