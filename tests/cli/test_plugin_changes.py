@@ -8,7 +8,7 @@ from tests.cli.mistakes import FFN, STUDY, ffn
 from taetpu.core.global_state import Snapshot
 
 AT_IMPORT = {
-    "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.dense.ACTIVATIONS['relu']",
+    "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.dense.ACTIVATIONS",
     "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['mine'] = jnp.sin": "adds taetpu.nn.ffn.dense.ACTIVATIONS['mine']",
     "from taetpu.nn.ffn import ReLU; ReLU.activation = 'gelu-tanh'": "replaces taetpu.nn.ffn.dense.ReLU.activation",
     "from taetpu.nn.ffn import MLP; del MLP.__call__": "removes taetpu.nn.ffn.dense.MLP.__call__",

@@ -248,7 +248,7 @@ def record(name: str, compute: Callable[[Any], Array]) -> None:
         value = compute(tape.collects)
         if tape.layer is None:
             name, value = f"{name}@", value[None]
-        tape.reads[name] = value + tape.reads[name] if name in tape.reads else value
+        tape.reads[name] = value + jnp.asarray(tape.reads[name]) if name in tape.reads else value
 
 
 def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, dict[int, Array]]]:
@@ -272,7 +272,13 @@ def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, 
     return out, found
 
 
-def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[Edit] = ()) -> Callable[..., Any]:
+def capture(
+    fn: Callable[..., Any],
+    sites: Iterable[str] = (),
+    edits: Iterable[Edit] = (),
+    *,
+    paths: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[..., Any]:
     """Return `g(*args, values={}, **options) -> (fn(*args, **options), {site: activation})`, to read and edit sites.
 
     Activations inside a stack have a leading layer axis. Write `jit(capture(f))` or `jit(vmap(capture(f)))`, never
@@ -283,6 +289,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
         fn: The function whose sites are read.
         sites: The names of the sites to read.
         edits: The edits to apply.
+        paths: For errors, the path of the setting that names a site, by site.
 
     Raises:
         UserError: if the model lacks one of the sites, if the layer of an edit does not contain the site, or if a layer
@@ -298,7 +305,7 @@ def capture(fn: Callable[..., Any], sites: Iterable[str] = (), edits: Iterable[E
             out = fn(*args, **options)
         finally:
             _TAPES.reset(token)
-        _check(asked, all_edits, tape.seen)
+        _check(asked, all_edits, tape.seen, paths or {})
         return out, tape.reads
 
     return captured
@@ -322,10 +329,16 @@ def find_sites(fn: Callable[..., Any], *args: Any) -> dict[str, tuple[int, ...]]
     }
 
 
-def _check(asked: frozenset[str], edits: Iterable[Edit], seen: set[tuple[str, int | None]]) -> None:
+def _check(
+    asked: frozenset[str],
+    edits: Iterable[Edit],
+    seen: set[tuple[str, int | None]],
+    paths: Mapping[str, tuple[str, ...]],
+) -> None:
     known = {name for name, _ in seen}
     if missing := sorted(asked - known):
-        raise UserError(f"no site {missing[0]!r} in this model", remedy=suggest(missing[0], known))
+        path = paths.get(missing[0], ())
+        raise UserError(f"no site {missing[0]!r} in this model", path=path, remedy=suggest(missing[0], known))
     for edit in edits:
         if edit.layer is not None and (edit.site, edit.layer) not in seen:
             layers = sorted(layer for name, layer in seen if name == edit.site and layer is not None)

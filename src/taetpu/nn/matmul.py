@@ -23,7 +23,7 @@ def matmul(
     return jnp.asarray(_product(a, b, out or a.dtype))
 
 
-def active_share(used: int, computed: int) -> AbstractContextManager[None]:
+def active_share(used: int, computed: int) -> AbstractContextManager[Any]:
     """Return a context in which only `used` of `computed` parts of each matrix product contribute to the result.
 
     FLOPs are counted accordingly (see `train.matmul_count`): a mixture of experts may compute all experts for each

@@ -48,17 +48,17 @@ def predict(
     If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and the first result is
     None. `whole`, and captures that read or edit the site `logits`, disable chunking.
     """
-    observed = is_requested("logits")
-    if whole or observed or not is_chunked(model, batch):
+    observed, chunk = is_requested("logits"), chunk_size(model, batch)
+    if whole or observed or chunk is None:
         logits = model(batch.tokens, key=key, dtype=dtype)
         return logits, position_losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype)
-    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, model.loss_chunk)
+    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk)
 
 
-def is_chunked(model: LM, batch: Batch) -> bool:
-    """Return whether the logits of a batch are computed in chunks."""
-    return model.loss_chunk is not None and model.loss_chunk < batch.tokens.size
+def chunk_size(model: LM, batch: Batch) -> int | None:
+    """Return the number of tokens whose logits are computed at once; None for the whole batch."""
+    return None if model.loss_chunk is None or model.loss_chunk >= batch.tokens.size else model.loss_chunk
 
 
 def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], batch: Batch) -> dict[str, Weights]:
@@ -74,10 +74,12 @@ def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], 
         UserError: if a head returns a wrong shape.
     """
 
+    chunk = chunk_size(model, batch)
+
     def cross_entropy(x: Array, targets: Targets, weights: Weights, decode: Callable[[Array], Logits]) -> Weights:
-        if not is_chunked(model, batch):
+        if chunk is None:
             return position_losses(decode(x), targets, weights)["nll"]
-        return chunked_losses(decode, x, targets, weights, model.loss_chunk or 1)["nll"]
+        return chunked_losses(decode, x, targets, weights, chunk)["nll"]
 
     inputs = HeadInputs(sites, batch.tokens, batch.targets, batch.weights, model, cross_entropy)
     found = {}

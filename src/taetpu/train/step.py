@@ -250,8 +250,8 @@ def gradients(
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     batch = division.local_batch(batch)
     forward = partial(predict, whole=bool(hooks_reading_logits(train.hooks)))
-    if read := sorted({site for reader in (*train.hooks.values(), *heads.values()) for site in reader.sites()}):
-        forward = capture(forward, read)
+    if read := sites_read(config):
+        forward = capture(forward, read, paths=read)
     computed = division.wrap(collect(forward, division.averages(train.accumulate)))
 
     def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, Any]:
@@ -281,6 +281,13 @@ def gradients(
     zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(
         lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), 0)))  # fmt: skip
     return division.sum(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
+
+
+def sites_read(config: ResolvedConfig) -> dict[str, tuple[str, ...]]:
+    """Return the sites that hooks and heads read in a train step, with the path of the setting that reads each."""
+    places = {("train", "hooks", name): hook for name, hook in config.train.hooks.items()}
+    places |= {("model", "heads", name): head for name, head in config.model.heads.items()}
+    return {site: path for path, reader in places.items() for site in reader.sites()}
 
 
 def part_key(key: Key, number: int | Int[Array, ""]) -> Key:
