@@ -16,6 +16,7 @@ SETTINGS = {
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
     "in_context_score": {"early": 2, "late": 6},
+    "early-exit": {"layers": (0,)},
     **{key: {"separator": 0} for key in ("prefix", "document")},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}

@@ -155,6 +155,9 @@ def flatten_model_config(config: LMConfig) -> dict[str, Any]:
         UserError: if layers differ from each other, or if a layer's position or norm differs from the model's.
     """
     first = config.layers[0]
+    for name in config.heads:
+        problem = f"Hugging Face's formats have no place for the head {name!r}, which is used in training only"
+        raise UserError(problem, path=("heads", name), remedy="Export a model that was trained without heads.")
     for i, layer in enumerate(config.layers):
         for slot in LAYER_SLOTS:
             if getattr(layer, slot) != getattr(first, slot):

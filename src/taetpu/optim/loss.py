@@ -73,7 +73,6 @@ def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], 
     Raises:
         UserError: if a head returns a wrong shape.
     """
-
     chunk = chunk_size(model, batch)
 
     def cross_entropy(x: Array, targets: Targets, weights: Weights, decode: Callable[[Array], Logits]) -> Weights:

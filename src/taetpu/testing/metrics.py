@@ -11,7 +11,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.sites import capture
+from taetpu.core.sites import capture, find_sites
 from taetpu.optim.eval_metrics import Evaluated, metric_value, sequence_sums
 from taetpu.optim.loss import predict
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
@@ -25,14 +25,15 @@ from taetpu.train.step import TrainState, init_state, observe
 class TinyRun:
     """A tiny run in which metrics are measured."""
 
-    def __init__(self):
+    def __init__(self, ffn: str):
         task = {"kind": "copy", "seq_len": SEQ, "symbols": 5, "min_length": 2, "max_length": 3, "eval_size": 2}
-        data = {"task": task, "model": HOST, "train": {"steps": STEPS, "batch_size": BATCH}}
+        data = {"task": task, "model": {**HOST, "ffn": ffn}, "train": {"steps": STEPS, "batch_size": BATCH}}
         self.config: ResolvedConfig = load_config(RunConfig, data).resolve()
         self.source = self.config.task.prepare(None)
         self.rows = jnp.asarray(self.source.rows(0, 0, 1, BATCH)[0])
         self.init = jit_once(partial(init_state, self.config, self.source))
         self.shapes = jax.eval_shape(self.init, jnp.int32(0))
+        self.sites = frozenset(find_sites(lambda model: model(jnp.asarray(tokens())), self.shapes.model))
 
     def observe(self, component: Any, state: TrainState, seed: Any) -> dict[str, jax.Array]:
         """Return the values of a metric for the next step.
@@ -48,11 +49,19 @@ class TinyRun:
 
 
 tiny_run = cache(TinyRun)
+FFNS = ("gelu-tanh", "moe")
+"""The ffns of the models in which metrics are measured, because only a mixture of experts has the sites of a router."""
+
+
+def choose_run(component: Any) -> TinyRun:
+    """Return the first tiny run whose model has all sites that a metric reads; the first run if none has."""
+    runs = (tiny_run(ffn) for ffn in FFNS)
+    return next((run for run in runs if set(component.sites()) <= run.sites), tiny_run(FFNS[0]))
 
 
 def check_metric(checks: Checks) -> None:
     """Run all checks for a metric."""
-    run = tiny_run()
+    run = choose_run(checks.component)
     observe_run = partial(run.observe, checks.component)
     if not checks.run("values", check_values, checks.component, run, observe_run):
         checks.skip("packs")
