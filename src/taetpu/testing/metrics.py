@@ -76,7 +76,7 @@ def check_eval_metric(checks: Checks) -> None:
 
 def check_sums(component: Any) -> str:
     """Check that the sums of a sequence do not depend on the other sequences, and that the value is a finite number."""
-    run, model = tiny_run(), plain_model()
+    run, model = tiny_run(FFNS[0]), plain_model()
     batch = run.source.batch(run.source.arrays, run.rows, root_key(0))
     logits, found = predict(model, batch)
 
