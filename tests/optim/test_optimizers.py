@@ -1,4 +1,4 @@
-"""AdamW equals torch's, and decays only matrices."""
+"""AdamW equals torch's, and decays only matrices; Muon equals optax's and torch's on each matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -7,10 +7,12 @@ import optax
 import pytest
 import torch
 
-from taetpu.core.config_parsing import build_component
+from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import mask_matrices, named_parameters
+from taetpu.nn.lm import ModelConfig, mask_matrices, named_parameters
+from taetpu.nn.parameters import Parameters
+from taetpu.optim.structure_checks import build_update_rule
 
 SETTINGS = {"kind": "adamw", "lr": 0.1, "b1": 0.8, "b2": 0.95, "eps": 1e-3, "weight_decay": 0.3}
 
@@ -63,3 +65,57 @@ def test_traced_numbers_give_the_same_updates():
 def test_numbers_out_of_range_are_refused(field, value):
     with pytest.raises(UserError, match=rf"{value} is not allowed: must be .*\n  where:  optimizer.{field}"):
         build_component("optimizer", {"kind": "adamw", field: value}, ("optimizer",))
+
+
+MUON = {"dim": 4, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}, "ffn": "relu", "bias": True}
+
+
+def muon_updates(model, settings, steps):
+    """Return the parameters and gradients, and the parameters after steps of Muon with the same gradients, by name."""
+    config = load_config(ModelConfig, MUON).resolve()
+    params, _ = partition_trainable(model)
+    first, optimizer = params, build_component("optimizer", {"kind": "muon", "lr": 0.1, **settings})
+    grads = jax.tree.map(
+        lambda a: jnp.asarray(np.random.default_rng(a.size).standard_normal((steps, *a.shape)), jnp.float32), params
+    )
+
+    @jax.jit
+    def step(params, state, grads):
+        rule = build_update_rule(optimizer, 0.1, Parameters(params, config, 7, 8))
+        updates, state = rule.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = build_update_rule(optimizer, 0, Parameters(params, config, 7, 8)).init(params)
+    for i in range(steps):
+        params, state = step(params, state, jax.tree.map(lambda g, i=i: g[i], grads))
+    by_step = [named_parameters(jax.tree.map(lambda g, i=i: g[i], grads)) for i in range(steps)]
+    return named_parameters(first), by_step, named_parameters(params)
+
+
+@pytest.mark.parametrize("rms", [0.2, pytest.param(None, marks=pytest.mark.slow)])
+def test_muon_orthogonalises_each_matrix_of_a_stack_alone(draw, rms):
+    """optax's Muon gets the matrices between layers one by one, and its AdamW the embedding and the vectors."""
+    before, grads, after = muon_updates(draw(MUON), {"consistent_rms": "none" if rms is None else rms}, steps=3)
+    hidden = {name for name, a in before.items() if name.startswith("layers") and a.ndim == 2}
+    assert len(hidden) == 3 * 6
+    muon = optax.contrib.muon(0.1, weight_decay=0.1, consistent_rms=rms)
+    adamw = optax.adamw(0.1, b2=0.99, weight_decay=0.1, mask=lambda params: {n: a.ndim == 2 for n, a in params.items()})
+    for rule, names in ((muon, hidden), (adamw, before.keys() - hidden)):
+        params = {name: before[name] for name in names}
+        state = rule.init(params)
+        for grad in grads:
+            updates, state = rule.update({name: grad[name] for name in names}, state, params)
+            params = optax.apply_updates(params, updates)
+        for name, array in params.items():
+            np.testing.assert_allclose(after[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_first_step_of_muon_equals_torchs(draw):
+    """The tolerance is that of torch's Newton-Schulz steps, which are computed in bfloat16."""
+    before, (grads,), after = muon_updates(draw(MUON), {"weight_decay": 0.3}, steps=1)
+    for name in ("layers.0.mixer.wq", "layers.2.ffn.up"):
+        theirs = torch.tensor(np.array(before[name]), requires_grad=True)
+        theirs.grad = torch.tensor(np.array(grads[name]))
+        torch.optim.Muon([theirs], lr=0.1, weight_decay=0.3, adjust_lr_fn="match_rms_adamw").step()
+        np.testing.assert_allclose(after[name], theirs.detach().numpy(), atol=2e-3, err_msg=name)
+        assert np.abs(after[name] - before[name]).max() > 0.02

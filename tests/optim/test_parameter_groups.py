@@ -154,3 +154,21 @@ def test_optimizer_that_uses_the_loss_receives_it(draw):
     updates, _ = compute_update(ByLoss(groups=groups), 0.5, params, optax.EmptyState(), parameters, sums)
     np.testing.assert_allclose(updates.embedding.weight, -6 * params.embedding.weight, rtol=1e-6)
     np.testing.assert_allclose(updates.norm.weight, -2 * params.norm.weight, rtol=1e-6)
+
+
+def test_muon_orthogonalises_the_matrices_of_a_weight_with_three_axes():
+    """The axes are (head, in, out). In a bare stack, optax would use Adam for such a weight."""
+    settings = {**MODEL, "ffn": Bilinear(), "num_layers": 1}
+    config = load_config(ModelConfig, settings).resolve()
+    params = jax.tree.map(
+        lambda a: jnp.asarray(np.random.default_rng(a.size).standard_normal(a.shape), jnp.float32),
+        parameter_shapes(config, VOCAB, SEQ),
+    )
+    rule = build_update_rule(
+        build_component("optimizer", {"kind": "muon", "weight_decay": 0}), 1.0, Parameters(params, config, VOCAB, SEQ)
+    )
+    updates, _ = jax.jit(rule.update)(params, rule.init(params), params)
+    (heads,) = updates.stacks[0].block.ffn.up
+    for head in heads:  # (4, 3)
+        values = np.linalg.svd(head / (0.2 * 4**0.5), compute_uv=False)
+        assert ((values > 0.6) & (values < 1.3)).all(), values

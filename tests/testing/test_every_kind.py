@@ -22,7 +22,7 @@ SETTINGS = {
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}
 SLOW = {
     ("mixer", "attention"), ("position", "rope"), ("norm", "rms"), ("embedding", "tied"),
-    ("optimizer", "adamw"), ("metric", "gradient-norm"), ("eval_metric", "macro_f1"),
+    ("optimizer", "adamw"), ("optimizer", "muon"), ("metric", "gradient-norm"), ("eval_metric", "macro_f1"),
 }  # fmt: skip
 """Some kinds; the others are checked nightly."""
 

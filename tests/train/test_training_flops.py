@@ -1,4 +1,4 @@
-"""FLOPs that hooks add to a step are counted as training."""
+"""FLOPs that hooks and optimizers add to a step are counted as training."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from taetpu.core.registry import register, unregister
 from taetpu.optim.hooks import Hook
 from taetpu.train.model_cost import flops_per_token
-from taetpu.train.training_flops import hook_flops, step_flops, training_flops_per_token
+from taetpu.train.training_flops import added_flops, step_flops, training_flops_per_token
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,7 +40,7 @@ def test_hook_flops_are_those_of_its_additional_passes(make, text, hook, more):
     config, source = make(text[0], hooks=[hook], accumulate=2), text[1]
     model = flops_per_token(config.model, source.vocab_size, source.seq_len)
     assert training_flops_per_token(config, source) == pytest.approx((1 + more) * model, rel=1e-3)
-    assert (hook_flops(config, source) == 0) == (more == 0)
+    assert (added_flops(config, source) == 0) == (more == 0)
 
 
 def test_traced_step_agrees_with_the_count_for_the_model(make, text):
@@ -49,3 +49,10 @@ def test_traced_step_agrees_with_the_count_for_the_model(make, text):
     per_token = flops_per_token(config.model, source.vocab_size, source.seq_len)
     assert step_flops(config, source) == pytest.approx(tokens * per_token, rel=1e-3)
     assert training_flops_per_token(config, source) == per_token
+
+
+def test_newton_schulz_steps_of_muon_are_counted(make, text):
+    """Each of five steps on an m x n matrix with m <= n multiplies m x n by n x m, m x m by m x m, m x m by m x n."""
+    config, source = make(text[0], {"ffn": {"kind": "relu", "hidden": 24}}, optimizer="muon"), text[1]
+    matrices = [(16, 16)] * 4 + [(16, 24)] * 2
+    assert added_flops(config, source) == sum(5 * (2 * 2 * m * m * n + 2 * m**3) for m, n in matrices)

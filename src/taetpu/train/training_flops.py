@@ -1,4 +1,4 @@
-"""Training FLOPs: the FLOPs of the model, and the FLOPs that hooks add to a train step."""
+"""Training FLOPs: the FLOPs of the model, and the FLOPs that hooks and the optimizer add to a train step."""
 
 import json
 from collections.abc import Hashable
@@ -12,6 +12,7 @@ from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Source
 from taetpu.nn.lm import LM
+from taetpu.optim.optimizers import AdamW
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import matmul_flops
 from taetpu.train.model_cost import flops_per_token
@@ -21,25 +22,26 @@ from taetpu.train.step import Arrays, TrainState, init_state, update
 def training_flops_per_token(
     config: ResolvedConfig, source: Source, attention: str = "plain", *, executed: bool = False
 ) -> int:
-    """Return the matrix-product FLOPs of training per token, including the FLOPs of heads and hooks.
+    """Return the matrix-product FLOPs of training per token, including the FLOPs of heads, hooks and the optimizer.
 
     By default, of a mixture of experts only the chosen experts count; `executed` counts all that are computed.
 
-    The FLOPs of hooks are the difference between the traced train steps with and without hooks, divided by the tokens
-    in the batch. A hook that runs the model again adds a forward pass, and a backward pass if it computes gradients.
+    The FLOPs of hooks and the optimizer are the difference between the traced train step and one with AdamW and no
+    hooks, divided by the tokens in the batch. A hook that runs the model again adds a forward pass, and a backward pass
+    if it computes gradients. Muon adds its Newton-Schulz steps.
     """
     model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention, executed=executed)
-    if not config.train.hooks:
+    if not config.train.hooks and type(config.train.optimizer) is AdamW:
         return model
-    return model + hook_flops(config, source) // (config.train.batch_size * source.seq_len)
+    return model + added_flops(config, source) // (config.train.batch_size * source.seq_len)
 
 
-def hook_flops(config: ResolvedConfig, source: Source) -> int:
-    """Return the matrix-product FLOPs that hooks add to a train step; negative if hooks remove FLOPs."""
+def added_flops(config: ResolvedConfig, source: Source) -> int:
+    """Return the matrix-product FLOPs that hooks and the optimizer add to a step; negative if hooks remove FLOPs."""
     kinds = tuple(type(component) for component in iter_components(config))
     known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.vocab_size, source.seq_len)
     if known not in _KNOWN:
-        bare = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {}})})
+        bare = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {}, "optimizer": AdamW()})})
         _KNOWN[known] = step_flops(config, source) - step_flops(bare, source)
     return _KNOWN[known]
 
