@@ -70,7 +70,7 @@ def expected(kind: str, form: str | None, tokens: list[str]) -> tuple[list[str],
 
 def test_targets_and_weights_equal_the_oracles(drawn: tuple[str, str | None, Source, Batch]):
     kind, form, source, batch = drawn
-    for tokens, targets, weights in zip(*(part[:300] for part in batch), strict=True):
+    for tokens, targets, weights in zip(*(part[:300] for part in batch[:3]), strict=True):
         want_targets, want_weights = expected(kind, form, source.show(tokens).split())
         assert source.show(targets).split() == want_targets
         assert weights.tolist() == want_weights
@@ -78,7 +78,7 @@ def test_targets_and_weights_equal_the_oracles(drawn: tuple[str, str | None, Sou
 
 def test_shapes_types_and_lengths(drawn: tuple[str, str | None, Source, Batch]):
     kind, form, source, batch = drawn
-    assert [part.shape for part in batch] == [(8_000, SEQ_LEN)] * 3
+    assert [part.shape for part in batch[:3]] == [(8_000, SEQ_LEN)] * 3
     assert (batch.tokens.dtype, batch.targets.dtype, batch.weights.dtype) == (np.int32, np.int32, np.float32)
     assert batch.tokens.min() >= 0
     assert max(batch.tokens.max(), batch.targets.max()) < source.vocab_size
@@ -107,7 +107,7 @@ def test_packed_batches_equal_solo_batches(drawn: tuple[str, str | None, Source,
     keys = jnp.stack([jax.random.key(2), jax.random.key(1)])
     rows = jnp.zeros((2, len(alone.tokens)), jnp.int32)
     packed = jit_once(jax.vmap(source.batch, in_axes=(None, 0, 0)))({}, rows, keys)
-    for one, many in zip(alone, packed, strict=True):
+    for one, many in zip(alone[:3], packed[:3], strict=True):
         np.testing.assert_array_equal(one, many[1])
     assert not np.array_equal(packed.tokens[0], packed.tokens[1])
 

@@ -250,11 +250,11 @@ def check_batch(config: ResolvedConfig, source: Source) -> None:
         lambda arrays, rows, seed: source.batch(arrays, rows, named(root_key(seed), "data")),
         arrays, jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
     )  # fmt: skip
-    asked = (jnp.int32, jnp.int32, jnp.float32)
+    asked = config.task.batch_dtypes
     expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore
     for name, one in expected._asdict().items():
         seen = getattr(found, name, None)
-        if not matches(seen, one):
+        if not (seen is None if one is None else matches(seen, one)):
             problem = f"task {config.task.kind!r}: {name} of a batch are {describe_value(seen)}"
             raise UserError(f"{problem}, expected {describe_value(one)}", path=("task",))
     _PASSED.add(key)

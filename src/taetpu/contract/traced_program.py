@@ -144,8 +144,8 @@ class Outline:
     def traced_step(self) -> Any:
         """The training step and the evaluation, traced by jax."""
         window = (1, self.structure.train.batch_size, self.source.seq_len)
-        shapes: Any = [jax.ShapeDtypeStruct(window, dtype) for dtype in (jnp.int32, jnp.int32, jnp.float32)]
-        return jax.jit(self._step).trace(*self._inputs, Batch(*shapes))
+        windows: Any = [jax.ShapeDtypeStruct(window, dtype) for dtype in self.structure.task.batch_dtypes]
+        return jax.jit(self._step).trace(*self._inputs, Batch(*windows))
 
     @cached_property
     def sites(self) -> frozenset[str]:

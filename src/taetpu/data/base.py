@@ -1,7 +1,7 @@
 """Tasks and prepared data sources: batches, evaluation splits, and the order of training windows.
 
-A batch is `(tokens, targets, weights)`. A loss is a weighted sum over positions. Positions that are not scored have
-weight 0, not a special target such as -100.
+A batch is `(tokens, targets, weights)`, and `segments` if a sequence contains several documents. A loss is a weighted
+sum over positions. Positions that are not scored have weight 0, not a special target such as -100.
 """
 
 import math
@@ -28,6 +28,7 @@ class Batch(NamedTuple):
     tokens: Int[Array, "batch seq"]
     targets: Int[Array, "batch seq"]
     weights: Float[Array, "batch seq"]  # 0 for positions that are not scored
+    segments: Int[Array, "batch seq"] | None = None  # number of the document of each token, not decreasing
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Split:
             no token represents. None if the tokens are not text or do not determine the text.
         unpredicted_bits: The bits that bits per byte include in addition to the loss: the cost of the first token,
             which is not a target, and the cost of characters without a token (`Tokenizer.escape_bits`).
+        segments: The document of each token, int32 `(windows, seq)`; None for tasks without segments.
     """
 
     tokens: np.ndarray
@@ -49,6 +51,7 @@ class Split:
     weights: np.ndarray
     num_bytes: int | None
     unpredicted_bits: float = 0.0
+    segments: np.ndarray | None = None
 
 
 class Source(Protocol):
@@ -131,6 +134,16 @@ class Task(Component):
     def evaluation_sets(self) -> tuple[str, ...]:
         """The names of the evaluation sets: `val`, `test`, and `val@N` for each N in `eval_lengths`."""
         return ("val", "test", *map(at_length, self.eval_lengths))
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether batches contain segments (see `Batch`)."""
+        return False
+
+    @property
+    def batch_dtypes(self) -> tuple[Any, ...]:
+        """The dtypes of a batch's arrays."""
+        return (np.int32, np.int32, np.float32, *([np.int32] if self.has_segments else []))
 
     @property
     @abstractmethod
@@ -222,7 +235,12 @@ def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
 
 
 def evaluation_split(
-    stream: np.ndarray, seq_len: int, vocab_size: int, num_bytes: int, escape_bits: float | None
+    stream: np.ndarray,
+    seq_len: int,
+    vocab_size: int,
+    num_bytes: int,
+    escape_bits: float | None,
+    documents: np.ndarray | None = None,
 ) -> Split:
     """Return a split with all targets in a stream, in windows as in training. The last window is padded with weight 0.
 
@@ -234,11 +252,12 @@ def evaluation_split(
         vocab_size: The number of different tokens.
         num_bytes: The number of UTF-8 bytes in the text.
         escape_bits: The result of `Tokenizer.escape_bits` for the text.
+        documents: The document of each token, `(n,)`, if the task has segments.
     """
     count = len(stream) - 1
     shape = (-(-count // seq_len), seq_len)
-    padded = np.zeros(shape[0] * seq_len + 1, np.int32)
-    padded[: len(stream)] = stream
+    missing = shape[0] * seq_len - count
+    padded = np.pad(stream, (0, missing)).astype(np.int32)
     weights = (np.arange(shape[0] * seq_len) < count).astype(np.float32)
     return Split(
         tokens=padded[:-1].reshape(shape),
@@ -246,4 +265,5 @@ def evaluation_split(
         weights=weights.reshape(shape),
         num_bytes=None if escape_bits is None else num_bytes,
         unpredicted_bits=math.log2(vocab_size) + (escape_bits or 0.0),
+        segments=None if documents is None else np.pad(documents, (0, missing), "edge")[:-1].reshape(shape),
     )

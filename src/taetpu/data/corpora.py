@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,6 +45,12 @@ def read_documents(source: str, folder: Path) -> list[Document]:
 def join_documents(documents: Sequence[Document]) -> str:
     """Return the documents as one text, separated by empty lines."""
     return SEPARATOR.join(document.text for document in documents)
+
+
+def with_separators(documents: Sequence[Document]) -> list[str]:
+    """Return the parts of the joined text, each with the separator that follows it."""
+    texts = [document.text for document in documents]
+    return [text + SEPARATOR for text in texts[:-1]] + texts[-1:]
 
 
 def python_docs() -> list[Document]:
@@ -140,15 +146,18 @@ def group_duplicates(documents: Sequence[Document]) -> list[Group]:
     return list(groups.values())
 
 
-def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
+def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, list[str]]:
     """Split the text in order into training, validation and test text, with the given shares of the characters.
+
+    Each text is returned in parts, one for each document, with the separators that follow them.
 
     Repeated documents are moved next to their first occurrence. If a split point is inside a group of repeated
     documents, it is moved to the nearer end of the group.
     """
     groups = group_duplicates(documents)
-    text = join_documents([*chain.from_iterable(groups)])
-    first, second = int(len(text) * (1 - val - test)), int(len(text) * (1 - test))
+    parts = with_separators([*chain.from_iterable(groups)])
+    length = sum(map(len, parts))
+    first, second = int(length * (1 - val - test)), int(length * (1 - test))
     if not val:  # the two products may round to different integers
         first = second
     start = 0
@@ -157,20 +166,27 @@ def split_in_order(documents: Sequence[Document], val: float, test: float) -> di
         if len(group) > 1:
             first, second = (_outside(cut, start, end) for cut in (first, second))
         start = end + len(SEPARATOR)
-    return {"train": text[:first], "val": text[first:second], "test": text[second:]}
+    ends = [*accumulate(map(len, parts))]
+    found: dict[str, list[str]] = {}
+    for name, low, high in (("train", 0, first), ("val", first, second), ("test", second, length)):
+        cut = (part[max(0, low - end + len(part)) : max(0, high - end + len(part))]
+               for part, end in zip(parts, ends, strict=True))  # fmt: skip
+        found[name] = [part for part in cut if part]
+    return found
 
 
 def _outside(cut: int, start: int, end: int) -> int:
     return min((start, end), key=lambda place: abs(place - cut)) if start < cut < end else cut
 
 
-def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, str]:
+def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, list[str]]:
     """Assign whole documents to the three splits, so that no document spans two splits.
 
     Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
     group goes to validation if the validation share has room for it, else to test if the test share has room for it,
     else to training. Shares are counted in characters. If no group fits into a nonzero share, its split gets the
-    smallest of the training groups. The documents in a split keep their order.
+    smallest of the training groups. The documents in a split keep their order. Texts are returned as in
+    `split_in_order`.
     """
     groups = {group[0].name: group for group in group_duplicates(documents)}
     sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}
@@ -187,4 +203,4 @@ def split_by_document(documents: Sequence[Document], val: float, test: float) ->
             chosen[trained[0]] = split
     split_of = {document.name: chosen[name] for name, group in groups.items() for document in group}
     splits = ("train", "val", "test")
-    return {split: join_documents([d for d in documents if split_of[d.name] == split]) for split in splits}
+    return {split: with_separators([d for d in documents if split_of[d.name] == split]) for split in splits}

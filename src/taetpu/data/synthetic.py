@@ -200,10 +200,8 @@ class SyntheticSource:
         """Generate `val` and `test` as one batch, from a key that training never uses."""
         size = self._task.eval_size
         batch = jit_once(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
-        val, test = (
-            Split(*(np.asarray(part)[half] for part in batch), num_bytes=None)
-            for half in (slice(size), slice(size, None))
-        )
+        halves = (jax.tree.map(lambda a, h=half: np.asarray(a)[h], batch) for half in (slice(size), slice(size, None)))
+        val, test = (Split(b.tokens, b.targets, b.weights, num_bytes=None, segments=b.segments) for b in halves)
         return val, test
 
     def _evaluated(self) -> str:

@@ -46,11 +46,18 @@ class TextTask(Task):
     """Share of the text for testing."""
     split: Literal["order", "document"] | None = None
     """Way to split: in the `order` of the text, or by whole `document`; `none`: `document` for several documents."""
+    segments: bool = False
+    """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
 
     @property
     def causal(self) -> bool:
         """True, because each position predicts the next token."""
         return True
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether batches contain segments."""
+        return self.segments
 
     def prepare(self, folder: Path) -> "TextSource":
         """See `Task.prepare`."""
@@ -65,15 +72,20 @@ class TextTask(Task):
                 problem, path=("split",), remedy="Use `split: order`, or a folder with different documents."
             )
         divide = corpora.split_by_document if split == "document" else corpora.split_in_order
-        texts = divide(documents, self.val, self.test)
+        parts = divide(documents, self.val, self.test)
+        texts = {name: "".join(own) for name, own in parts.items()}
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
         tokenizer = self.tokenizer.train(texts["train"])
         try:
-            streams = {name: tokenizer.encode(text) for name, text in texts.items()}
+            encoded = {name: [*map(tokenizer.encode, own if self.segments else ["".join(own)])]
+                       for name, own in parts.items()}  # fmt: skip
             escape_bits = {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
         except UserError as error:
             raise error.within("tokenizer") from None
+        streams = {name: np.concatenate([*own, np.zeros(0, np.int32)]) for name, own in encoded.items()}
+        segments = {name: np.repeat(np.arange(len(own), dtype=np.int32), [*map(len, own)])
+                    for name, own in encoded.items()} if self.segments else None  # fmt: skip
         shares = {"train": 1 - self.val - self.test, "val": self.val, "test": self.test}
         for name, share in shares.items():
             if share and len(streams[name]) <= self.seq_len:
@@ -93,7 +105,7 @@ class TextTask(Task):
             "escape_bits": escape_bits,
             "split": split,
         }
-        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths)
+        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments)
 
 
 def _hash_held_out(texts: Mapping[str, str]) -> str:
@@ -123,6 +135,7 @@ class TextSource:
         evaluated: str,
         facts: dict[str, Any],
         eval_lengths: Sequence[int] = (),
+        segments: Mapping[str, np.ndarray] | None = None,
     ):
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -131,7 +144,9 @@ class TextSource:
         self.unit = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
         self.arrays = {"windows": train_windows(streams["train"], seq_len)}
         self.num_windows = len(self.arrays["windows"])
-        self._streams = streams
+        if segments is not None:
+            self.arrays["segments"] = train_windows(segments["train"], seq_len)[:, :-1]
+        self._streams, self._segments = streams, segments
         self._text_facts = facts
         self._splits = {name: self._split(name, seq_len) if len(streams[name]) else None for name in EVALUATED}
         self._splits |= {at_length(length): self._split("val", length) for length in eval_lengths}
@@ -145,7 +160,8 @@ class TextSource:
         """See `Source.batch`."""
         windows = arrays["windows"][rows]
         tokens, targets = windows[:, :-1], windows[:, 1:]
-        return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32))
+        segments = arrays["segments"][rows] if "segments" in arrays else None
+        return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32), segments)
 
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""
@@ -153,7 +169,8 @@ class TextSource:
 
     def _split(self, name: str, seq_len: int) -> Split:
         num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))
-        return evaluation_split(self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits)
+        documents = None if self._segments is None else self._segments[name]
+        return evaluation_split(self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits, documents)
 
     def prompt(self) -> np.ndarray:
         """Return the start of the validation text, or of the training text if there is no validation split."""
@@ -185,6 +202,8 @@ class TextSource:
         for name, stream in sorted(self._streams.items()):
             digest.update(f"{name} {len(stream)}".encode())
             digest.update(stream.astype("<i4").tobytes())
+        for name, documents in sorted((self._segments or {}).items()):
+            digest.update(f"segments of {name}".encode() + documents.astype("<i4").tobytes())
         return digest.hexdigest()
 
 

@@ -165,6 +165,15 @@ class Context:
     embedded: Any = None  # the stream before the first layer, `(batch, seq, dim)`
     x: Any = None  # in attention: the input of the mixer, `(batch, seq, dim)`
     shared_scores: Any = None  # the model's change of the scores by position, if layers share it
+    segments: Any = None  # the document of each token, `(batch, seq)`; None if sequences are single documents
+
+    @property
+    def positions_in_document(self) -> Int[Array, " seq"] | Int[Array, "batch seq"]:
+        """The position of each token in its document, from 0; `positions` if sequences are single documents."""
+        if self.segments is None:
+            return self.positions
+        first = jnp.diff(self.segments, axis=1, prepend=-1) != 0
+        return self.positions - jax.lax.cummax(jnp.where(first, self.positions, 0), axis=1)
 
 
 class Fixed(eqx.Module):

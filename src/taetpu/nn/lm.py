@@ -297,20 +297,38 @@ class LM(eqx.Module):
     heads: dict[str, Any] = eqx.field(default_factory=dict)  # further losses in training; see `nn.head`
 
     def __call__(
-        self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
+        self,
+        tokens: Int[Array, "batch seq"],
+        *,
+        key: Key | None = None,
+        dtype: Any = jnp.float32,
+        segments: Int[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq vocab"]:
-        """Return the logits in float32. `key` enables dropout. `dtype` is the precision of activations and products."""
-        return site("logits", self.decode(self.final(tokens, key=key, dtype=dtype)))
+        """Return the logits in float32.
+
+        Args:
+            tokens: The tokens.
+            key: The key of dropout; None for a forward pass without dropout.
+            dtype: The precision of activations and products.
+            segments: The document of each token; None if sequences are single documents.
+        """
+        return site("logits", self.decode(self.final(tokens, key=key, dtype=dtype, segments=segments)))
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         """Return the logits of the normalised stream after the last layer, in float32."""
         return self.logits(self.embedding.decode(x))
 
     def final(
-        self, tokens: Int[Array, "batch seq"], *, key: Key | None = None, dtype: Any = jnp.float32
+        self,
+        tokens: Int[Array, "batch seq"],
+        *,
+        key: Key | None = None,
+        dtype: Any = jnp.float32,
+        segments: Int[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream after the last layer, from which logits are computed."""
-        ctx = Context(tokens, jnp.arange(tokens.shape[1]), key=key, shared_scores=self.shared_scores)
+        positions = jnp.arange(tokens.shape[1])
+        ctx = Context(tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments)
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))

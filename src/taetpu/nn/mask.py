@@ -31,6 +31,11 @@ class MaskConfig(Component):
     hides_targets: ClassVar[bool] = False
     kernel: ClassVar[str] = ""
 
+    @property
+    def needs_segments(self) -> bool:
+        """Whether the mask reads the segments of the task's batches."""
+        return False
+
     def init(self, dims: Dims, *, key: Key) -> Any:
         """Build the module at the given sizes."""
         raise NotImplementedError
@@ -148,10 +153,15 @@ class Prefix(eqx.Module):
 
 @register("mask", "document")
 class DocumentConfig(MaskConfig):
-    """Causal within a document. A document ends with a separator token. Zhao et al. 2024; Llama 3."""
+    """Causal within a document. Zhao et al. 2024; Llama 3."""
 
-    separator: NonNegativeInt
-    """The last token of each document."""
+    separator: NonNegativeInt | None = None
+    """The last token of each document; `none`: the documents are the segments of the task's batches."""
+
+    @property
+    def needs_segments(self) -> bool:
+        """Whether the mask reads the segments of the task's batches."""
+        return self.separator is None
 
     def init(self, dims: Dims, *, key: Key) -> "Document":
         """Build the module at the given sizes."""
@@ -159,14 +169,18 @@ class DocumentConfig(MaskConfig):
 
 
 class Document(eqx.Module):
-    """The mask of several documents in a sequence."""
+    """The mask of several documents in a sequence. Without a separator and segments, a sequence is one document."""
 
-    separator: int = eqx.field(static=True)
+    separator: int | None = eqx.field(static=True)
 
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
-        is_end = (ctx.tokens == self.separator).astype(jnp.int32)
-        document = jnp.cumsum(is_end, -1) - is_end
+        document = ctx.segments
+        if self.separator is not None:
+            is_end = (ctx.tokens == self.separator).astype(jnp.int32)
+            document = jnp.cumsum(is_end, -1) - is_end
+        if document is None:
+            return distances(ctx) >= 0
         return (distances(ctx) >= 0) & (document[:, None, :, None] == document[:, None, None, :])
 
 

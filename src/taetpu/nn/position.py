@@ -3,6 +3,9 @@
 A kind may act on the input embeddings (`at_input`), on queries and keys (`in_attention`) and on scores (`on_scores`). A
 kind that is set for a single layer replaces only the model's actions in attention, so it must change one of them (see
 `check_layer`).
+
+In sequences of several documents (`Context.segments`), absolute positions restart in each document. Relative positions
+are differences, which a restart would not change between tokens of one document.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -144,7 +147,7 @@ class Learned(eqx.Module):
                 f"a sequence of {seq} tokens is longer than the table of learned positions, which has {known}",
                 remedy=f"Use at most {known} tokens, or train with a longer task.seq_len or with rope positions.",
             )
-        return x + self.weight[ctx.positions].astype(x.dtype)
+        return x + self.weight[ctx.positions_in_document].astype(x.dtype)
 
 
 @register("position", "sinusoidal")
@@ -175,8 +178,8 @@ class Sinusoidal(eqx.Module):
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         """Return sqrt(dim) times the embeddings plus the table."""
-        angle = angles(ctx.positions, x.shape[-1], self.base.value)
-        table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(-1, x.shape[-1])
+        angle = angles(ctx.positions_in_document, x.shape[-1], self.base.value)
+        table = jnp.stack([jnp.sin(angle), jnp.cos(angle)], -1).reshape(*angle.shape[:-1], x.shape[-1])
         return x * x.shape[-1] ** 0.5 + table.astype(x.dtype)
 
 
@@ -215,9 +218,9 @@ def _rotated(x: Heads) -> Heads:
     return jnp.concatenate([-second, first], -1)
 
 
-def angles(positions: Array, size: int, base: Array) -> Float[Array, "seq half"]:
+def angles(positions: Array, size: int, base: Array) -> Float[Array, "*seq half"]:
     """Return position / base^(2i/size) for i = 0 .. size/2 - 1."""
-    return positions[:, None] / base ** (jnp.arange(0, size, 2) / size)
+    return positions[..., None] / base ** (jnp.arange(0, size, 2) / size)
 
 
 # --- biases of the scores --------------------------------------------------------------------------------------------

@@ -50,9 +50,9 @@ def predict(
     """
     observed, chunk = is_requested("logits"), chunk_size(model, batch)
     if whole or observed or chunk is None:
-        logits = model(batch.tokens, key=key, dtype=dtype)
+        logits = model(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
         return logits, position_losses(logits, batch.targets, batch.weights)
-    x = model.final(batch.tokens, key=key, dtype=dtype)
+    x = model.final(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
     return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk)
 
 

@@ -78,6 +78,12 @@ class ResolvedConfig(Config):
         for i, layer in enumerate(self.model.layers):
             causal = getattr(layer.mixer, "causal", self.task.causal)
             mask = getattr(layer.mixer, "mask", None)
+            if isinstance(mask, MaskConfig) and mask.needs_segments and not self.task.has_segments:
+                raise UserError(
+                    f"mask {mask.kind!r} reads segments, but the batches of task {self.task.kind!r} contain none",
+                    path=("model", "layers", i, "mixer", "mask"),
+                    remedy="Set task.segments: true for a text, or the mask's separator.",
+                )
             causal = causal and (not isinstance(mask, MaskConfig) or mask.causal or mask.hides_targets)
             if causal != self.task.causal:
                 raise UserError(

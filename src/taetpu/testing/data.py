@@ -84,7 +84,8 @@ def check_batch(component: Any, source: Any) -> str:
     arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
     draw = jit_once(lambda w, k: source.batch(arrays, w, k))
     batches = [draw(w, k) for w, k in zip(windows, keys, strict=True)]
-    expected = [f"({BATCH}, {source.seq_len}) {kind}" for kind in ("int32", "int32", "float32")]
+    expected = [f"({BATCH}, {source.seq_len}) {np.dtype(kind)}" for kind in component.batch_dtypes]
+    expected += ["nothing"] * (len(Batch._fields) - len(expected))
     for name, actual, spec in zip(Batch._fields, map(describe_array, batches[0]), expected, strict=True):
         if actual != spec:
             raise CheckFailed(f"{name} of a batch are {actual}, expected {spec}", at=at)

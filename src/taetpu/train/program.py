@@ -333,7 +333,8 @@ class Program:
         def batched(a: Shaped[np.ndarray, "windows seq"]) -> Any:  # NumPy arrays, but `Batch` has JAX types
             return np.pad(a[order], ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
 
-        return Batch(*(batched(a) for a in (data.tokens, data.targets, data.weights)))
+        segments = None if data.segments is None else batched(data.segments)
+        return Batch(batched(data.tokens), batched(data.targets), batched(data.weights), segments)
 
     def shapes(self, numbers: Mapping[str, Value]) -> Shapes:
         """Return the shapes and shardings of the compiled functions' arguments, without any computation.

@@ -196,7 +196,7 @@ def observe(
     part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
 
     def forward() -> Array:
-        return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype)
+        return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype, segments=part.segments)
 
     layers = find_sites(forward)
     metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
