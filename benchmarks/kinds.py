@@ -28,7 +28,10 @@ TRAIN = {"steps": 20, "batch_size": 8}
 TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
 TEXT = {"source": "python-docs", "tokenizer": "char"}
 INSIDE = dict.fromkeys(ATTENTION_SLOTS, "mixer")  # slots of a component, not of the model
-REQUIRED = {("mask", "prefix"): {"separator": 0}, ("mask", "document"): {"separator": 0}}
+REQUIRED: dict[tuple[str, str], dict[str, Any]] = {
+    **{("mask", kind): {"separator": 0} for kind in ("prefix", "document")},
+    **{(slot, "mup"): {"base_dim": 64} for slot in ("init", "logits")},
+}
 """Required fields of kinds."""
 OF_TRAINING = {"optimizer", "schedule"}
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
@@ -59,7 +62,7 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         elif kind == MODEL.get(slot, {"kind": ""})["kind"]:
             pass
         else:
-            model[slot] = kind
+            model[slot] = {"kind": kind, **REQUIRED.get((slot, kind), {})}
         return ResolvedConfig(
             task=build_component("task", task),
             model=load_config(ModelConfig, model).resolve(),

@@ -17,6 +17,7 @@ SETTINGS = {
     "activation": {"site": "residual"},
     "in_context_score": {"early": 2, "late": 6},
     "early-exit": {"layers": (0,)},
+    "mup": {"base_dim": 8},
     **{key: {"separator": 0} for key in ("prefix", "document")},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}

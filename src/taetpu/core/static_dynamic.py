@@ -8,7 +8,7 @@ tracers in their places.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from taetpu.core.config import Config, Hole, traced_fields
+from taetpu.core.config import Config, Hole, Traced, traced_fields
 
 C = TypeVar("C", bound=Config)
 Path = tuple[str, ...]
@@ -30,7 +30,7 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
         value, mark = getattr(node, name), traced_fields(type(node)).get(name)
         if mark is None:
             return _rewrite(value, path, extract)
-        if _same(value, mark.neutral) and wildcard_path(path) not in live:
+        if _is_static(value, mark) and wildcard_path(path) not in live:
             return value
         # A bound config already holds encoded numbers.
         encode = None if hasattr(value, "shape") else mark.encode
@@ -46,7 +46,7 @@ def promoted_fields(config: Config) -> frozenset[str]:
 
     def note(node: Config, name: str, path: Path) -> Any:
         value, mark = getattr(node, name), traced_fields(type(node)).get(name)
-        if mark is not None and mark.promote and not _same(value, mark.neutral):
+        if mark is not None and mark.promote and not _is_static(value, mark):
             found.add(wildcard_path(path))
         return _rewrite(value, path, note)
 
@@ -82,6 +82,10 @@ def wildcard_path(path: Path) -> str:
     return ".".join("*" if part.isdigit() else part for part in path)
 
 
-def _same(value: Any, neutral: Any) -> bool:
+def _is_static(value: Any, mark: Traced) -> bool:
+    """Return whether a value of a traced field is neutral, or a word without a number, such as `scale: 1/head_dim`."""
+    if isinstance(value, str):
+        return mark.encode is None
     # A traced array is never neutral, and must not be compared: under jit it has no truth value.
+    neutral = mark.neutral
     return neutral is not ... and type(value) in (type(neutral), int, float) and value == neutral

@@ -1,7 +1,7 @@
 """Slot `mixer`: the branch that mixes information between positions."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import equinox as eqx
 import numpy as np
@@ -59,8 +59,8 @@ class AttentionConfig(Component):
     """Number of key-value heads, a divisor of `num_heads`; `none`: `num_heads`."""
     head_dim: Size | None = None
     """Width of a head; `none`: dim / num_heads."""
-    scale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
-    """Factor by which scores are multiplied; `none`: head_dim^-0.5."""
+    scale: Annotated[PositiveFloat | Literal["1/head_dim"] | None, Traced(neutral=None)] = None
+    """Factor by which scores are multiplied; `none`: head_dim^-0.5; `1/head_dim` for muP."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
     """Change of the scores before the softmax."""
     bias: bool | None = None
@@ -155,7 +155,7 @@ class AttentionConfig(Component):
             bk=dims.zeros(inner_kv, self.bias),
             bv=dims.zeros(inner_kv, self.bias),
             bo=dims.zeros(dims.dim, self.bias),
-            scale=Fixed(heads.head_dim**-0.5 if self.scale is None else self.scale),
+            scale=Fixed(self.scale_at(heads.head_dim)),
             qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
             position=position.in_attention(heads.head_dim),
             values=self.values.init(dims, heads, key=named(key, "values")),
@@ -170,6 +170,12 @@ class AttentionConfig(Component):
             num_kv_heads=heads.num_kv_heads,
             kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else "",
         )
+
+    def scale_at(self, head_dim: int) -> Any:
+        """Return the factor by which scores are multiplied for heads of the given width."""
+        if self.scale is None:
+            return head_dim**-0.5
+        return 1 / head_dim if self.scale == "1/head_dim" else self.scale
 
     def heads(self, dims: Dims) -> AttentionDims:
         """Return the numbers of heads and the width of a head at the given sizes."""

@@ -6,7 +6,7 @@ import jax
 from jaxtyping import Array
 from pydantic import NonNegativeFloat
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
@@ -53,6 +53,25 @@ class GPT2Scaled(Component):
         """Draw a weight of the given role and shape."""
         std = self.std / (2 * dims.num_layers) ** 0.5 if role in WRITING else self.std
         return std * jax.random.normal(key, shape)
+
+
+@register("init", "mup")
+class MuPInit(GPT2Scaled):
+    """Maximal update parametrisation: `gpt2-scaled`, with the variance of matrices between layers divided by the width.
+
+    Yang et al. 2022 (table 8), which keeps the sizes of activations independent of the width, so that learning rates
+    transfer to other widths. The std of matrices between layers is multiplied by sqrt(base_dim / dim); those of
+    embeddings and the unembedding stay as at `base_dim`. Use it with `logits: {kind: mup}`, `base_dim` in the optimizer
+    and `scale: 1/head_dim` in attention.
+    """
+
+    base_dim: Size
+    """Width of the model at which the init is `gpt2-scaled`."""
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        drawn = super().draw(dims, role, shape, key=key)
+        return drawn if role in (*TABLES, "unembedding") else (self.base_dim / dims.dim) ** 0.5 * drawn
 
 
 @register("init", "fan-in")

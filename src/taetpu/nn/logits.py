@@ -2,9 +2,11 @@
 
 from typing import Annotated
 
+import equinox as eqx
+from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import Component, Size, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims, Fixed, Identity
@@ -30,3 +32,25 @@ class LogitCapConfig(Component):
     def init(self, dims: Dims, *, key: Key) -> Softcap:
         """Build the module at the given sizes."""
         return Softcap(Fixed(self.cap))
+
+
+@register("logits", "mup")
+class MuPLogits(Component):
+    """Logits times base_dim / dim, so that their size does not grow with the width. Yang et al. 2022 (table 8)."""
+
+    base_dim: Annotated[Size, Traced()]
+    """Width of the model at which the logits are unchanged."""
+
+    def init(self, dims: Dims, *, key: Key) -> "Scaled":
+        """Build the module at the given sizes."""
+        return Scaled(Fixed(self.base_dim / dims.dim))
+
+
+class Scaled(eqx.Module):
+    """Logits times a factor."""
+
+    factor: Fixed
+
+    def __call__(self, logits: Float[Array, "batch seq vocab"]) -> Float[Array, "batch seq vocab"]:
+        """Return the scaled logits."""
+        return self.factor.value * logits

@@ -11,7 +11,7 @@ import jax
 import optax
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.nn.parameters import Parameter, Parameters
@@ -69,6 +69,11 @@ class AdamW(OptimizerConfig):
     """Number added to the root of the mean square."""
     weight_decay: Annotated[NonNegativeFloat, Traced()] = 0.1
     """Share of each matrix that a step removes, before multiplication by the learning rate."""
+    base_dim: Annotated[Size | None, Traced(neutral=None)] = None
+    """With muP, the width of the model at which `lr` is tuned: the learning rate of matrices between layers is
+    multiplied by base_dim / dim, and their weight decay divided by it (Yang et al. 2022, table 8); `none`: one learning
+    rate for all widths.
+    """
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""

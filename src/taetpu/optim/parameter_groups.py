@@ -47,7 +47,7 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
     """Return the update rule of an optimizer, with the settings of its parameter groups.
 
     The weight decay of a group is added to the updates as lr * weight_decay * parameter. The factor on the learning
-    rate multiplies the sum.
+    rate multiplies the sum. With muP (`base_dim` in the optimizer), matrices between layers have a factor too.
 
     Args:
         optimizer: The config of the optimizer.
@@ -56,10 +56,16 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
         transform: A function of the learning rate and a tree of booleans, which are True for the parameters with
             weight decay. It returns the update rule without groups.
     """
-    if not optimizer.groups:
+    base_dim = getattr(optimizer, "base_dim", None)
+    if not optimizer.groups and base_dim is None:
         return transform(lr, parameters.decayed)
     own = getattr(optimizer, "weight_decay", 0.0)
-    settings = jax.tree.map(lambda parameter: array_settings(optimizer.groups, parameter, own), parameters.described)
+
+    def find_settings(parameter: Parameter) -> Settings:
+        width_factor = None if base_dim is None or not parameter.hidden else base_dim / parameter.dim
+        return array_settings(optimizer.groups, parameter, own, width_factor)
+
+    settings = jax.tree.map(find_settings, parameters.described)
     decayed = jax.tree.map(
         lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed, is_leaf=is_settings
     )
@@ -83,16 +89,28 @@ def is_settings(node: Any) -> bool:
     return isinstance(node, Settings)
 
 
-def array_settings(groups: Mapping[str, GroupConfig], parameter: Parameter, weight_decay: Any) -> Settings:
-    """Return the settings of an array, given the weight decay of matrices without a group."""
+def array_settings(
+    groups: Mapping[str, GroupConfig], parameter: Parameter, weight_decay: Any, width_factor: Any = None
+) -> Settings:
+    """Return the settings of an array.
+
+    Args:
+        groups: The groups by name.
+        parameter: The array.
+        weight_decay: The weight decay of matrices that no group sets.
+        width_factor: The factor of muP on the learning rate. The decay of a step does not depend on it.
+    """
     usual = weight_decay if parameter.is_matrix else 0.0
     rates, decays = [], []
     for name in parameter.names:
         own = [group for key, group in sorted(groups.items()) if group.contains(key, parameter.role, name)]
         rates.append([group.lr for group in own])
         decays.append([group.weight_decay for group in own if group.weight_decay is not None])
-    decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter) if any(decays) else None
-    return Settings(_along_layers([prod(own, start=1.0) for own in rates], rates, parameter), decay)
+    rate = _along_layers([prod(own, start=1.0) for own in rates], rates, parameter)
+    decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter)
+    if width_factor is not None:
+        return Settings(rate * width_factor, decay / width_factor)
+    return Settings(rate, decay if any(decays) else None)
 
 
 def _along_layers(values: Sequence[Any], sources: Sequence[list[Any]], parameter: Parameter) -> Any:

@@ -1,0 +1,107 @@
+"""Maximal update parametrisation: activations keep their size as the model gets wider (Yang et al. 2022)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from taetpu.core.config_parsing import build_component
+from taetpu.core.keys import root_key
+from taetpu.core.sites import capture
+from taetpu.core.static_dynamic import bind, promoted_fields, split
+from taetpu.nn.common import partition_trainable
+from taetpu.nn.lm import named_parameters
+from taetpu.nn.parameters import Parameters
+from taetpu.optim.structure_checks import build_update_rule
+from taetpu.train.step import init_state, train_step
+
+BASE = 32
+TASK = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6, "eval_size": 4}
+
+
+def at_width(make, dim, mup):
+    """Return the config of a run at a width, with muP relative to `BASE` or with standard parametrisation."""
+    own = {"init": {"kind": "mup", "base_dim": BASE}, "logits": {"kind": "mup", "base_dim": BASE}} if mup else {}
+    mixer = {"kind": "attention", "num_heads": 2, **({"scale": "1/head_dim"} if mup else {})}
+    optimizer = {"kind": "adamw", "lr": 0.02, **({"base_dim": BASE} if mup else {})}
+    return make(
+        TASK, {"dim": dim, "mixer": mixer, "ffn": "relu", "embedding": "untied", **own},
+        optimizer=optimizer, schedule="constant", batch_size=8,
+    )  # fmt: skip
+
+
+def sizes(config, steps=3):
+    """Return the mean absolute value of activations after a few steps, by site."""
+    source = config.task.prepare(None)
+    structure, numbers = split(config, promoted_fields(config))
+    bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
+
+    @jax.jit
+    def run(rows):
+        def step(state, rows):
+            seed = jnp.int32(0)
+            return train_step(state, bound, source, {}, rows, seed, steps=steps, dtype=jnp.float32)[0], None
+
+        state, _ = jax.lax.scan(step, init_state(bound, source, jnp.int32(0)), rows)
+        tokens = source.batch({}, rows[0], root_key(0)).tokens
+        _, found = capture(lambda: state.model(tokens), {"ffn.hidden", "logits"})()
+        return {name: jnp.abs(array).mean() for name, array in found.items()}
+
+    return {name: float(size) for name, size in run(source.rows(0, 0, steps, 8)).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mup", [True, False])
+def test_activations_grow_with_the_width_only_without_mup(make, mup):
+    """The coordinate check: activations after three steps at a high learning rate."""
+    found = [sizes(at_width(make, dim, mup)) for dim in (BASE, 2 * BASE, 4 * BASE)]
+    for site in ("ffn.hidden", "logits"):
+        narrow, middle, wide = (size[site] for size in found)
+        if mup:
+            assert max(narrow, middle, wide) < 1.3 * min(narrow, middle, wide)
+        else:
+            assert middle > 1.4 * narrow
+            assert wide > 1.4 * middle
+
+
+def parameters(config):
+    """Return the initial parameters and gradients of a run, with a description."""
+    source = config.task.prepare(None)
+    model = config.model.build(source.vocab_size, source.seq_len, key=root_key(0))
+    params, _ = partition_trainable(model)
+    return Parameters(params, config.model, source.vocab_size, source.seq_len), model
+
+
+def test_init_and_scales_at_a_width(make):
+    """At the base width, only the scale of attention differs from standard parametrisation."""
+    for dim, factor in ((BASE, 1.0), (4 * BASE, 0.5)):
+        (described, mup), (_, plain) = (parameters(at_width(make, dim, mup)) for mup in (True, False))
+        standard = named_parameters(plain)
+        hidden = {name for one in jax.tree.leaves(described.described) if one.hidden for name in one.names}
+        assert hidden == {
+            f"layers.0.{name}" for name in ("mixer.wq", "mixer.wk", "mixer.wv", "mixer.wo", "ffn.up", "ffn.down")
+        }
+        for name, array in named_parameters(mup).items():
+            np.testing.assert_allclose(array, (factor if name in hidden else 1) * standard[name], rtol=1e-6)
+        head_dim = dim // 2
+        assert float(mup.stacks[0].block.mixer.scale.value[0]) == pytest.approx(1 / head_dim)
+        x = jnp.ones((1, 1, dim))
+        np.testing.assert_allclose(mup.decode(x), BASE / dim * plain.decode(x), rtol=1e-5)
+
+
+def test_learning_rates_of_hidden_matrices_fall_with_the_width_and_their_decay_does_not(make):
+    described, _ = parameters(at_width(make, 4 * BASE, True))
+    params = described.params
+
+    def updates(**settings):
+        optimizer = build_component("optimizer", {"kind": "adamw", **settings})
+        rule = build_update_rule(optimizer, 0.5, described)
+        return named_parameters(rule.update(params, rule.init(params), params)[0])
+
+    plain, without_decay = updates(weight_decay=0.1), updates(weight_decay=0)
+    found = updates(weight_decay=0.1, base_dim=BASE)
+    for name, update in updates(weight_decay=0, base_dim=BASE).items():
+        hidden = name.startswith("layers") and update.ndim == 2
+        np.testing.assert_allclose(update, without_decay[name] * (0.25 if hidden else 1), rtol=1e-5)
+        decay = plain[name] - without_decay[name]
+        np.testing.assert_allclose(found[name] - update, decay, rtol=1e-3, atol=1e-6)
