@@ -12,6 +12,7 @@ from taetpu.testing.checks_by_slot import CHECKS
 
 SETTINGS = {
     **{kind: {"seq_len": 12, "eval_size": 8} for kind in ("copy", "reverse", "sort", "histogram", "induction")},
+    "mqar": {"seq_len": 16, "eval_size": 8, "symbols": 12},
     "text": {"source": "README.md", "seq_len": 12},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},

@@ -8,33 +8,24 @@ symbols, and n is drawn for each sequence. The vocabulary contains the symbols, 
     encoder  tokens   <bos> x1 .. xn <pad> ..                        weight 1 at each x, whose target is its y
 """
 
-import hashlib
-import json
-import math
 from abc import abstractmethod
-from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, UInt32
 from pydantic import Field
 
-from taetpu.core.config import Size, to_data
+from taetpu.core.config import Size
 from taetpu.core.errors import UserError
-from taetpu.core.jit_once import jit_once
-from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
 from taetpu.data import attention_free_bound
-from taetpu.data.base import Batch, Split, Task, at_length
+from taetpu.data.base import Batch
+from taetpu.data.generated import GeneratedSource, GeneratedTask, Words
 
 SPECIALS = ("<bos>", "<sep>", "<eos>", "<pad>")
-Words = UInt32[Array, " words"]
 MAX_SYMBOLS = 2**16
-MAX_EVAL = 2**24  # maximum number of tokens in an evaluation set, which is generated at once
 DECOY_CELLS = 2**26  # maximum size of a joint distribution (positions x tokens x targets): 0.5 GB
 
 
@@ -43,10 +34,8 @@ def uniform_below(bound: int, words: UInt32[Array, "..."]) -> Int[Array, "..."]:
     return (words % jnp.uint32(bound)).astype(jnp.int32)
 
 
-class SyntheticTask(Task):
-    """Base of the synthetic tasks. The length of an input is drawn from `min_length` to `max_length`."""
-
-    has_answers = True
+class SyntheticTask(GeneratedTask):
+    """Base of the tasks with symbols. The length of an input is drawn from `min_length` to `max_length`."""
 
     symbols: int = Field(default=16, ge=2, le=MAX_SYMBOLS)
     """Number of different symbols."""
@@ -54,8 +43,6 @@ class SyntheticTask(Task):
     """Shortest input, in symbols."""
     max_length: Size | None = None
     """Longest input, in symbols; `none`: the longest input that fits into `seq_len`."""
-    eval_size: Size = 512
-    """Number of sequences in each evaluation split."""
 
     @property
     @abstractmethod
@@ -67,15 +54,6 @@ class SyntheticTask(Task):
         """The vocabulary in the order of token numbers, with `SPECIALS` last."""
         return [*self.symbol_names(), *SPECIALS]
 
-    @property
-    @abstractmethod
-    def num_words(self) -> int:
-        """The number of random words per sequence."""
-
-    @abstractmethod
-    def draw(self, words: Words) -> Batch:
-        """Generate one sequence, without a batch axis, from random words. The first word determines the length."""
-
     @abstractmethod
     def joint_distribution(self) -> attention_free_bound.Joint:
         """Return the exact joint distribution of position, token and target."""
@@ -85,7 +63,18 @@ class SyntheticTask(Task):
         """The maximum length of a question."""
         return self.max_length or self.room
 
-    def prepare(self, folder: Path) -> "SyntheticSource":
+    @property
+    def details(self) -> dict[str, Any]:
+        """Facts about the sizes of the task."""
+        return {"symbols": self.symbols, "lengths": [self.min_length, self.longest]}
+
+    def score_without_attention(self) -> tuple[float, float] | None:
+        """See `GeneratedTask.score_without_attention`."""
+        if self.seq_len * len(self.names) ** 2 > DECOY_CELLS:
+            return None
+        return attention_free_bound.score_best_policy(self.joint_distribution())
+
+    def prepare(self, folder: Path) -> GeneratedSource:
         """See `Task.prepare`."""
         if not self.min_length <= self.longest <= self.room:
             raise UserError(
@@ -94,28 +83,13 @@ class SyntheticTask(Task):
                 path=("max_length" if self.max_length else "min_length",),
                 remedy=f"Choose min_length <= max_length <= {self.room}, or raise seq_len.",
             )
-        if self.eval_size * self.seq_len > MAX_EVAL:
-            problem = f"{self.eval_size} sequences of {self.seq_len} tokens exceed the limit of {MAX_EVAL} tokens"
-            raise UserError(problem, path=("eval_size",), remedy=f"Use {max(1, MAX_EVAL // self.seq_len)} or less.")
-        return SyntheticSource(self, self._at_eval_lengths(folder))
+        return super().prepare(folder)
 
-    def _at_eval_lengths(self, folder: Path) -> dict[str, "SyntheticSource"]:
-        """Return the same task with sequences of each length in `eval_lengths`, by the name of the evaluation set."""
-        found = {}
-        for i, length in enumerate(self.eval_lengths):
-            task, problem = self.model_copy(update={"seq_len": length, "eval_lengths": ()}), None
-            if length > self.seq_len and task.longest == self.longest:
-                problem = f"inputs with up to {self.longest} symbols do not become longer in {length} tokens"
-            elif task.names != self.names:
-                problem = f"the vocabulary differs between sequences of {self.seq_len} and of {length} tokens"
-            if problem is not None:
-                remedy = "Remove the length, or change max_length and symbols."
-                raise UserError(problem, path=("eval_lengths", i), remedy=remedy)
-            try:
-                found[at_length(length)] = task.prepare(folder)
-            except UserError as error:
-                raise UserError(error.problem, path=("eval_lengths", i), remedy=error.remedy) from None
-        return found
+    def check_longer(self, longer: Any) -> None:
+        """See `GeneratedTask.check_longer`."""
+        if longer.longest == self.longest:
+            problem = f"inputs with up to {self.longest} symbols do not become longer in {longer.seq_len} tokens"
+            raise UserError(problem, remedy="Remove the length, or change max_length and symbols.")
 
     def special(self, name: str) -> int:
         """Return the token number of one of `SPECIALS`."""
@@ -128,97 +102,6 @@ class SyntheticTask(Task):
     def length(self, word: UInt32[Array, ""]) -> Int[Array, ""]:
         """Map a random word to a length."""
         return self.min_length + uniform_below(self.longest - self.min_length + 1, word)
-
-
-class SyntheticSource:
-    """A prepared synthetic task; see `data.base.Source`. Its evaluation sets do not depend on any seed."""
-
-    num_windows: int | None = None
-    tokenizer = None
-
-    def __init__(self, task: SyntheticTask, at_lengths: Mapping[str, "SyntheticSource"]):
-        self.arrays: dict[str, np.ndarray] = {}
-        self.seq_len = task.seq_len
-        self.vocab_size = len(task.names)
-        self._task, self._at_lengths = task, at_lengths
-        self._val, test = self._evaluation_sets()
-        longer = {name: source.evaluation("val") for name, source in at_lengths.items()}
-        self._splits: dict[str, Split | None] = {"val": self._val, "test": test, **longer}
-        self.fingerprint = self._fingerprint()
-        self.evaluated = self._evaluated()
-        self.unit = " ".join(task.names)
-
-    def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """Return zeros, because there are no windows and `batch` uses only the batch size."""
-        return np.zeros((count, batch_size), np.int32)
-
-    def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
-        """See `Source.batch`."""
-        # All words are generated at once, because each generator inside `draw` would be compiled separately (1 s).
-        words = jax.random.bits(key, (rows.shape[0], self._task.num_words), jnp.uint32)
-        return Batch(*jax.vmap(self._task.draw)(words))
-
-    def evaluation(self, split: str) -> Split | None:
-        """See `Source.evaluation`."""
-        return self._splits.get(split)
-
-    def prompt(self) -> np.ndarray:
-        """Return a validation sequence up to its first scored position or, for an encoder, its whole question."""
-        split = self._val
-        scored = np.flatnonzero(split.weights[0])
-        return split.tokens[0, : scored[0 if self._task.causal else -1] + 1]
-
-    def show(self, ids: Any) -> str:
-        """See `Source.show`."""
-        names = self._task.names
-        return " ".join(names[i] for i in np.asarray(ids).tolist())
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """See `Source.facts`."""
-        loss = accuracy = None
-        policy = "not worked out: seq_len and vocabulary are too large for its table"
-        if self.seq_len * self.vocab_size**2 <= DECOY_CELLS:
-            loss, accuracy = attention_free_bound.score_best_policy(self._task.joint_distribution())
-            policy = "the best function of the current token and its position, from their exact joint distribution"
-        return {
-            "vocab_size": self.vocab_size,
-            "symbols": self._task.symbols,
-            "lengths": [self._task.min_length, self._task.longest],
-            "eval_size": self._task.eval_size,
-            "chance_loss": math.log(self.vocab_size),
-            "chance_accuracy": 1 / self.vocab_size,
-            "bayes_loss": 0.0,
-            "bayes_accuracy": 1.0,
-            "decoy_loss": loss,
-            "decoy_accuracy": accuracy,
-            "decoy": policy,
-            **{name: source.facts for name, source in self._at_lengths.items()},
-        }
-
-    def _evaluation_sets(self) -> tuple[Split, Split]:
-        """Generate `val` and `test` as one batch, from a key that training never uses."""
-        size = self._task.eval_size
-        batch = jit_once(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
-        halves = (jax.tree.map(lambda a, h=half: np.asarray(a)[h], batch) for half in (slice(size), slice(size, None)))
-        val, test = (Split(b.tokens, b.targets, b.weights, num_bytes=None, segments=b.segments) for b in halves)
-        return val, test
-
-    def _evaluated(self) -> str:
-        digest = hashlib.sha256()
-        for split in filter(None, self._splits.values()):
-            for part in (split.tokens, split.targets, split.weights):
-                digest.update(f"{part.shape}".encode())
-                digest.update(part.astype("<i4").tobytes())  # weights are 0 and 1
-        return digest.hexdigest()
-
-    def _fingerprint(self) -> str:
-        # The validation set is generated by the same code as training batches, so it reflects changes to the generator.
-        about = {name: value for name, value in to_data(self._task).items() if name != "eval_lengths"}
-        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for part in (self._val.tokens, self._val.targets):
-            digest.update(part.astype("<i4").tobytes())
-        return digest.hexdigest()
 
 
 # --- answers to a question -------------------------------------------------------------------------------------------
@@ -389,7 +272,7 @@ class Induction(SyntheticTask):
         """The maximum length that fits into `seq_len`."""
         return min(self.seq_len // 2, self.symbols)
 
-    def prepare(self, folder: Path) -> SyntheticSource:
+    def prepare(self, folder: Path) -> GeneratedSource:
         """See `Task.prepare`."""
         if self.min_length == self.longest:
             raise UserError(
