@@ -59,7 +59,8 @@ SLOTS = {"": "task", "hooks": "hook"}  # of fields that are not called as their 
 
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield `(section, field, settings)` for each kind of each slot of the baseline."""
-    needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]}}
+    needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
+              "mup": {"base_dim": 8}}  # fmt: skip
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)

@@ -61,3 +61,19 @@ def test_two_runs_divided_over_eight_devices_agree_with_one_device():
     assert one["collectives"] == {}
     assert divided["collectives"]
     assert divided["share"] == pytest.approx(1 / 8, rel=0.15)
+
+
+@pytest.mark.slow
+def test_muon_with_a_mean_divided_over_two_devices_agrees_with_one(trainer, make, text):
+    optimizer = {"kind": "muon", "ema": 0.9, "groups": {"embedding": {"lr": 0.5}}}
+    one, divided = (
+        trainer([make(text[0], optimizer=optimizer)] * 2, text[1], devices=len(mesh) + 1, **mesh)
+        for mesh in ({}, {"data": 2})
+    )
+    np.testing.assert_allclose(divided.advance(4)["train/loss"], one.advance(4)["train/loss"], atol=1e-5)
+    shown, expected = (run.program.evaluated(run.state, run.numbers) for run in (divided, one))
+    for a, b, old in zip(
+        jax.tree.leaves(shown), jax.tree.leaves(expected), jax.tree.leaves(divided.state.model), strict=True
+    ):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-4)
+        assert a.sharding.is_equivalent_to(old.sharding, a.ndim)

@@ -22,11 +22,13 @@ class Declaration:
         base: The class to extend, as `module.Class`. Its methods define the arguments of each call.
         methods: Further required methods by name, each as a function that takes the arguments of the call.
         fields: Further required fields by name, with their meaning.
+        optional: Methods that a class may define, like `methods`.
     """
 
     base: str = "taetpu.core.config.Component"
     methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    optional: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 INIT = {"init": lambda self, dims, *, key: None}
@@ -46,6 +48,10 @@ DECLARATIONS: dict[str, Declaration] = {
     "optimizer": Declaration(
         methods={"transform": lambda self, lr, decayed: None},
         fields={"lr": "the peak learning rate of the schedule"},
+        optional={
+            "evaluated": lambda self, state, params: None,
+            "update_rule": lambda self, lr, parameters: None,
+        },
     ),
     "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
     "hook": Declaration("taetpu.optim.hooks.Hook"),
@@ -81,7 +87,8 @@ def check_declaration(cls: type[Component]) -> None:
         raise _error(cls, problem, f"Define everything that {base.__name__} requires.")
     inherited = {} if base is Component else {n: f for n, f in vars(base).items() if isinstance(f, FunctionType)}
     public = {name: fn for name, fn in inherited.items() if not name.startswith("_")}
-    for name, prototype in {"check": Component.check, **public, **asked.methods}.items():
+    optional = {name: prototype for name, prototype in asked.optional.items() if hasattr(cls, name)}
+    for name, prototype in {"check": Component.check, **public, **asked.methods, **optional}.items():
         _refuse_arguments(cls, name, prototype)
     _refuse_defaults(cls)
 

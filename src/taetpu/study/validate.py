@@ -12,6 +12,7 @@ from taetpu.study.arm_stages import list_arms
 from taetpu.study.tuning import trial_study
 from taetpu.train.device_capabilities import Capabilities, first_device, local_capabilities
 from taetpu.train.layout import memory_shortfall, without_kernels
+from taetpu.train.model_cost import num_params
 from taetpu.train.pack_plan import Run
 from taetpu.train.sharding import check_mesh
 
@@ -67,11 +68,14 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
             f"{', '.join(one['arms'])}: a run needs {one['needed']:,} bytes for parameters, gradients and the "
             f"optimizer's moments, but {one['where']} has only {one['available']:,}"
         )
+        first = next(arm for arm in study.arms if arm.name == one["arms"][0])
+        source = study.source(first)
+        params = num_params(first.config.model, source.vocab_size, source.seq_len)
+        fitting = one["available"] * params // one["needed"]
         remedy = (
-            f"Use a model of at most about {one['available'] // 16:,} parameters, or a machine with more memory. "
+            f"Use a model of at most about {fitting:,} parameters, or a machine with more memory. "
             "`taetpu plan --tpu all` lists the TPUs on which the runs fit."
         )
-        first = next(arm for arm in study.arms if arm.name == one["arms"][0])
         mistakes.append(first.explain(UserError(problem, path=("model",), remedy=remedy)))
     mistakes.raise_all()
 
