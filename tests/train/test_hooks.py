@@ -189,3 +189,32 @@ def test_hook_result_of_wrong_form_is_refused_with_its_place(kind, problem, reme
     assert caught.value.path == ("train", "hooks", kind)
     assert str(caught.value.file) == __file__
     assert "def " in Path(__file__).read_text().splitlines()[caught.value.line - 1]
+
+
+# --- freeze ----------------------------------------------------------------------------------------------------------
+
+
+def test_freeze_trains_the_chosen_parameters_only(trainer, make, text):
+    """Adam's weight decay does not move frozen parameters either. The pattern chooses one of two stacked layers."""
+    task, source = text
+    hooks = {"freeze": {"trained": ["layers.1.*", "*.ffn.up"]}}
+    run = trainer([make(task, {"num_layers": 2}, hooks=hooks)], source)
+
+    def first_run() -> dict[str, np.ndarray]:
+        return {
+            name: np.asarray(a) for name, a in named_parameters(jax.tree.map(lambda a: a[0], run.state.model)).items()
+        }
+
+    before = first_run()
+    run.advance(3)
+    for name, value in first_run().items():
+        trained = name.startswith("layers.1.") or name.endswith(".ffn.up")
+        assert np.array_equal(value, before[name]) != trained, name
+
+
+def test_freeze_refuses_a_pattern_without_parameters(make, text):
+    task, source = text
+    with pytest.raises(UserError, match=r"no parameter has a name that matches '\*\.mixer\.wx'") as caught:
+        take_update(make(task, hooks={"freeze": {"trained": ["*.mixer.wx"]}}), source)
+    assert caught.value.path == ("train", "hooks", "freeze", "trained", 0)
+    assert "Did you mean '*.mixer.w" in caught.value.remedy

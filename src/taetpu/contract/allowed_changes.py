@@ -17,8 +17,8 @@ def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Compu
 
     Every parameter may change if the sizes of the model change, because components are built from the sizes. Otherwise,
     a parameter may be added, removed or reshaped if its component or `model.bias` changes. It may be redrawn if the
-    model's `init` or a field of its component changes. It may also be redrawn if its component is replaced and the old
-    or the new component declares `own_init`.
+    model's `init`, `train.start` or a field of its component changes. It may also be redrawn if its component is
+    replaced and the old or the new component declares `own_init`.
 
     Args:
         name: The logical name of the parameter.
@@ -37,7 +37,7 @@ def _sizes(run: Computation) -> tuple[int, ...]:
 def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redrawn: bool) -> bool:
     section, *inside = path.split(".")
     if section != "model":
-        return False
+        return redrawn and path.startswith("train.start")
     if inside[0] in ("bias", "init"):
         return (inside[0] == "init") == redrawn
     parts = name.split(".")

@@ -126,6 +126,14 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
     return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
 
 
+def may_fail_in_step(config: ResolvedConfig) -> bool:
+    """Return whether a train step may raise errors that no other check finds, because of plug-ins, hooks or heads."""
+    train = config.train
+    return bool(train.hooks or config.model.heads or train.accumulate > 1) or any(
+        component.plugin for component in iter_components(config)
+    )
+
+
 class Contract:
     """The contract of a study, with the computations of all arms that have been checked."""
 
@@ -141,8 +149,8 @@ class Contract:
             self.check_change(arm, new)
             source = self.study.source(arm)
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
-            if any(component.plugin for component in iter_components(arm.config)):
-                _ = new.outline.traced_step  # raises the errors in the plug-in's code
+            if may_fail_in_step(arm.config):
+                _ = new.outline.traced_step  # raises the errors of the step's code
         self.computations[arm.name] = new
 
     def check_change(self, arm: Arm, new: Computation) -> None:
@@ -175,7 +183,7 @@ class Contract:
             config.model.check(source.vocab_size, source.seq_len)
             check_outputs(config, source)
             check_groups(config, source)
-            return Computation(config, source, self.live)
+            return Computation(config, source, self.live, self.study.sources.start(config, self.study.seeds[0]))
         except UserError as error:
             whole = error.path and error.path[0] in ResolvedConfig.model_fields
             raise arm.explain(error if whole else error.within("model")) from None

@@ -22,6 +22,7 @@ from taetpu.data.base import Batch, Source
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import named_parameters
 from taetpu.nn.stack import merge_stacks
+from taetpu.spec.start import StoredParameters
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
 from taetpu.train.step import TrainState, evaluate, evaluated_model, first_state, new_model, observe, train_step
@@ -36,8 +37,8 @@ class Parameter:
 
     Attributes:
         shape: The shape of the array.
-        drawn: A digest of the operations that draw the array from the seed. For every seed, arrays with equal digests
-            have bitwise identical values.
+        drawn: A digest of the operations that draw the array from the seed, or of a loaded array. For every seed,
+            arrays with equal digests have bitwise identical values.
     """
 
     shape: tuple[int, ...]
@@ -52,6 +53,7 @@ class Computation:
         source: The prepared task of the config.
         live: The fields to trace even at their neutral value (see `core.static_dynamic.split`). Use the same fields for
             all configs that are compared, so that, for example, a mask of ones and no mask have the same program.
+        start: The stored model that the runs start from, for one seed; None if their parameters are drawn.
 
     Attributes:
         outline: The part of the computation that depends only on the structure of the config.
@@ -59,7 +61,9 @@ class Computation:
         parameters: All trained arrays by logical name.
     """
 
-    def __init__(self, config: ResolvedConfig, source: Source, live: frozenset[str]):
+    def __init__(
+        self, config: ResolvedConfig, source: Source, live: frozenset[str], start: StoredParameters | None = None
+    ):
         structure, found = split(config, live)
         self.config, self.source = config, source
         self.numbers = {path: np.asarray(value, np.float32) for path, value in sorted(found.items())}
@@ -67,8 +71,12 @@ class Computation:
         self._values = {path: digest_array(value) for path, value in self.numbers.items()}
         digests = digest_outputs(self.outline.start, [*self._values.values(), b"seed"])
         shapes = self.outline.parameters
-        self.parameters = {name: Parameter(shapes[name], digest) for name, digest in zip(shapes, digests, strict=False)}
-        self._state = digests[len(shapes) :]
+        loaded = {} if start is None else {n: digest_array(a) for n, a in start.fitting(shapes).items()}
+        self.parameters = {
+            name: Parameter(shapes[name], loaded.get(name, digest))
+            for name, digest in zip(shapes, digests, strict=False)
+        }
+        self._state, self._loaded = digests[len(shapes) :], [digest for _, digest in sorted(loaded.items())]
 
     def same_as(self, other: "Computation") -> bool:
         """Return whether both computations read the same data and give bitwise identical results.
@@ -94,7 +102,7 @@ class Computation:
         outline = self.outline
         state = [digest for digest, used in zip(self._state, outline.reads_of_state, strict=True) if used]
         read = [self._values[path] for path in sorted(outline.reads_directly)]
-        return hashlib.sha256(b"".join([outline.program.encode(), *state, *read])).hexdigest()
+        return hashlib.sha256(b"".join([outline.program.encode(), *state, *self._loaded, *read])).hexdigest()
 
 
 class Outline:

@@ -41,9 +41,10 @@ def canonical_json(data: Any) -> str:
 def computation_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a resolved config's data without the fields that do not affect its numbers.
 
-    The omitted fields are the location of the data and the fields that control observation and numerics.
+    The omitted fields are the locations of the data and of the stored model that training starts from, and the fields
+    that control observation and numerics.
     """
-    dropped = {"task": ("source",), "train": tuple(FIELDS_OUTSIDE_IDENTITY)}
+    dropped = {"task": ("source",), "train": ("start", *FIELDS_OUTSIDE_IDENTITY)}
     return {
         section: {name: value for name, value in fields.items() if name not in dropped.get(section, ())}
         for section, fields in config.items()
@@ -80,6 +81,7 @@ def identity(
     plugins: Sequence[str],
     defaults: Mapping[str, Any] | None = None,
     schema: int = SCHEMA,
+    start: str = "",
 ) -> str:
     """Return the first 16 hexadecimal digits of a sha256 over everything that determines a run's numbers.
 
@@ -90,6 +92,7 @@ def identity(
         plugins: The sorted sha256 digests of the plug-ins whose kinds the config uses.
         defaults: The default values by dotted path (see `without_defaults`). Omit them for schemas 1 and 2.
         schema: The version of the hash.
+        start: The digest of the stored model that training starts from; empty if parameters are drawn.
     """
     data = {
         "config": computation_fields(without_defaults(config, defaults or {})),
@@ -97,6 +100,7 @@ def identity(
         "task": fingerprint,
         "schema": schema,
         "plugins": plugins,
+        **({"start": start} if start else {}),
     }
     return hashlib.sha256(canonical_json(data).encode()).hexdigest()[:ID_LENGTH]
 
@@ -108,6 +112,7 @@ def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None
     if not config or not all(isinstance(part, Mapping) for part in (config, *config.values(), defaults)):
         return None
     try:
-        return identity(config, record.get("seed", -1), fingerprint, record.get("plugins", []), defaults, schema)
+        about = record.get("plugins", []), defaults, schema, record.get("start", "")
+        return identity(config, record.get("seed", -1), fingerprint, *about)
     except ValueError:  # a number is not finite, so the record is not a valid config
         return None

@@ -22,6 +22,7 @@ BUILTIN_MODULES = {
     "residual": "taetpu.nn.residual",
     "order": "taetpu.nn.order",
     "after": "taetpu.nn.post_block",
+    "adapter": "taetpu.nn.adapter",
     "mask": "taetpu.nn.mask",
     "qk_norm": "taetpu.nn.qk_norm",
     "values": "taetpu.nn.values",

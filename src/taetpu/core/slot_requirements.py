@@ -37,6 +37,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
     "norm": Declaration(methods=INIT, fields={"placement": "'pre', 'post', 'sandwich' or 'output'"}),
     "order": Declaration("taetpu.nn.order.OrderConfig"),
+    "adapter": Declaration("taetpu.nn.adapter.AdapterConfig"),
     "mask": Declaration("taetpu.nn.mask.MaskConfig"),
     **dict.fromkeys(
         ("qk_norm", "normalizer", "gate"), Declaration(methods={"init": lambda self, dims, heads, *, key: None})

@@ -161,6 +161,7 @@ PLAIN = {
     "residual.kind": ("standard",),
     "order.kind": ("sequential",),
     "after.kind": ("none",),
+    "adapter.kind": ("none",),
     "stem.kind": ("none",),
     "logits.kind": ("none",),
     "embedding.kind": ("tied", "untied"),

@@ -23,7 +23,7 @@ from taetpu.store.flat_config import flatten
 Tensors = Mapping[str, np.ndarray]
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "same_as", "drop")
+LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "adapter", "same_as", "drop")
 
 
 # --- import ----------------------------------------------------------------------------------------------------------

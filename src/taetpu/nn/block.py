@@ -14,6 +14,7 @@ from taetpu.core.config import Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
+from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
@@ -24,7 +25,7 @@ from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import NoResidualConfig, StandardConfig, branch_input
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
-SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after")
+SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "adapter")
 BRANCHES = ("mixer", "ffn")
 DROPPABLE = (*BRANCHES, "layer")
 
@@ -50,6 +51,8 @@ class LayerConfig(Config):
     """The same as `model.order`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The same as `model.after`, for this layer."""
+    adapter: Annotated[Any, SlotMark("adapter")] = NoAdapter()
+    """The same as `model.adapter`, for this layer."""
     same_as: NonNegativeInt | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
     """Number of the earlier layer whose parameters and settings this layer shares; `none`: no sharing.
 
@@ -96,7 +99,7 @@ class LayerConfig(Config):
             norm, residual = f"{branch}_norm", f"{branch}_residual"
             parts[norm] = self.build_norm(dims, branch, key=named(key, norm)) if normed else None
             parts[residual] = self.build_residual(dims, branch, key=named(key, residual))
-        return Block(
+        block = Block(
             **parts,
             order=self.order.init(dims, self, key=named(key, "order")),
             after=self.after.init(dims, key=named(key, "after")),
@@ -104,6 +107,8 @@ class LayerConfig(Config):
             keep=None if isinstance(keep, tuple) else Fixed(keep),
             wire=WIRINGS[self.norm.placement],
         )
+        adapter = self.adapter.init(dims, block, key=named(key, "adapter"))
+        return block if adapter is None else replace(block, adapter=adapter)
 
     def build_norm(self, dims: Dims, branch: str, *, key: Key) -> Any:
         """Build the norm of a branch, or a pair of norms for the placement `sandwich`."""
@@ -161,11 +166,13 @@ class Block(eqx.Module):
     dropout: Any
     keep: Fixed | None
     wire: Callable = eqx.field(static=True)
+    adapter: Any = None
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return the residual stream after the block."""
-        y = self.order(self, x, ctx)
-        y = self.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
+        block = self if self.adapter is None else self.adapter(self)
+        y = block.order(block, x, ctx)
+        y = block.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
         return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
 
     def add(self, name: str, x: Stream, ctx: Context, factor: float = 1.0) -> Stream:

@@ -19,6 +19,7 @@ from taetpu.core.number_parsing import parse_int
 from taetpu.core.sites import site
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
+from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.block import SLOTS, LayerConfig
 from taetpu.nn.common import (
@@ -69,6 +70,8 @@ class ModelConfig(Config):
     """The order of the branches in each layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The change of each block's output."""
+    adapter: Annotated[Any, SlotMark("adapter")] = NoAdapter()
+    """The change of the weights of each layer, for fine-tuning."""
     stem: Annotated[Any, SlotMark("stem")] = NoStem()
     """The change of the embeddings before the first layer."""
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
@@ -392,6 +395,11 @@ def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
             raise UserError(f"parameter {name!r} has shape {tuple(values[name].shape)}, not {tuple(array.shape)}")
     params, rest = partition_trainable(model)
     return combine_trainable(_replaced(model, params, values), rest)
+
+
+def replace_parameters(model: LM, values: Mapping[str, Array]) -> LM:
+    """Return the model with the trained arrays that `values` names replaced."""
+    return with_parameters(model, {**named_parameters(model), **values})
 
 
 def with_constants(model: LM, values: Mapping[str, Any]) -> LM:

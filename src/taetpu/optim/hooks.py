@@ -3,19 +3,24 @@
 A hook overrides the methods it needs. Hooks act in alphabetical order of their names, in training only.
 """
 
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from taetpu.core.config import Component
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
 from taetpu.core.sites import Read
 from taetpu.data.base import Batch
-from taetpu.nn.lm import LM
+from taetpu.nn.lm import LM, logical_names, named_parameters
 from taetpu.optim.structure_checks import check_form
 
 Scalar = Float[Array, ""]
@@ -75,6 +80,36 @@ class Hook(Component):
 METHODS = ("batch", "loss", "gradients", "updates")
 
 
+@register("hook", "freeze")
+class Freeze(Hook):
+    """Trains only the parameters whose names match a pattern; all others keep their values exactly.
+
+    The weights of frozen parameters are not decayed either.
+    """
+
+    trained: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Shell patterns of the names of trained parameters, e.g. `*.adapter.*` or `layers.3.*`."""
+
+    def updates(self, updates: LM, params: LM, now: Moment) -> LM:
+        """Return the updates, with zeros for frozen parameters."""
+        names = [*jax.eval_shape(named_parameters, params)]
+        for i, pattern in enumerate(self.trained):
+            if not fnmatch.filter(names, pattern):
+                parts = {part for name in names for part in (name, f"*.{name.split('.', 2)[-1]}")}
+                problem = f"no parameter has a name that matches {pattern!r}"
+                raise UserError(problem, path=("trained", i), remedy=suggest(pattern, sorted(parts)))
+
+        def chosen(path: Any, update: Array) -> Array:
+            own = logical_names(params, jax.tree_util.keystr(path, simple=True, separator="."))
+            keep = np.array([any(fnmatch.fnmatchcase(name, pattern) for pattern in self.trained) for name in own])
+            if keep.all():
+                return update
+            lead = keep.reshape(-1, *[1] * (update.ndim - 1)) if len(own) > 1 else keep[0]
+            return jnp.where(lead, update, jnp.zeros_like(update))
+
+        return jax.tree_util.tree_map_with_path(chosen, updates)
+
+
 def overrides_method(hook: Hook, method: str) -> bool:
     """Return whether a hook overrides a method."""
     return getattr(type(hook), method) is not getattr(Hook, method)
@@ -103,7 +138,10 @@ def run_hooks(hooks: Mapping[str, Hook], method: str, value: Any, *context: Any,
         if overrides_method(hook, method):
             sites = {site: now.sites[site] for site in hook.sites()} if method == "loss" else {}
             moment = replace(now, key=named(now.key, name, method), sites=sites)
-            new = getattr(hook, method)(value, *context, moment)
+            try:
+                new = getattr(hook, method)(value, *context, moment)
+            except UserError as error:
+                raise error.within("train", "hooks", name) from None
             code = getattr(type(hook), method).__code__
             what = "a number" if method == "loss" else f"the given {method}, with the same structure and shapes"
             check_form(

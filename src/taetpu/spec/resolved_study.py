@@ -18,6 +18,7 @@ from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.run_ids import plugin_sources, run_ids
+from taetpu.spec.start import SEED, StoredParameters, read_start
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
@@ -36,13 +37,20 @@ RunKey = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A run of an arm with a seed. `id` is its identity (see `spec.run_ids`), and `data` is its task's fingerprint."""
+    """A run of an arm with a seed.
+
+    Attributes:
+        id: The identity of the run (see `spec.run_ids`).
+        data: The fingerprint of the run's task.
+        start: The digest of the stored model that the run starts from; empty if its parameters are drawn.
+    """
 
     arm: str
     seed: int
     config: ResolvedConfig
     id: str
     data: str = ""
+    start: str = ""
 
     @property
     def key(self) -> RunKey:
@@ -56,6 +64,7 @@ class RunSpec:
             **about,
             "defaults": fields_at_default(self.config),
             "data": self.data,
+            **({"start": self.start} if self.start else {}),
             "plugins": plugin_sources(self.config),
         }
 
@@ -108,6 +117,7 @@ class Sources:
 
     def __init__(self, folder: Path):
         self.folder, self._known = folder, dict[str, Source]()
+        self._starts: dict[tuple[str, int | None], StoredParameters] = {}
 
     def prepare(self, config: ResolvedConfig) -> Source:
         """Return the prepared task of a config. The task is prepared only once.
@@ -126,6 +136,23 @@ class Sources:
             check_lengths(task, prepared)
             self._known[key] = prepared
         return self._known[key]
+
+    def start(self, config: ResolvedConfig, seed: int) -> StoredParameters | None:
+        """Return the stored model that a run starts from; None if its parameters are drawn. A file is read once.
+
+        Raises:
+            UserError: If the model cannot be read. The error's path is relative to the run's config.
+        """
+        start = config.train.start
+        if start is None:
+            return None
+        key = start.folder, seed if SEED in start.folder else None
+        if key not in self._starts:
+            try:
+                self._starts[key] = read_start(start, seed, self.folder)
+            except UserError as error:
+                raise error.within("train", "start") from None
+        return self._starts[key]
 
 
 def check_lengths(task: Task, source: Source) -> None:
@@ -221,8 +248,9 @@ class Study:
         except UserError as error:
             raise arm.explain(error.within("train")) from None
         data = source.fingerprint
-        ids = run_ids(arm.config, self.seeds, data)
-        return [RunSpec(arm.name, seed, arm.config, id, data) for seed, id in zip(self.seeds, ids, strict=True)]
+        starts = {seed: self.start_digest(arm, seed) for seed in self.seeds}
+        ids = zip(starts.items(), run_ids(arm.config, starts, data), strict=True)
+        return [RunSpec(arm.name, seed, arm.config, id, data, start) for (seed, start), id in ids]
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")
@@ -239,6 +267,22 @@ class Study:
             problem += "baseline's does not encode all characters of the evaluation text"
             remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
+
+    def start(self, arm: Arm, seed: int) -> StoredParameters | None:
+        """Return the stored model that an arm's run with a seed starts from; None if parameters are drawn.
+
+        Raises:
+            UserError: If the model cannot be read. The error is located in the study file.
+        """
+        try:
+            return self.sources.start(arm.config, seed)
+        except UserError as error:
+            raise arm.explain(error) from None
+
+    def start_digest(self, arm: Arm, seed: int) -> str:
+        """Return the digest of `start`; empty if parameters are drawn."""
+        start = self.start(arm, seed)
+        return "" if start is None else start.digest
 
     def source(self, arm: Arm) -> Source:
         """Return an arm's prepared task.
@@ -296,7 +340,14 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
         "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
+        **({"starts": starts} if (starts := _starts(study)) else {}),
     }
+
+
+def _starts(study: Study) -> dict[str, dict[str, str]]:
+    """Return the digests of the stored models that runs start from, by arm and seed."""
+    arms = [arm for arm in study.arms if arm.config.train.start is not None]
+    return {arm.name: {str(seed): study.start_digest(arm, seed) for seed in study.seeds} for arm in arms}
 
 
 def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
@@ -340,12 +391,33 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
                 f"arms.{arm.name}",
                 "Give the changed arm another name.",
             )
+    starts = _merged_starts(stored.get("starts", {}), new.get("starts", {}), study)
     added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
     seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
     idle = {**stored.get("idle", {}), **new["idle"]}
     extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
-    return {**stored, **extended, "evaluation": sample}
+    return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
+
+
+def _merged_starts(
+    stored: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]], study: Study
+) -> dict[str, dict[str, str]]:
+    """Return the stored digests of start models, extended by new arms and seeds.
+
+    Raises:
+        UserError: If a model differs from the model that a run was first started from.
+    """
+    for arm, digests in new.items():
+        for seed, digest in digests.items():
+            before = stored.get(arm, {}).get(seed, digest)
+            if before != digest:
+                problem = (
+                    f"the stored model that arm {arm!r} starts from with seed {seed} has changed: its SHA-256 was "
+                    f"{before[:8]} and is {digest[:8]} now"
+                )
+                raise _frozen_error(study, problem, f"arms.{arm}", "Restore the model, or give the arm another name.")
+    return {arm: {**stored.get(arm, {}), **new.get(arm, {})} for arm in {**stored, **new}}
 
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:

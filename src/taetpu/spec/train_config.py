@@ -9,6 +9,7 @@ from taetpu.core.errors import UserError
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
+from taetpu.spec.start import StartConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
@@ -42,6 +43,8 @@ class TrainConfig(Config):
     """Number of sequences per optimizer step."""
     accumulate: Size = 1
     """Number of microbatches into which a batch is divided to save memory; must divide `batch_size`."""
+    start: StartConfig | None = None
+    """Stored model that training starts from: a folder; `none`: parameters are drawn."""
     optimizer: Annotated[Any, SlotMark("optimizer")] = AdamW()
     """The update rule, with its learning rate: `{kind: adamw, lr: 3e-3}`."""
     schedule: Annotated[Any, SlotMark("schedule")] = Cosine()

@@ -136,7 +136,8 @@ class StudyTrainer:
         try:
             program = self.programs.get(pack, source)
             writer, evaluator = ResultWriter(pack, program, environment()), Evaluator(program, pack.runs, self.sample)
-            PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile).run()
+            starts = [self.sources.start(run.config, run.seed) for run in pack.runs]
+            PackTrainer(pack, program, self.folder, writer, evaluator, self.callback, profile, starts).run()
         except (UserError, StudyFailed):
             raise
         except Exception as error:

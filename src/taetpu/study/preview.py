@@ -6,6 +6,7 @@ from itertools import chain
 from math import inf, isfinite, prod
 from typing import Any
 
+from taetpu.contract.allowed_changes import fold_layers
 from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
@@ -27,7 +28,7 @@ from taetpu.study.validate import check_study, too_large
 from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.device_capabilities import Capabilities, first_device
 from taetpu.train.layout import AUTO, Packing
-from taetpu.train.model_cost import num_params, unbounded_loops
+from taetpu.train.model_cost import named_shapes, num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
 from taetpu.train.step_time import remembered_step
 from taetpu.train.training_flops import training_flops_per_token
@@ -102,8 +103,9 @@ def preview(
         `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
-        iteration), the number of `runs` and of `done` runs, its
-        `contract` (see `contract.check`) and `data` (facts about the evaluation text, see `report.evaluation_text`).
+        iteration), the number of `runs` and of `done` runs, `start` (the parameters that are loaded, drawn and unused,
+        see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and `data` (facts about the
+        evaluation text, see `report.evaluation_text`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -187,9 +189,24 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "flops_per_token": training_flops_per_token(arm.config, source),
         "executed_flops_per_token": training_flops_per_token(arm.config, source, executed=True),
         "endless_loops": unbounded_loops(*sizes),
+        "start": _start(study, arm, named_shapes(*sizes)),
         "data": {name: facts[name] for name in evaluation_text.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
+    }
+
+
+def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
+    """Return which parameters an arm's first seed loads, draws and leaves unused; None if all are drawn."""
+    stored = study.start(arm, study.seeds[0])
+    if stored is None:
+        return None
+    loaded = stored.fitting(shapes)
+    return {
+        "file": stored.where,
+        "loaded": len(loaded),
+        "drawn": fold_layers([name for name in shapes if name not in loaded]),
+        "unused": fold_layers([name for name in stored.arrays if name not in loaded]),
     }
 
 

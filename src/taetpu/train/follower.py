@@ -73,7 +73,9 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
                 pack = Pack(PackPlan.from_data(message["pack"]), runs)
                 program = programs.get(pack, sources.prepare(pack.config))
                 evaluator = Evaluator(program, runs, Sample(**message["sample"]))
-                PackTrainer(pack, program, folder, NoWriter(message["open"]), evaluator, Callback()).run()
+                starts = [sources.start(run.config, run.seed) for run in runs]
+                writer = NoWriter(message["open"])
+                PackTrainer(pack, program, folder, writer, evaluator, Callback(), starts=starts).run()
     if refused:
         raise refused[0]
     return message["exit_code"]
@@ -83,7 +85,9 @@ def _load_runs(entries: Sequence[dict[str, Any]], sources: Sources, folder: Stud
     for entry in entries:
         config = load_config(ResolvedConfig, entry["config"])
         data = sources.prepare(config).fingerprint
-        if run_ids(config, [entry["seed"]], data) != [entry["id"]]:
+        stored = sources.start(config, entry["seed"])
+        start = "" if stored is None else stored.digest
+        if run_ids(config, {entry["seed"]: start}, data) != [entry["id"]]:
             problem = f"the run of arm {entry['arm']!r} has different IDs in this process and in the primary process"
             raise UserError(problem, remedy="Use the same data, plug-ins and package versions in all processes.")
-        yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data), folder)
+        yield Run.at(RunSpec(entry["arm"], entry["seed"], config, entry["id"], data, start), folder)

@@ -15,7 +15,7 @@ from taetpu.core.tree import count_elements
 from taetpu.data.base import Batch
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
-from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.nn.lm import LM, LMConfig, build_model, named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.loss import head_losses
 from taetpu.optim.structure_checks import build_update_rule
@@ -36,6 +36,12 @@ def _model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
     """Return the trainable part of a model with shapes instead of arrays."""
     return jax.eval_shape(lambda model: partition_trainable(model)[0], model_shapes(config, vocab_size, seq_len))
+
+
+def named_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the trained parameters by logical name."""
+    named = jax.eval_shape(named_parameters, parameter_shapes(config, vocab_size, seq_len))
+    return {name: array.shape for name, array in named.items()}
 
 
 def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:

@@ -49,7 +49,11 @@ StepRows: TypeAlias = Int[Array, "run batch"] | Int[np.ndarray, "run batch"]
 """The numbers of the windows in the batch of one step."""
 Count: TypeAlias = np.int32 | Int[Array, ""]
 
-InitFn: TypeAlias = Callable[[Numbers, Seeds], TrainState]
+StartArrays: TypeAlias = Mapping[str, Float[Array, "run ..."]]
+"""The parameters that runs start from, by logical name; empty if all are drawn."""
+NO_START: StartArrays = {}
+
+InitFn: TypeAlias = Callable[..., TrainState]
 AdvanceFn: TypeAlias = Callable[
     [TrainState, Numbers, Seeds, Rows, Count, Arrays], tuple[TrainState, dict[str, Float[Array, "run chunk"]]]
 ]
@@ -193,12 +197,18 @@ class Program:
 
     @cached_property
     def init(self) -> InitFn:
-        """The function `(numbers, seeds) -> state` that initialises the runs."""
+        """The function `(numbers, seeds, start={}) -> state` that initialises the runs.
 
-        def first(numbers: Mapping[str, Array], seed: Int[Array, ""]) -> TrainState:
-            return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed))
+        `start` holds the values of parameters that are loaded instead of drawn, by logical name.
+        """
 
-        return self.map_over_runs(first, once=True)
+        def first(
+            numbers: Mapping[str, Array], seed: Int[Array, ""], start: Mapping[str, Float[Array, "..."]]
+        ) -> TrainState:
+            return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed, start))
+
+        init = self.map_over_runs(first, once=True)
+        return lambda numbers, seeds, start=NO_START: init(numbers, seeds, start)
 
     @cached_property
     def advance(self) -> AdvanceFn:

@@ -17,7 +17,7 @@ from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
 from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM
+from taetpu.nn.lm import LM, replace_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.nn.state import Means, update_state
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
@@ -84,9 +84,19 @@ class Update(NamedTuple):
     key: Key
 
 
-def init_state(config: ResolvedConfig, source: Source, seed: Array) -> TrainState:
-    """Return the state of a run before its first step."""
-    return first_state(config, source, new_model(config, source, seed))
+def init_state(
+    config: ResolvedConfig, source: Source, seed: Array, start: Mapping[str, Array] | None = None
+) -> TrainState:
+    """Return the state of a run before its first step.
+
+    Args:
+        config: the config of the run.
+        source: the prepared task.
+        seed: the seed of the run.
+        start: the values of parameters that are loaded instead of drawn, by logical name.
+    """
+    model = new_model(config, source, seed)
+    return first_state(config, source, replace_parameters(model, start) if start else model)
 
 
 def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from signal import SIGINT, SIGTERM
@@ -27,15 +27,17 @@ from taetpu.core.signals import record_signal
 from taetpu.core.static_dynamic import split
 from taetpu.data.base import Source
 from taetpu.nn.lm import LM
+from taetpu.spec.start import StoredParameters
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.metric_series import MetricBuffer, checkpoint_steps
+from taetpu.train.model_cost import named_shapes
 from taetpu.train.model_io import to_files
 from taetpu.train.pack_plan import Pack
 from taetpu.train.profile import Profile
-from taetpu.train.program import Program, stack_numbers
+from taetpu.train.program import Program, StartArrays, stack_numbers
 from taetpu.train.reload_check import NotReproduced, mismatches
 from taetpu.train.result_writer import Files, NoWriter, ResultWriter, cost
 from taetpu.train.step import TrainState
@@ -72,6 +74,7 @@ class PackTrainer:
         evaluator: the evaluator of the runs' models.
         callback: the callback that receives the events of training.
         profile: the profile, which traces a few dispatches; None to profile nothing.
+        starts: the stored models that the runs start from; None for runs whose parameters are drawn.
     """
 
     pack: Pack
@@ -81,6 +84,7 @@ class PackTrainer:
     evaluator: Evaluator
     callback: Callback
     profile: Profile | None = None
+    starts: Sequence[StoredParameters | None] = ()
 
     def __post_init__(self) -> None:
         self.plan, self.runs = self.pack.plan, self.pack.runs
@@ -151,12 +155,23 @@ class PackTrainer:
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the latest state and its step. Everything that was logged after this step is deleted."""
         state, step = checkpoints.resume(
-            self.program.init(self.numbers, self.seeds),
+            self.program.init(self.numbers, self.seeds, self.start_arrays()),
             check=self.writer.verify if isinstance(self.writer, ResultWriter) else lambda about: None,
         )
         self.callback.on_resume(step)
         self.write(lambda writer: writer.truncate(step))
         return state, step
+
+    def start_arrays(self) -> StartArrays:
+        """Return the parameters that the runs start from, with a leading run axis; empty if all are drawn."""
+        stored = [start for start in self.starts if start is not None]
+        if not stored:
+            return {}
+        config, source = self.runs[0].config, self.source
+        shapes = named_shapes(config.model, source.vocab_size, source.seq_len)
+        found = [start.fitting(shapes) for start in stored]
+        found += [found[0]] * (self.plan.width - len(found))
+        return self.program.place({name: np.stack([arrays[name] for arrays in found]) for name in found[0]})
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
         """Call `use` with the writer in the primary process. If the call fails, all processes fail."""

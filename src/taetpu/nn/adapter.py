@@ -1,0 +1,105 @@
+"""Slot `adapter`: changes of a layer's weights by separate parameters, for fine-tuning."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.keys import Key, named
+from taetpu.core.registry import register
+from taetpu.core.tree import leaves_by_path
+from taetpu.nn.common import Dims, Fixed, partition_trainable
+
+if TYPE_CHECKING:
+    from taetpu.nn.block import Block, LayerConfig
+    from taetpu.nn.lm import LM, LMConfig
+
+
+class AdapterConfig(Component):
+    """Base of adapters. `init` builds a module that maps a block to the block with changed weights."""
+
+    def init(self, dims: Dims, block: "Block", *, key: Key) -> Any:
+        """Build the module for a block, or return None for no adapter."""
+        raise NotImplementedError
+
+
+@register("adapter", "none")
+class NoAdapter(AdapterConfig):
+    """No adapter: the weights are used as they are."""
+
+    def init(self, dims: Dims, block: "Block", *, key: Key) -> None:
+        """Return None, because there is no module."""
+        return
+
+
+@register("adapter", "lora")
+class LoRAConfig(AdapterConfig):
+    """W + (alpha / rank) A B in place of each target matrix W; B is zero at first. Hu et al. 2021, section 4.1.
+
+    A has the model's initial distribution. The paper has no dropout on the input of A either. To train only the
+    adapters, use the hook `freeze` with `trained: ["*.adapter.*"]`.
+    """
+
+    rank: PositiveInt = 8
+    """Number of columns of A and rows of B."""
+    alpha: Annotated[PositiveFloat, Traced()] = 16.0
+    """Factor of A B, divided by `rank`."""
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("mixer.wq", "mixer.wv")
+    """Names of the matrices in a layer to which A B is added."""
+
+    def init(self, dims: Dims, block: "Block", *, key: Key) -> "LoRA":
+        """Build the module for a block.
+
+        Raises:
+            UserError: if the block has no matrix with the name of a target.
+        """
+        arrays = leaves_by_path(partition_trainable(block)[0])
+        matrices = {name: array.shape for name, array in arrays.items() if array.ndim == 2}
+        down, up = {}, {}
+        for i, name in enumerate(self.targets):
+            if name not in matrices:
+                problem = f"a layer has no matrix {name!r} to which an adapter could be added"
+                raise UserError(problem, path=("adapter", "targets", i), remedy=suggest(name, matrices))
+            inputs, outputs = matrices[name]
+            down[name] = dims.weight(named(key, name), inputs, self.rank)
+            up[name] = jax.numpy.zeros((self.rank, outputs))
+        return LoRA(down, up, Fixed(self.alpha / self.rank))
+
+
+class LoRA(eqx.Module):
+    """Products of two narrow matrices, by the name of the matrix to which they are added; see `LoRAConfig`."""
+
+    down: dict[str, Float[Array, "inputs rank"]]
+    up: dict[str, Float[Array, "rank outputs"]]
+    scale: Fixed
+
+    def __call__(self, block: "Block") -> "Block":
+        """Return the block with the products added to its matrices."""
+
+        def adapted(path: Any, leaf: Any) -> Any:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            return leaf + self.scale.value * (self.down[name] @ self.up[name]) if name in self.down else leaf
+
+        return jax.tree_util.tree_map_with_path(adapted, block)
+
+
+def merge_adapters(config: "LMConfig", model: "LM") -> tuple["LMConfig", "LM"]:
+    """Return the config and a model without adapters, whose weights contain the changes of the adapters."""
+
+    def merged(block: "Block") -> "Block":
+        adapted = block if block.adapter is None else block.adapter(block)
+        return eqx.tree_at(lambda b: b.adapter, adapted, None, is_leaf=lambda node: node is None)
+
+    def merged_layer(layer: "LayerConfig") -> "LayerConfig":
+        return layer.model_copy(update={"adapter": NoAdapter()})
+
+    stacks = tuple(
+        stack if stack.block is None else eqx.tree_at(lambda s: s.block, stack, eqx.filter_vmap(merged)(stack.block))
+        for stack in model.stacks
+    )
+    plain = config.model_copy(update={"layers": tuple(map(merged_layer, config.layers))})
+    return plain, eqx.tree_at(lambda m: m.stacks, model, stacks)

@@ -1,0 +1,147 @@
+"""Runs that start from stored models: what is loaded, what the identity covers, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from taetpu.contract.check import check_arms
+from taetpu.core.errors import UserError
+from taetpu.nn.lm import named_parameters
+from taetpu.spec.loading import load_study
+from taetpu.train.model_io import open_run
+
+BASE = """\
+study: {name}
+base:
+  task: {{kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6, eval_size: 16}}
+  model: {{dim: 16, num_layers: 1, mixer: {{kind: attention, num_heads: 2}}}}
+  train: {{steps: 4, batch_size: 4, sample: none{start}}}
+seeds: 2
+arms: {arms}
+"""
+FIRST = BASE.format(name="first", start="", arms="{}")
+FREEZE = "{freeze: {trained: [embedding.weight]}}"
+
+
+def tuned(
+    folder="root/first/runs/baseline/{seed}-*", arms="{scratch: {train.start: none}}", hooks=FREEZE, name="tuned"
+):
+    return BASE.format(name=name, start=f', start: "{folder}", hooks: {hooks}', arms=arms)
+
+
+def models(folder, study="first", arm="baseline"):
+    """Return the parameters of an arm's runs, by seed."""
+    runs = sorted((folder / "root" / study / "runs" / arm).iterdir())
+    return {run.name[0]: {n: np.asarray(a) for n, a in named_parameters(open_run(run).model).items()} for run in runs}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """Return a folder with a finished study, whose runs other studies start from. Tests copy it."""
+    import taetpu
+
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "first.yaml").write_text(FIRST)
+    taetpu.run(folder / "first.yaml", root=str(folder / "root"))
+    return folder
+
+
+@pytest.fixture
+def folder(first, tmp_path):
+    shutil.copytree(first, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_each_seed_starts_from_its_own_run(study, folder):
+    """Frozen parameters are those of the first study; the arm from scratch has drawn others."""
+    outcome, _ = study(tuned())
+    assert not outcome.failed
+    before, after, scratch = models(folder), models(folder, "tuned"), models(folder, "tuned", "scratch")
+    assert set(before) == set(after) == {"0", "1"}
+    for seed, values in before.items():
+        for name, value in values.items():
+            assert np.array_equal(after[seed][name], value) == (name != "embedding.weight")
+        assert not np.array_equal(scratch[seed]["layers.0.mixer.wq"], values["layers.0.mixer.wq"])
+    record = json.loads(next((folder / "root/tuned/runs/baseline").glob("1-*/config.json")).read_text())
+    assert len(record["start"]) == 64
+
+
+@pytest.mark.slow
+def test_only_parameters_of_equal_name_and_shape_are_loaded(study, folder):
+    """The ffn differs, so its weights are drawn with the values that they have without `start`."""
+    study(tuned(arms="{gelu: {model.ffn: {kind: gelu-tanh, mult: 2.0}, model.bias: true}}"))
+    found, first = models(folder, "tuned", "gelu")["0"], models(folder)["0"]
+    np.testing.assert_array_equal(found["layers.0.mixer.wq"], first["layers.0.mixer.wq"])
+    assert found["layers.0.ffn.up"].shape != first["layers.0.ffn.up"].shape
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_continues_from_its_checkpoint(study, folder, interrupting):
+    with pytest.raises(KeyboardInterrupt):
+        study(tuned(hooks="{}"), callback=interrupting("on_evaluate", step=2))
+    study(tuned(hooks="{}"))
+    study(tuned(hooks="{}"), root="other")
+    results = [json.loads((folder / root / "tuned/results.json").read_text()) for root in ("root", "other")]
+    means = [[arm["mean"] for arm in found["arms"]] for found in results]
+    assert means[0] == means[1]
+
+
+def test_the_identity_covers_the_parameters_and_not_their_location(folder):
+    def ids(text):
+        (folder / "study.yaml").write_text(text)
+        return [run.id for run in load_study(folder / "study.yaml").runs()]
+
+    here = ids(tuned())
+    shutil.copytree(folder / "root/first/runs/baseline", folder / "copy")
+    assert ids(tuned("copy/{seed}-*")) == here
+    assert not set(ids(tuned("root/first/runs/baseline/1-*", arms="{}"))[:1]) & set(here)
+    assert len(set(here)) == 4
+
+
+def test_a_changed_start_is_no_unchanged_arm_and_declares_its_redrawn_parameters(folder):
+    (folder / "study.yaml").write_text(tuned(arms="{other: {train.start: 'root/first/runs/baseline/1-*'}}"))
+    check_arms(load_study(folder / "study.yaml"))
+    (folder / "study.yaml").write_text(tuned(arms="{same: {train.start: 'root/first/runs/baseline/0-*'}}"))
+    with pytest.raises(UserError, match="arm 'same' changes nothing"):
+        check_arms(load_study(folder / "study.yaml"))
+
+
+def test_a_model_that_changed_after_the_first_run_is_refused(study, folder):
+    study(tuned())
+    file = next((folder / "root/first/runs/baseline").glob("0-*/model/model.safetensors"))
+    other = next((folder / "root/first/runs/baseline").glob("1-*/model/model.safetensors"))
+    file.write_bytes(other.read_bytes())
+    assert load_file(file)
+    with pytest.raises(UserError, match="the stored model that arm 'baseline' starts from with seed 0 has changed"):
+        study(tuned())
+
+
+@pytest.mark.parametrize(
+    ("start", "problem", "remedy"),
+    [
+        ("root/nowhere/{seed}", "no model is stored in", "Use the folder of a finished run"),
+        ("root/first/runs/baseline/*", "2 folders match 'root/first/runs/baseline/*'", "matches one folder"),
+        ("root/first/runs/baseline/x*", "no folder matches", "matches one folder"),
+    ],
+)
+def test_a_missing_or_ambiguous_model_is_refused(study, folder, start, problem, remedy):
+    with pytest.raises(UserError) as caught:
+        study(tuned(start))
+    assert problem in caught.value.problem
+    assert remedy in caught.value.remedy
+    assert caught.value.path == ("base", "train", "start", "folder")
+    assert caught.value.line == 5
+    assert not (folder / "root/tuned").exists()
+
+
+def test_a_model_without_a_common_parameter_and_a_damaged_model_are_refused(study, folder):
+    text = tuned().replace("dim: 16", "dim: 24")
+    with pytest.raises(UserError, match="no parameter of the model has the name and shape"):
+        study(text)
+    file = next((folder / "root/first/runs/baseline").glob("0-*/model/model.safetensors"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UserError, match="the stored model is damaged"):
+        study(tuned())
