@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from taetpu.spec.loading import load_study
 from taetpu.study.arm_stages import list_arms
@@ -25,6 +27,7 @@ ARMS = {
     "tuned.yaml": ["no-rope", "slow"],
     "matched.yaml": ["relu", "deep", "relu@flops", "relu@params", "deep@flops", "deep@params"],
     "looked.yaml": ["no-rope"],
+    "finetuned.yaml": ["scratch", "lora", "last-layer"],
 }
 
 
@@ -36,6 +39,10 @@ def test_every_yaml_block_is_a_study_of_this_test():
 @pytest.mark.parametrize("name", ARMS)
 def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
     (tmp_path / name).write_text(STUDIES[name])
+    for seed in range(5):  # the stored models from which the runs of one study start
+        stored = tmp_path / f"runs/pretrained/runs/baseline/{seed}-0a1b2c3d/model"
+        stored.mkdir(parents=True)
+        (stored / "model.safetensors").write_bytes(save({"norm.weight": np.ones(64, np.float32)}))
     study = load_study(tmp_path / name)
     study.runs()
     assert sorted(arm.name for arm in list_arms(study)[1:]) == sorted(ARMS[name])

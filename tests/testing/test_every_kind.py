@@ -18,6 +18,7 @@ SETTINGS = {
     "activation": {"site": "residual"},
     "in_context_score": {"early": 2, "late": 6},
     "early-exit": {"layers": (0,)},
+    "freeze": {"trained": ("*.mixer.wq",)},
     "mup": {"base_dim": 8},
     **{key: {"separator": 0} for key in ("prefix", "document")},
 }
