@@ -11,6 +11,7 @@ import taetpu
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.optim.loss import position_losses, sum_losses
+from taetpu.spec.loading import load_study
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -22,7 +23,7 @@ base:
   model: {dim: 8, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
   train: {steps: 6, batch_size: 4, eval_every: 6, log_every: 6, sample: none,
           eval_metrics: [exact_match, macro_f1, loss_by_position]}
-seeds: 1
+seeds: 2
 arms: {alibi: {model.position: alibi}}
 measure: {primary: val@16/loss}
 """
@@ -107,6 +108,14 @@ def test_metrics_that_the_task_cannot_have_are_refused(checked, tmp_path):
     assert "reserved" in str(checked(("[exact_match, macro_f1, loss_by_position]", "{loss: {kind: exact_match}}")))
     error = checked(("[exact_match, ", "["), ("val@16/loss}", "val@16/exact_match}"))
     assert error.remedy == "Add exact_match to train.eval_metrics."
+
+
+def test_the_direction_is_that_of_the_metric_even_under_another_name(tmp_path, checked):
+    named = ("[exact_match, macro_f1, loss_by_position]", "{right: {kind: exact_match}}")
+    (tmp_path / "s.yaml").write_text(STUDY.replace(*named).replace("val@16/loss", "val/right"))
+    assert load_study(tmp_path / "s.yaml").measure.direction == "max"
+    error = checked(named, ("val@16/loss}", "val/right, direction: min}"))
+    assert (error.path, error.remedy) == (("measure", "direction"), "Set direction: max, or remove it.")
 
 
 def test_text_shorter_than_the_length_is_refused(checked, tmp_path):

@@ -46,6 +46,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
+        measure = spec.measure.directed(first.config.train.eval_metrics)
     except UserError as error:
         raise document.locate(error) from None
     return Study(
@@ -57,7 +58,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         baseline=baseline,
         arms=arms,
         seeds=spec.seed_list(),
-        measure=spec.measure,
+        measure=measure,
         document=document,
         design=design,
         match=tuple(kind for kind in spec.match if kind != "steps"),

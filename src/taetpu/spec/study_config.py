@@ -1,6 +1,7 @@
 """The schema of study files and the resolved config of a run."""
 
 import re
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.registry import kinds
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import MaskConfig
+from taetpu.optim.eval_metrics import EvalMetric
 from taetpu.spec.document import format_value
 from taetpu.spec.train_config import TrainConfig
 
@@ -34,6 +36,8 @@ EXAMPLES = {
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
 }
 
+BETTER = {"loss": "min", "bits_per_byte": "min", "accuracy": "max"}
+"""The better direction of the metrics that every run measures."""
 SHARES = ("accuracy", "exact_match", "macro_f1")
 """Names of the metrics with values from 0 to 1."""
 
@@ -147,26 +151,41 @@ class Measure(Config):
     @model_validator(mode="before")
     @classmethod
     def _usual_direction(cls, data: Any) -> Any:
-        return {"direction": _better(data.get("primary", "")) or "min", **data}
+        usual = BETTER.get(str(data.get("primary", "val/loss")).rpartition("/")[2])
+        return data if usual is None else {"direction": usual, **data}
 
     @model_validator(mode="after")
     def _no_worse_direction(self) -> "Measure":
-        if self.direction != (usual := _better(self.primary) or self.direction):
-            more = "higher" if self.direction == "max" else "lower"
-            problem = f"{self.direction} would judge a {more} {self.primary} as better"
-            raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
+        self.check_direction(BETTER.get(self.primary.rpartition("/")[2], self.direction))
         if self.primary.endswith(SHARES) and self.equivalence is not None and self.equivalence >= 1:
             what = "accuracies" if self.primary.endswith("accuracy") else "values"
             problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two {what}"
             raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
         return self
 
+    def check_direction(self, usual: str) -> None:
+        """Raise `UserError` unless the direction is the usual one."""
+        if self.direction != usual:
+            more = "higher" if self.direction == "max" else "lower"
+            problem = f"{self.direction} would judge a {more} {self.primary} as better"
+            raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
 
-def _better(metric: Any) -> str | None:
-    """Return the better direction of a metric, or None if the metric's name does not tell it."""
-    what = str(metric).rpartition("/")[2]
-    usual = {"loss": "min", "bits_per_byte": "min", "accuracy": "max"}.get(what)
-    return usual or getattr(kinds("eval_metric").get(what), "better", None)
+    def directed(self, metrics: Mapping[str, EvalMetric]) -> "Measure":
+        """Return the measure with the better direction of its metric, if it is one of the given evaluation metrics.
+
+        Raises:
+            UserError: If the study sets the other direction. The error's path starts with `measure`.
+        """
+        metric = metrics.get(self.primary.rpartition("/")[2])
+        if metric is None:
+            return self
+        if "direction" not in self.model_fields_set:
+            return self.model_copy(update={"direction": metric.better})
+        try:
+            self.check_direction(metric.better)
+        except UserError as error:
+            raise error.within("measure") from None
+        return self
 
 
 class StudySpec(Config):
