@@ -54,13 +54,13 @@ def test_the_identity_of_a_config_is_pinned():
     assert ident(SHORT) == "ef38914ce5783720"
 
 
-SLOTS = {"": "task", "hooks": "hook"}  # of fields that are not called as their slot
+SLOTS = {"": "task", "hooks": "hook", "heads": "head"}  # of fields that are not called as their slot
 
 
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield `(section, field, settings)` for each kind of each slot of the baseline."""
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
-              "mup": {"base_dim": 8}}  # fmt: skip
+              "early-exit": {"layers": [0]}, "mup": {"base_dim": 8}}  # fmt: skip
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)
@@ -73,7 +73,7 @@ def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
 def with_part(section: str, field: str, settings: dict[str, Any]) -> dict[str, Any]:
     if not field:
         return {**SHORT, section: settings}
-    return {**SHORT, section: {**SHORT[section], field: [settings] if field == "hooks" else settings}}
+    return {**SHORT, section: {**SHORT[section], field: [settings] if field in ("hooks", "heads") else settings}}
 
 
 @pytest.mark.parametrize(("section", "field", "settings"), list(every_kind()))
@@ -100,8 +100,8 @@ def test_every_kind_has_a_different_identity():
     ids = {ident(with_part(*part)): part for part in parts}
     slots = {part[:2] for part in parts}
     same = {part[:2] for part in parts if ident(with_part(*part)) == ident(SHORT)}
-    assert len(ids) == len(parts) - len(same) + 1  # each slot has one kind that SHORT has too, hooks apart
-    assert same == slots - {("train", "hooks")}
+    assert len(ids) == len(parts) - len(same) + 1  # each slot has one kind that SHORT has too, hooks and heads apart
+    assert same == slots - {("train", "hooks"), ("model", "heads")}
 
 
 class Earlier(Component):
