@@ -53,6 +53,9 @@ def test_arms_that_learned_no_more_than_a_rule_are_named(results) -> None:
     assert guess.endswith("a uniform guess (2.5): large.")
     assert overview.learning_cautions(results, {**data, "decoy_loss": 9.0}) == []
     assert overview.learning_cautions({**results, "primary": "val/accuracy"}, data) == []
+    longer = {**data, "val@64": {**data, "decoy_loss": 9.0}}
+    assert overview.learning_cautions({**results, "primary": "val@64/loss"}, longer) == []
+    assert overview.learning_cautions({**results, "primary": "val@64/loss"}, data) == [rule]
 
 
 def test_limitations_follow_from_the_study(results) -> None:

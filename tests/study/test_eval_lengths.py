@@ -94,6 +94,31 @@ def test_learned_positions_are_refused_before_anything_is_stored(checked):
     assert "alibi, none, rope" in error.remedy
 
 
+PLUGIN = """\
+from taetpu.nn.position import Learned, LearnedConfig
+from taetpu.plugin import register
+
+
+class Clipped(Learned):
+    def __call__(self, x, ctx):
+        return x + self.weight[ctx.positions].astype(x.dtype)
+
+
+@register("position", "clipped")
+class ClippedConfig(LearnedConfig):
+    extrapolates = True
+
+    def at_input(self, dims, *, key):
+        return Clipped(super().at_input(dims, key=key).weight)
+"""
+
+
+def test_a_table_of_positions_is_refused_even_if_it_claims_to_extrapolate(checked, tmp_path):
+    (tmp_path / "clipped.py").write_text(PLUGIN)
+    error = checked(("study: lengths", "study: lengths\nplugins: [clipped.py]"), ("alibi}", "clipped}"))
+    assert "position.weight has shape (8, 8), and needs (16, 8) for 16 tokens" in str(error)
+
+
 def test_tasks_that_cannot_produce_the_length_are_refused(checked):
     assert "up to 2 symbols" in str(checked(("min_length: 1", "min_length: 1, max_length: 2")))
     assert "vocabulary differs" in str(checked(("kind: copy", "kind: histogram")))

@@ -16,6 +16,7 @@ from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
+from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch, Source
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
@@ -228,11 +229,21 @@ def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
 
 
 def check_lengths(config: ResolvedConfig, source: Source) -> None:
-    """Raise `UserError` if the model rejects sequences of a length in `task.eval_lengths`."""
+    """Raise `UserError` if the model rejects sequences of a length in `task.eval_lengths`.
+
+    A model also rejects longer sequences if the shape of a parameter depends on `task.seq_len`, as in a table of
+    positions, because an index beyond an array silently reads its last element.
+    """
     for i, length in enumerate(config.task.eval_lengths):
         tokens = jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
         model = model_shapes(config.model, source.vocab_size, source.seq_len)
         try:
+            if length > source.seq_len:
+                longer = leaves_by_path(model_shapes(config.model, source.vocab_size, length))
+                for name, array in leaves_by_path(model).items():
+                    if array.shape != longer[name].shape:
+                        problem = f"{name} has shape {array.shape}, and needs {longer[name].shape} for {length} tokens"
+                        raise UserError(problem, remedy=f"Remove lengths above {source.seq_len}.")
             with attribute_errors(f"sequences of {length} tokens cannot be evaluated", iter_components(config.model)):
                 jax.eval_shape(LM.__call__, model, tokens)
         except UserError as error:

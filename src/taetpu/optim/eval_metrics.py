@@ -1,7 +1,6 @@
 """Slot `eval_metric`: metrics on evaluation sets beside loss and accuracy, listed under `train.eval_metrics`.
 
-A metric is computed from sums over all sequences of a set, not from means of batches. Its sums are stored, so that
-results can be verified without the model.
+A metric is computed from sums over all sequences of a set, not from means of batches. The sums are stored with the run.
 """
 
 from collections.abc import Mapping

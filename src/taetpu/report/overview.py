@@ -84,7 +84,7 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
             evaluation set `val@N`, they are under its name.
     """
     split, _, what = results["primary"].partition("/")
-    if what != "loss" or split == "test":
+    if what != "loss" or not split.startswith("val"):
         return []
     data = data.get(split, data)
     chance, decoy = (data.get(f"{rule}_loss") for rule in ("chance", "decoy"))
