@@ -1,4 +1,4 @@
-"""A study with exponential means and schedule-free AdamW: the evaluated model is stored, also after an interruption."""
+"""Exponential means, schedule-free AdamW and Muon in a study: the evaluated model is stored, also after a stop."""
 
 import json
 from pathlib import Path
@@ -19,6 +19,7 @@ arms:
   slow: {train.optimizer.ema: 0.9}
   fast: {train.optimizer.ema: 0.5}
   free: {train.optimizer: {kind: schedule-free, lr: 0.01, ema: 0.5}, train.schedule: constant}
+  muon: {train.optimizer: {kind: muon, groups: {vector: {lr: 0.5}, first: {match: "layers.0.*", weight_decay: 0.2}}}}
 """
 )
 

@@ -49,6 +49,7 @@ def test_mean_of_the_weights_is_evaluated_and_leaves_training_unchanged(trainer,
     [
         pytest.param(lambda value: {"kind": "adamw", "ema": value}, id="ema", marks=pytest.mark.slow),
         pytest.param(lambda value: {"kind": "schedule-free", "b1": value}, id="schedule-free"),
+        pytest.param(lambda value: {"kind": "muon", "momentum": value}, id="muon", marks=pytest.mark.slow),
         pytest.param(
             lambda value: {"kind": "adamw", "groups": {"q": {"lr": value}, "vector": {"weight_decay": value}}},
             id="groups",
