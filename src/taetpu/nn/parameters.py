@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import jax
+from jax.extend.core import Literal
 
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
@@ -100,42 +101,41 @@ class Parameters:
 
 def drawn_weights(config: LMConfig, vocab_size: int, seq_len: int) -> Mapping[str, Drawn]:
     """Return the description of each parameter that `Dims.weight` drew, by logical name. Nothing is computed."""
-    found: list[Drawn] = []
+    drawn: list[Drawn] = []
     bound = bind(*split(config, promoted_fields(config)))
 
     def build() -> LM:
-        return partition_trainable(bound.build(vocab_size, seq_len, key=root_key(0), drawn=found))[0]
+        return partition_trainable(bound.build(vocab_size, seq_len, key=root_key(0), drawn=drawn))[0]
 
     traced, shapes = jax.make_jaxpr(build, return_shape=True)()
-    trace = _tracer(traced.jaxpr)
-    places = leaves_by_path(shapes)
-    weights = {path: trace(var) for path, var in zip(places, traced.jaxpr.outvars, strict=True)}
+    numbers = map(_weight_finder(traced.jaxpr), traced.jaxpr.outvars)
+    found = dict(zip(leaves_by_path(shapes), numbers, strict=True))
     return {
-        name: found[index]
-        for path, index in weights.items()
-        if index is not None
+        name: drawn[number]
+        for path, number in found.items()
+        if number is not None
         for name in logical_names(shapes, path)
     }
 
 
-def _tracer(jaxpr: Any) -> Callable[[Any], int | None]:
-    """Return a function that finds the number of the weight from which an array of a jaxpr was computed.
+def _weight_finder(jaxpr: Any) -> Callable[[Any], int | None]:
+    """Return a function that finds the number of the weight from which a variable of a jaxpr was computed.
 
-    Only operations that keep the shape are followed, and the broadcast of a weight that all layers of a stack share.
+    Operations that keep the shape are followed back, and the broadcast of a weight that all layers of a stack share.
+    The result is None if a variable was computed from no weight, or from several.
     """
-    origin = {id(out): eqn for eqn in jaxpr.eqns for out in eqn.outvars}
-    variables = {id(out): out for eqn in jaxpr.eqns for out in eqn.outvars}
+    equations = {out: eqn for eqn in jaxpr.eqns for out in eqn.outvars}
 
     @cache
-    def find(place: int) -> int | None:
-        eqn = origin.get(place)
+    def find(var: Any) -> int | None:
+        eqn = equations.get(var)
         if eqn is None:
             return None
         if eqn.primitive.name == "name":
             return int(eqn.params["name"])
-        shape, broadcast = variables[place].aval.shape, eqn.primitive.name == "broadcast_in_dim"
-        inputs = [id(var) for var in eqn.invars if broadcast or var.aval.shape == shape]
-        weights = {find(var) for var in inputs} - {None}
-        return weights.pop() if len(weights) == 1 else None
+        broadcast = eqn.primitive.name == "broadcast_in_dim"
+        inputs = [one for one in eqn.invars if not isinstance(one, Literal)]
+        numbers = {find(one) for one in inputs if broadcast or one.aval.shape == var.aval.shape} - {None}
+        return numbers.pop() if len(numbers) == 1 else None
 
-    return lambda var: find(id(var))
+    return lambda var: None if isinstance(var, Literal) else find(var)

@@ -1,9 +1,10 @@
 """Groups of parameters with a learning rate and a weight decay of their own: `train.optimizer.groups`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,8 @@ class GroupConfig(Config):
         return role == wanted or fnmatchcase(name, wanted)
 
 
-class Settings(NamedTuple):
+@dataclass(frozen=True)
+class Settings:
     """The factor on the learning rate of an array, and its weight decay; None if the update rule decays the array.
 
     Both are numbers, or arrays that broadcast along the layer axis of a stack.
@@ -66,9 +68,7 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
         return array_settings(optimizer.groups, parameter, own, width_factor)
 
     settings = jax.tree.map(find_settings, parameters.described)
-    decayed = jax.tree.map(
-        lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed, is_leaf=is_settings
-    )
+    decayed = jax.tree.map(lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed)
     rule = optax.with_extra_args_support(transform(lr, decayed))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
@@ -79,14 +79,9 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
                 update = update - lr * one.weight_decay * param
             return update * one.lr
 
-        return jax.tree.map(change, settings, updates, params, is_leaf=is_settings), state
+        return jax.tree.map(change, settings, updates, params), state
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
-
-
-def is_settings(node: Any) -> bool:
-    """Return whether a node is a `Settings` value, for use as `is_leaf`."""
-    return isinstance(node, Settings)
 
 
 def array_settings(
@@ -117,9 +112,8 @@ def _along_layers(values: Sequence[Any], sources: Sequence[list[Any]], parameter
     """Return one value if all layers have the same sources, else an array with a value for each layer."""
     if all(list(map(id, own)) == list(map(id, sources[0])) for own in sources):
         return values[0]
-    return jnp.stack([jnp.asarray(value, jnp.float32) for value in values]).reshape(
-        -1, *[1] * (len(parameter.shape) - 1)
-    )
+    stacked = jnp.stack([jnp.asarray(value, jnp.float32) for value in values])
+    return stacked.reshape(-1, *[1] * (len(parameter.shape) - 1))
 
 
 def check_groups(groups: Mapping[str, GroupConfig], parameters: Parameters) -> None:
