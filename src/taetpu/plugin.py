@@ -6,7 +6,7 @@ from taetpu.core.batch_statistics import auxiliary_loss, record_mean
 from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
-from taetpu.core.registry import register
+from taetpu.core.registry import open_slot, register
 from taetpu.core.sites import site
 from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
@@ -45,6 +45,7 @@ __all__ = [
     "named",
     "named_parameters",
     "num_layers",
+    "open_slot",
     "project",
     "record_mean",
     "register",

@@ -36,7 +36,7 @@ def test_every_code_block_is_tested_below():
     """But for shell commands, which are those of the command's own tests."""
     apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
     assert apart == [SNIPPET]
-    assert (len(PLUGINS), len(STUDIES)) == (12, 3)
+    assert (len(PLUGINS), len(STUDIES)) == (13, 3)
 
 
 SNIPPET = next(text for language, text in BLOCKS if language == "python" and text not in FILES.values())
@@ -53,7 +53,7 @@ def test_each_kind_passes_its_checks(name):
     (plugin,) = load_plugins([Path(name)])
     for kind in plugin.kinds:
         report = check_component(*kind.split("/"))
-        assert {finding.outcome for finding in report.findings} == {"passed"}
+        assert {finding.outcome for finding in report.findings} <= {"passed", "note"}
 
 
 @pytest.mark.slow

@@ -42,15 +42,15 @@ def catalog(
     Example: taetpu catalog train.schedule
     """
     from taetpu.core.plugins import load_plugins
-    from taetpu.core.registry import BUILTIN_MODULES, kinds
+    from taetpu.core.registry import kinds, slots
 
     load_plugins(plugin or [])
-    if what and what.partition("/")[0] not in BUILTIN_MODULES:
+    if what and what.partition("/")[0] not in slots():
         _catalog_fields(what, as_json)
         return
     slot, _, kind = what.partition("/")
-    slots = [slot] if what else list(BUILTIN_MODULES)
-    entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in slots}
+    names = [slot] if what else list(slots())
+    entries = {name: {k: describe(cls) for k, cls in kinds(name).items()} for name in names}
     if kind:
         if kind not in entries[slot]:
             raise UserError(f"unknown {slot} kind {kind!r}", remedy=suggest(kind, entries[slot]))
@@ -113,13 +113,13 @@ def _value(value: Any) -> str:
 
 def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field at the given path and its nested fields."""
-    from taetpu.core.registry import BUILTIN_MODULES
+    from taetpu.core.registry import slots
     from taetpu.spec.field_paths import find_fields, known_paths, list_fields
     from taetpu.spec.study_config import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
-        raise UserError(f"unknown slot or field {path!r}", remedy=suggest(path, [*BUILTIN_MODULES, *known_paths()]))
+        raise UserError(f"unknown slot or field {path!r}", remedy=suggest(path, [*slots(), *known_paths()]))
     found = list_fields(StudySpec) if path == STUDY else find_fields(path)
     entries = [describe_field(place) for place in found]
     if as_json:

@@ -45,6 +45,51 @@ BUILTIN_MODULES = {
 }
 
 _KINDS: dict[str, dict[str, type[Component]]] = {slot: {} for slot in BUILTIN_MODULES}
+_OPENED: dict[str, type[Component]] = {}  # the slots that plug-ins have opened, with the base of their kinds
+
+
+def slots() -> tuple[str, ...]:
+    """Return the names of all slots, including those that plug-ins have opened."""
+    return (*BUILTIN_MODULES, *_OPENED)
+
+
+def slot_base(slot: str) -> type[Component] | None:
+    """Return the base of the kinds of a slot that a plug-in has opened; None for other slots."""
+    return _OPENED.get(slot)
+
+
+def open_slot(slot: str) -> Callable[[type[C]], type[C]]:
+    """Open a new slot for the kinds that extend the decorated class: `@open_slot("feature-map")`.
+
+    A component of a plug-in can then have a field `Annotated[Any, SlotMark("feature-map")]`. The methods of the class
+    define the arguments of the calls that every kind must accept.
+
+    Args:
+        slot: The name of the slot. It may contain letters, digits, `_`, `+` and `-`.
+
+    Returns:
+        A class decorator.
+
+    Raises:
+        UserError: if the name is not valid or belongs to another slot, or if the class is not a `Component`.
+    """
+    if not isinstance(slot, str) or not KIND_NAME.fullmatch(slot):
+        raise UserError(f"{slot!r} is not a name for a slot", remedy="Use letters, digits and hyphens, e.g. 'mine'.")
+
+    def opened(cls: type[C]) -> type[C]:
+        if not isinstance(cls, type) or not issubclass(cls, Component):
+            made = getattr(cls, "__name__", repr(cls))
+            problem = f"{made}, the base of slot {slot!r}, is not a Component"
+            raise UserError(problem, remedy=f"Define class {made}(Component).")
+        known = _OPENED.get(slot)
+        same = known is not None and (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
+        if slot in slots() and not same:
+            raise UserError(f"slot {slot!r} exists already", remedy="Use another name.")
+        _OPENED[slot] = cls
+        _KINDS.setdefault(slot, {})
+        return cls
+
+    return opened
 
 
 def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
@@ -61,8 +106,8 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
         UserError: if the slot is unknown, if the kind is not a valid name or is registered by another class, or if the
             class is not a `Component`.
     """
-    if not isinstance(slot, str) or slot not in BUILTIN_MODULES:
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(str(slot), BUILTIN_MODULES))
+    if not isinstance(slot, str) or slot not in slots():
+        raise UserError(f"unknown slot {slot!r}", remedy=f"{suggest(str(slot), slots())} Or open it with open_slot.")
     if not isinstance(kind, str) or not KIND_NAME.fullmatch(kind):
         raise UserError(
             f"{kind!r} is not a name for a kind of {slot}", remedy="Use letters, digits and hyphens, e.g. 'mine'."
@@ -86,14 +131,17 @@ def register(slot: str, kind: str) -> Callable[[type[C]], type[C]]:
 
 def kinds(slot: str) -> Mapping[str, type[Component]]:
     """Return the config classes for a slot, by kind."""
-    if slot not in BUILTIN_MODULES:
-        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, BUILTIN_MODULES))
-    import_module(BUILTIN_MODULES[slot])
+    if slot not in slots():
+        raise UserError(f"unknown slot {slot!r}", remedy=suggest(slot, slots()))
+    if slot in BUILTIN_MODULES:
+        import_module(BUILTIN_MODULES[slot])
     return _KINDS[slot]
 
 
 def unregister(module: str) -> None:
-    """Remove the kinds that a module registered."""
+    """Remove the kinds that a module registered, and the slots that it opened."""
+    for slot in [slot for slot, base in _OPENED.items() if base.__module__ == module]:
+        del _OPENED[slot], _KINDS[slot]
     for known in _KINDS.values():
         for kind in [kind for kind, cls in known.items() if cls.__module__ == module]:
             del known[kind]

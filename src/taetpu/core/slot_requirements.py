@@ -12,6 +12,7 @@ from pydantic import PydanticUserError, ValidationError
 
 from taetpu.core.config import Component, to_data
 from taetpu.core.errors import UserError
+from taetpu.core.registry import slot_base
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ def check_declaration(cls: type[Component]) -> None:
             if an annotation cannot be resolved; or if a default is rejected by its field or cannot be written in a
             study file.
     """
-    asked = DECLARATIONS[cls.slot]
-    module, _, attribute = asked.base.rpartition(".")
-    base = getattr(import_module(module), attribute)
+    asked, base = DECLARATIONS.get(cls.slot, Declaration()), slot_base(cls.slot)
+    if base is None:
+        module, _, attribute = asked.base.rpartition(".")
+        base = getattr(import_module(module), attribute)
     if not issubclass(cls, base):
         problem = f"a {cls.slot} must extend {base.__name__}, but {cls.__name__} does not"
         raise _error(

@@ -1,7 +1,7 @@
 """The calls to each slot's components in the model, with the shapes of arguments and results."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -116,8 +116,12 @@ class Part:
     builder: str = "init"
 
     def call(self, module: Any, arguments: tuple[Any, ...], ctx: Context) -> Any:
-        """Return the result of a call to the module with the arguments and, if `context` is set, the context."""
-        return getattr(module, self.method)(*arguments, *([ctx] if self.context else []))
+        """Return the result of a call to the module with the arguments and, if `context` is set, the context.
+
+        What the module hands to later layers does not change the given context, so that calls can be compared.
+        """
+        own = ctx if ctx.carried is None else replace(ctx, carried=ctx.carried.copy())
+        return getattr(module, self.method)(*arguments, *([own] if self.context else []))
 
     def arguments(self, at: Setup) -> tuple[Shape, ...]:
         """Return the shapes of the arguments."""

@@ -27,6 +27,11 @@ def check_in_model(checks: Checks) -> None:
         checks.skip("model")
 
 
+def note_own_slot(checks: Checks) -> None:
+    """Note that the kinds of a slot that a plug-in has opened are called by another component only."""
+    checks.note("calls", "not called, because only the component that has this slot does so; check that component")
+
+
 CHECKS: dict[str, Callable[[Checks], None]] = {
     **dict.fromkeys([*PARTS, "init"], check_in_model),
     "optimizer": check_optimizer,
@@ -47,7 +52,7 @@ def check(component: Component) -> Report:
     if not checks.run("form", check_form, component):
         return checks.report
     with jax.default_matmul_precision("highest"):  # at default precision, accelerators exceed the tolerance
-        CHECKS[component.slot](checks)
+        CHECKS.get(component.slot, note_own_slot)(checks)
     return checks.report
 
 

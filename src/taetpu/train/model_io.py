@@ -17,7 +17,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.plugins import load_plugins
-from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.core.registry import kinds, slots
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.lm import LM, LMConfig, build_model, named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
@@ -130,7 +130,7 @@ def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedMod
 
 def _check_plugins(digests: Iterable[str], where: str) -> None:
     """Raise `UserError` for the first plug-in that is not loaded in the version with which the model was trained."""
-    loaded = {cls.plugin for slot in BUILTIN_MODULES for cls in kinds(slot).values()}
+    loaded = {cls.plugin for slot in slots() for cls in kinds(slot).values()}
     for digest in digests:
         if digest not in loaded:
             raise UserError(
