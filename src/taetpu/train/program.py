@@ -203,12 +203,11 @@ class Program:
         """
 
         def first(
-            numbers: Mapping[str, Array], seed: Int[Array, ""], start: Mapping[str, Float[Array, "..."]]
+            numbers: Mapping[str, Array], seed: Int[Array, ""], start: Mapping[str, Float[Array, "..."]] = NO_START
         ) -> TrainState:
             return self.execution.apply(init_state(bind(self.structure, numbers), self.source, seed, start))
 
-        init = self.map_over_runs(first, once=True)
-        return lambda numbers, seeds, start=NO_START: init(numbers, seeds, start)
+        return self.map_over_runs(first, once=True)
 
     @cached_property
     def advance(self) -> AdvanceFn:
