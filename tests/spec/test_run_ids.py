@@ -42,7 +42,7 @@ def resolve(data) -> ResolvedConfig:
 
 
 def ident(data, seed=0, fingerprint="f") -> str:
-    return run_ids(resolve(data), [seed], fingerprint)[0]
+    return run_ids(resolve(data), {seed: ""}, fingerprint)[0]
 
 
 def test_the_identity_does_not_depend_on_how_a_study_is_written():
@@ -60,7 +60,7 @@ SLOTS = {"": "task", "hooks": "hook", "heads": "head"}  # of fields that are not
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield `(section, field, settings)` for each kind of each slot of the baseline."""
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
-              "early-exit": {"layers": [0]}, "mup": {"base_dim": 8}}  # fmt: skip
+              "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8}}  # fmt: skip
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)
@@ -132,15 +132,18 @@ def test_the_identity_is_recomputed_from_the_record_and_detects_edits():
         "seed": 3,
         "plugins": [],
     }
-    assert recorded_identity(json.loads(json.dumps(record)), "f") == run_ids(config, [3], "f")[0]
+    assert recorded_identity(json.loads(json.dumps(record)), "f") == run_ids(config, {3: ""}, "f")[0]
     for path, value in leaves(record["config"]):
         edited = deepcopy(record)
         node = edited["config"]
         for part in path[:-1]:
             node = node[part]
         node[path[-1]] = "edited" if value != "edited" else None
-        beside = (path[0] == "train" and path[1] in FIELDS_OUTSIDE_IDENTITY) or path[:2] == ("task", "source")
-        assert (recorded_identity(edited, "f") == run_ids(config, [3], "f")[0]) == beside, path
+        beside = (path[0] == "train" and path[1] in FIELDS_OUTSIDE_IDENTITY) or path[:2] in (
+            ("task", "source"),
+            ("train", "start"),
+        )
+        assert (recorded_identity(edited, "f") == run_ids(config, {3: ""}, "f")[0]) == beside, path
 
 
 def leaves(data: Any, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
