@@ -249,6 +249,8 @@ def llama_model():
         ({"ffn": "relu"}, r"llama does not support ffn.kind=relu\n.*\n  remedy: Use ffn.kind: swiglu "),
         ({"mixer": {"kind": "attention", "drop_heads": [1]}}, "mixer.drop_heads"),
         ({"mixer": {"kind": "attention", "scale": 0.3}}, "mixer.scale=0.3"),
+        ({"mixer": {"kind": "attention", "scale": "1/head_dim"}}, "mixer.scale=1/head_dim"),
+        ({"logits": {"kind": "mup", "base_dim": 8}}, "logits.kind=mup"),
         ({"layers": {-1: {"ffn": "none"}}}, r"layers 0 and 2 have different ffn\n  where:  layers.2.ffn"),
         ({"layers": {"::": {"norm": "layer"}}}, "layers and model have different norm"),
         ({"position": "learned", "norm": "layer"}, "Use ffn.kind: gelu-tanh or gelu-erf or relu for gpt2"),

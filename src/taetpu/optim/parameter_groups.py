@@ -23,7 +23,7 @@ class GroupConfig(Config):
 
     match: str | None = None
     """A role, or a pattern of names of parameters such as `layers.0.*`; `none`: the name of the group."""
-    lr: Annotated[NonNegativeFloat, Traced()] = 1.0
+    lr: Annotated[NonNegativeFloat, Traced(neutral=1.0)] = 1.0
     """Factor on the learning rate. Groups that share a parameter multiply their factors."""
     weight_decay: Annotated[NonNegativeFloat | None, Traced(neutral=None)] = None
     """Weight decay of all parameters of the group, vectors included; `none`: as without the group."""
@@ -77,7 +77,8 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
         def change(one: Settings, update: Any, param: Any) -> Any:
             if one.weight_decay is not None:
                 update = update - lr * one.weight_decay * param
-            return update * one.lr
+            neutral = isinstance(one.lr, float) and one.lr == 1  # then the program is that without the group
+            return update if neutral else update * one.lr
 
         return jax.tree.map(change, settings, updates, params), state
 
