@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
+from taetpu.optim.hooks import overrides_method
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import Cosine
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
@@ -92,6 +93,7 @@ class TrainConfig(Config):
                 remedy="Use a divisor of batch_size.",
             )
         self.check_mesh()
+        self.check_hooks()
         for field, reserved in (("metrics", SERIES), ("eval_metrics", ON_SETS)):
             if taken := sorted(set(getattr(self, field)) & set(reserved)):
                 problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
@@ -106,6 +108,16 @@ class TrainConfig(Config):
         if self.steps is not None:
             self.check_schedule(self.steps)
         return self
+
+    def check_hooks(self) -> None:
+        """Raise `UserError` if a hook changes updates, and the optimizer computes the evaluated parameters from them."""
+        for name, hook in self.hooks.items() if hasattr(self.optimizer, "evaluated") else ():
+            if overrides_method(hook, "updates"):
+                raise UserError(
+                    f"hook {name!r} changes updates, and optimizer {self.optimizer.kind!r} would not evaluate the change",
+                    path=("hooks", name),
+                    remedy="Use optimizer.groups (lr: 0 freezes parameters) instead of the hook, or another optimizer.",
+                )
 
     def check_mesh(self) -> None:
         """Raise `UserError` if a microbatch cannot be divided evenly among the mesh's `data` devices."""
