@@ -110,13 +110,14 @@ class TrainConfig(Config):
         return self
 
     def check_hooks(self) -> None:
-        """Raise `UserError` if a hook changes updates, and the optimizer computes the evaluated parameters from them."""
+        """Raise `UserError` if a hook changes the updates of an optimizer that evaluates other parameters."""
         for name, hook in self.hooks.items() if hasattr(self.optimizer, "evaluated") else ():
             if overrides_method(hook, "updates"):
+                kind = self.optimizer.kind
                 raise UserError(
-                    f"hook {name!r} changes updates, and optimizer {self.optimizer.kind!r} would not evaluate the change",
+                    f"hook {name!r} changes updates, which the parameters that {kind!r} evaluates would not contain",
                     path=("hooks", name),
-                    remedy="Use optimizer.groups (lr: 0 freezes parameters) instead of the hook, or another optimizer.",
+                    remedy="Use another optimizer, or optimizer.groups (lr: 0 freezes parameters) instead of the hook.",
                 )
 
     def check_mesh(self) -> None:
