@@ -53,6 +53,7 @@ def test_mean_of_the_weights_is_evaluated_and_leaves_training_unchanged(trainer,
         pytest.param(
             lambda value: {"kind": "adamw", "groups": {"q": {"lr": value}, "vector": {"weight_decay": value}}},
             id="groups",
+            marks=pytest.mark.slow,
         ),
     ],
 )
