@@ -6,12 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.config import to_data
+from taetpu.core.config_parsing import load_config
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture, find_sites
+from taetpu.core.static_dynamic import split
 from taetpu.nn import attention_kernels
-from taetpu.nn.attention_kernels import PATHS, CuDNN, Plain, Splash, describe_call
+from taetpu.nn.attention_kernels import PATHS, CuDNN, KernelMask, Plain, Splash, describe_call
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
+from taetpu.spec.run_ids import run_ids
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.train.model_cost import flops_per_token
 
 SEQ = 256  # two blocks of 128 each way: one that is masked whole, and ones that are masked in part
 TOKENS = jax.random.randint(root_key(1), (2, SEQ), 0, 7)
@@ -58,7 +64,7 @@ def test_splash_attention_and_its_gradients_follow_the_formula():
         return jax.nn.softmax(scores) @ jnp.repeat(v, 2, axis=1)
 
     def splash(q, k, v):
-        return SPLASH.attend(q, k, v, causal=True)
+        return SPLASH.attend(q, k, v, KernelMask(causal=True))
 
     found = [
         jit_once(jax.value_and_grad(lambda q, k, v, f=f: (f(q, k, v) * weight).sum(), argnums=(0, 1, 2)))(q, k, v)
@@ -166,3 +172,56 @@ def test_a_plugins_attention_path_is_kept(draw, interpreted):
     assert kept.stacks[0].block.mixer.path == Sink()
     assert not calls(lambda m: m(TOKENS), kept)
     assert ComputeOptions(attention="splash").apply(plain).stacks[0].block.mixer.path == PATHS["splash"]
+
+
+# --- static windows --------------------------------------------------------------------------------------------------
+
+
+def resolved(**train):
+    """Return the config of a run with a local and a global layer and a window in both."""
+    mixer = {"kind": "attention", "num_heads": 2, "mask": {"kind": "window", "width": 100}}
+    layers = {1: {"mixer": {**mixer, "mask": {"kind": "window", "width": None}}}}
+    data = {
+        "task": {"kind": "copy", "seq_len": SEQ, "symbols": 5, "min_length": 2, "max_length": 9},
+        "model": {"dim": 32, "num_layers": 2, "mixer": mixer, "layers": layers},
+        "train": {"steps": 4, "batch_size": 2, **train},
+    }
+    return load_config(RunConfig, data).resolve()
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_static_windows_are_computed_by_kernels_and_equal_traced_windows():
+    """Layers with different static widths form a stack each, with the same parameters and the same identity."""
+    traced, static = (resolved(compute={"windows": windows}) for windows in ("traced", "static"))
+    assert run_ids(traced, {0: ""}, "") == run_ids(static, {0: ""}, "")
+    models = [config.model.build(7, SEQ, key=root_key(0)) for config in (traced, static)]
+    assert [len(model.stacks) for model in models] == [1, 2]
+    kernels = [ComputeOptions(attention="splash").apply(model) for model in models]
+    assert [calls(model.__call__, TOKENS) for model in kernels] == [False, True]
+    plain, local = (jit_once(lambda m: m(TOKENS))(model) for model in (models[0], kernels[1]))
+    np.testing.assert_allclose(local, plain, atol=2e-5)
+
+
+def test_static_windows_split_packs_and_need_fewer_flops():
+    """The kernel skips blocks that the window hides. A stored config keeps its choice."""
+    traced, static = (resolved(compute={"windows": windows}) for windows in ("traced", "static"))
+    numbers = [split(config)[1] for config in (traced, static)]
+    widths = [[name for name in found if "mask.width" in name] for found in numbers]
+    assert [len(names) for names in widths] == [2, 0]
+    flops = [flops_per_token(config.model, 7, 2048, "splash") for config in (traced, static)]
+    assert flops[1] < flops[0]
+    again = load_config(ResolvedConfig, to_data(static))
+    assert again == static
+    assert again.with_windows("traced") == traced
+
+
+def test_cudnn_has_the_window_of_the_mask(monkeypatch):
+    """cuDNN does not run here. The call is computed by XLA's implementation, which has the same arguments."""
+    q, k, v = (jax.random.normal(root_key(i), (1, 2, 16, 8)) for i in range(3))
+    real = jax.nn.dot_product_attention
+    monkeypatch.setattr(jax.nn, "dot_product_attention", lambda *a, **b: real(*a, **{**b, "implementation": "xla"}))
+    apart = np.arange(16)[:, None] - np.arange(16)
+    scores = jnp.where((apart >= 0) & (apart < 5), q @ k.mT, -jnp.inf)
+    np.testing.assert_allclose(
+        CuDNN().attend(q, k, v, KernelMask(causal=True, width=5)), jax.nn.softmax(scores) @ v, atol=1e-5
+    )

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from taetpu.core.config_parsing import load_config
-from taetpu.nn.attention_kernels import Splash
+from taetpu.nn.attention_kernels import KernelMask, Splash
 from taetpu.nn.lm import ModelConfig
 from taetpu.train.matmul_count import count_unbounded_loops, kernel_matmuls, matmul_flops
 from taetpu.train.model_cost import flops_per_token
@@ -79,7 +79,7 @@ def test_splash_attention_counts_unmasked_blocks(causal, blocks):
 
     def loss(q, k, v):
         def layer(x, _):
-            return Splash(128).attend(x, k, v, causal=causal), None
+            return Splash(128).attend(x, k, v, KernelMask(causal)), None
 
         return jax.lax.scan(layer, q, None, length=6)[0].sum()
 

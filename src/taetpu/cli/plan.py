@@ -157,6 +157,16 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
     other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
+    if windows := found["windows"]:
+        traced, static = (
+            f"{windows[name]['flops_per_token']:,} FLOPs/token in {plural(windows[name]['programs'], 'program')}"
+            for name in ("traced", "static")
+        )
+        yield (
+            f"window masks are {windows['chosen']} (train.compute.windows): for {windows['arm']}, traced widths need "
+            f"{traced}, because all scores are computed and all widths share a program; static widths need {static}, "
+            "where a kernel (splash or cuDNN) skips what the window hides"
+        )
     for arm in found["arms"]:
         if start := arm["start"]:
             note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"

@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.nn.attention_kernels import PLAIN
+from taetpu.nn.attention_kernels import PLAIN, KernelMask
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
 from taetpu.nn.gate import NoGate
 from taetpu.nn.mask import CausalConfig, FullConfig
@@ -168,7 +168,7 @@ class AttentionConfig(Component):
             dropout=build_dropout(dims),
             num_heads=heads.num_heads,
             num_kv_heads=heads.num_kv_heads,
-            kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else "",
+            kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else None,
         )
 
     def scale_at(self, head_dim: int) -> Any:
@@ -208,7 +208,7 @@ class Attention(eqx.Module):
     on_scores: Any
     normalizer: Any
     gate: Any
-    kernel_mask: str = eqx.field(static=True)  # `causal` or `full` if a kernel computes the same weights, else empty
+    kernel_mask: KernelMask | None = eqx.field(static=True)  # if a kernel computes the same weights
     path: Any = PLAIN  # the implementation; see `nn.attention_kernels`
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:

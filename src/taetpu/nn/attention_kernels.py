@@ -10,7 +10,7 @@ so the queries are multiplied by the scale before a kernel is called.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,6 +33,18 @@ MAX_HEAD_DIM = 128  # with blocks of 512 and a head_dim of 1024, splash attentio
 CHECKPOINT_NAME = "attention"  # the name by which `jax.checkpoint` policies recognise a kernel's output
 
 
+class KernelMask(NamedTuple):
+    """A mask that kernels compute.
+
+    Attributes:
+        causal: Whether no query attends to a later key.
+        width: The number of positions that a query attends to, its own included; None for no limit.
+    """
+
+    causal: bool
+    width: int | None = None
+
+
 @dataclass(frozen=True)
 class Call:
     """The properties of an attention call that decide which paths support it.
@@ -42,7 +54,7 @@ class Call:
         head_dim: The width of a head.
         dtype: The dtype of queries, keys and values.
         scored: Whether the scores are changed before the softmax (slots `scores` and `position`).
-        mask: The mask of the kernel, `causal` or `full`; empty if no kernel computes the mask and the normalizer.
+        mask: The mask of the kernel; None if no kernel computes the mask and the normalizer.
         drawn: Whether dropout is applied to the pattern (the attention weights).
         observed: Whether the scores or the pattern are read or edited (`core.sites`).
     """
@@ -51,7 +63,7 @@ class Call:
     head_dim: int
     dtype: Any
     scored: bool
-    mask: str
+    mask: KernelMask | None
     drawn: bool
     observed: bool
 
@@ -124,7 +136,7 @@ class Kernel(eqx.Module):
         if self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
         q = (q.astype(jnp.float32) * attention.scale.value).astype(q.dtype)
-        return self.attend(q, k, v, causal=attention.kernel_mask == "causal")
+        return self.attend(q, k, v, attention.kernel_mask)
 
     def refusal(self, call: Call) -> str | None:
         """Return a reason why the kernel does not support a call, or None if the call is supported."""
@@ -134,14 +146,17 @@ class Kernel(eqx.Module):
         """Yield the reasons why the kernel does not support a call."""
         if call.scored:
             yield "the scores are changed before the softmax, by numbers that are not constants of the program"
-        if not call.mask:
-            yield "the mask is not causal or full, or the weights are not a softmax"
+        if call.mask is None:
+            yield (
+                "the mask is not causal, full or a static window (train.compute.windows), or the weights are not a "
+                "softmax"
+            )
         if call.drawn:
             yield "dropout is applied to the attention pattern"
         if call.observed:
             yield f"{' or '.join(SITES)} is read or edited"
 
-    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, mask: KernelMask) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         raise NotImplementedError
 
@@ -161,10 +176,13 @@ class CuDNN(Kernel):
         if call.head_dim % 8 or call.head_dim > 128:
             yield f"cuDNN supports a head_dim that is a multiple of 8 and at most 128, not {call.head_dim}"
 
-    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, mask: KernelMask) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         turned = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-        z = jax.nn.dot_product_attention(*turned, scale=1.0, is_causal=causal, implementation="cudnn")
+        window = None if mask.width is None else (mask.width - 1, 0)
+        z = jax.nn.dot_product_attention(
+            *turned, scale=1.0, is_causal=mask.causal, local_window_size=window, implementation="cudnn"
+        )
         return z.transpose(0, 2, 1, 3)
 
 
@@ -191,7 +209,7 @@ class Splash(Kernel):
         if call.head_dim > MAX_HEAD_DIM:
             yield f"splash attention is used for a head_dim of at most {MAX_HEAD_DIM}, not {call.head_dim}"
 
-    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, mask: KernelMask) -> Heads:
         """Return softmax(q k) v; query head i reads key-value head floor(i * kv_heads / heads)."""
         # Imported here, because importing Pallas for TPUs takes as long as importing the rest of the model.
         from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
@@ -200,9 +218,12 @@ class Splash(Kernel):
         heads, seq = q.shape[1:3]
         size = next(n for n in range(min(self.block, seq), 0, -LANES) if seq % n == 0)
         sides: dict[str, Any] = {f"block_{side}": size for side in ("q", "kv", "q_dkv", "kv_dkv", "q_dq", "kv_dq")}
-        mask = masks.CausalMask((seq, seq)) if causal else masks.FullMask((seq, seq))
+        if mask.width is not None:
+            shape: Any = masks.LocalMask((seq, seq), window_size=(mask.width - 1, 0), offset=0)
+        else:
+            shape = masks.CausalMask((seq, seq)) if mask.causal else masks.FullMask((seq, seq))
         kernel: Any = splash.make_splash_mha_single_device(
-            masks.MultiHeadMask([mask] * heads),
+            masks.MultiHeadMask([shape] * heads),
             block_sizes=splash.BlockSizes(**sides),
             residual_checkpoint_name=CHECKPOINT_NAME,
             interpret=self.interpret,
@@ -219,7 +240,7 @@ class MemoryStandIn(Kernel):
         """Yield the reasons why the kernel does not support a call."""
         return self.kernel.refusals(call)
 
-    def attend(self, q: Heads, k: KVHeads, v: KVHeads, *, causal: bool) -> Heads:
+    def attend(self, q: Heads, k: KVHeads, v: KVHeads, mask: KernelMask) -> Heads:
         """Return zeros in the shape of the output."""
         return checkpoint_name(jnp.zeros_like(q), CHECKPOINT_NAME)
 

@@ -12,6 +12,7 @@ from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
+from taetpu.nn.attention_kernels import KernelMask
 from taetpu.nn.common import Context, Dims, Fixed
 
 Mask = Bool[Array, "query key"] | Bool[Array, "#batch #head query key"]
@@ -24,12 +25,15 @@ class MaskConfig(Component):
     Attributes:
         causal: Whether no query attends to a later key.
         hides_targets: Whether `check_windows` ensures that no query whose prediction counts attends to a later key.
-        kernel: The mask of attention kernels that gives the same result: `causal`, `full`, or an empty string.
     """
 
     causal: ClassVar[bool] = True
     hides_targets: ClassVar[bool] = False
-    kernel: ClassVar[str] = ""
+
+    @property
+    def kernel(self) -> KernelMask | None:
+        """The mask of attention kernels that gives the same result, or None."""
+        return None
 
     @property
     def needs_segments(self) -> bool:
@@ -53,7 +57,10 @@ def distances(ctx: Context) -> Int[Array, "query key"]:
 class CausalConfig(MaskConfig):
     """A query attends to its own position and to earlier positions. Vaswani et al. 2017, section 3.2.3."""
 
-    kernel = "causal"
+    @property
+    def kernel(self) -> KernelMask:
+        """The mask of attention kernels that gives the same result."""
+        return KernelMask(causal=True)
 
     def init(self, dims: Dims, *, key: Key) -> "Causal":
         """Build the module at the given sizes."""
@@ -72,7 +79,12 @@ class Causal(eqx.Module):
 class FullConfig(MaskConfig):
     """A query attends to all positions, as in an encoder. Devlin et al. 2019 (BERT)."""
 
-    causal, kernel = False, "full"
+    causal = False
+
+    @property
+    def kernel(self) -> KernelMask:
+        """The mask of attention kernels that gives the same result."""
+        return KernelMask(causal=False)
 
     def init(self, dims: Dims, *, key: Key) -> None:
         """Return None."""
@@ -88,15 +100,31 @@ class WindowConfig(MaskConfig):
     """A query attends to its own position and the width - 1 positions before it. Beltagy et al. 2020; Mistral.
 
     The width is traced, so layers and arms with different widths share a program. `width: none` is the causal mask in
-    such a program, for the global layers of a model with local and global layers (Gemma 2 and 3).
+    such a program, for the global layers of a model with local and global layers (Gemma 2 and 3). Kernels need
+    `train.compute.windows: static`.
     """
 
     width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
     """Number of positions that a query attends to, its own included; `none`: all earlier positions."""
 
-    def init(self, dims: Dims, *, key: Key) -> "Window":
+    def init(self, dims: Dims, *, key: Key) -> "Window | Causal":
         """Build the module at the given sizes."""
         return Window(Fixed(self.width))
+
+
+class StaticWindowConfig(WindowConfig):
+    """The mask `window` with a width that is part of the program (`train.compute.windows: static`)."""
+
+    width: Annotated[int, Field(gt=0, le=UNLIMITED)] | None = 128
+
+    @property
+    def kernel(self) -> KernelMask:
+        """The mask of attention kernels that gives the same result."""
+        return KernelMask(causal=True, width=self.width)
+
+    def init(self, dims: Dims, *, key: Key) -> "Window | Causal":
+        """Build the module at the given sizes."""
+        return Causal() if self.width is None else Window(Fixed(self.width))
 
 
 class Window(eqx.Module):

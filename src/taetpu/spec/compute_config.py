@@ -40,6 +40,10 @@ class ComputeConfig(Config):
 
     attention: Literal["auto", "plain", "cudnn", "splash"] = "auto"
     """Implementation of attention: `plain`, `cudnn` (NVIDIA) or `splash` (TPU)."""
+    windows: Literal["traced", "static"] = "traced"
+    """Widths of the mask `window`: `traced` (shared programs, plain attention) or `static` (kernels skip what the
+    window hides; a program for each set of widths).
+    """
     remat: Literal["auto", "none", "dots", "full"] = "auto"
     """Parts of a layer that the backward pass recomputes because they are not stored: nothing (`none`), all but the
     projections (`dots`), or everything (`full`).

@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from taetpu.core.config import Config, SlotMark
-from taetpu.core.config_parsing import normalize_value
+from taetpu.core.config import Config, SlotMark, to_data
+from taetpu.core.config_parsing import load_config, normalize_value
 from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.registry import kinds
+from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
-from taetpu.nn.mask import MaskConfig
+from taetpu.nn.mask import MaskConfig, StaticWindowConfig, WindowConfig
 from taetpu.optim.eval_metrics import EvalMetric
 from taetpu.spec.document import format_value
 from taetpu.spec.train_config import TrainConfig
@@ -63,12 +64,40 @@ class RunConfig(Config):
             raise error.within("model") from None
 
 
+def with_static_windows(model: LMConfig) -> LMConfig:
+    """Return a model's config in which the widths of window masks are part of the program."""
+    changed: dict[int, LayerConfig] = {}  # most layers of a deep model are the same object
+    for layer in model.layers:
+        mask = getattr(layer.mixer, "mask", None)
+        new = layer
+        if isinstance(mask, WindowConfig):
+            mixer = layer.mixer.model_copy(update={"mask": StaticWindowConfig(width=mask.width)})
+            new = layer.model_copy(update={"mixer": mixer})
+        changed.setdefault(id(layer), new)
+    return model.model_copy(update={"layers": tuple(changed[id(layer)] for layer in model.layers)})
+
+
 class ResolvedConfig(Config):
     """A fully resolved config, from which a run's identity is computed."""
 
     task: Annotated[Any, SlotMark("task")]
     model: LMConfig
     train: TrainConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _windows(cls, data: Any) -> Any:
+        """Make the widths of window masks static if `train.compute.windows` says so."""
+        model, train = data.get("model"), data.get("train")
+        if not isinstance(model, LMConfig) or not isinstance(train, TrainConfig) or train.compute.windows == "traced":
+            return data
+        return {**data, "model": with_static_windows(model)}
+
+    def with_windows(self, windows: str) -> "ResolvedConfig":
+        """Return the config with another value of `train.compute.windows`."""
+        compute = self.train.compute.model_copy(update={"windows": windows})
+        train = self.train.model_copy(update={"compute": compute})
+        return load_config(ResolvedConfig, {**to_data(self), "train": to_data(train)})
 
     def check(self) -> None:
         """Raise `UserError` if parts of the config are incompatible. The error's path is a path in this config.

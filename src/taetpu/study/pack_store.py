@@ -39,7 +39,7 @@ class PackStore:
 
     def load_pack(self, plan: PackPlan) -> Pack:
         """Return a planned pack with its runs."""
-        return Pack(plan, tuple(self.load_run(key) for key in plan.runs))
+        return Pack.of(plan, (self.load_run(key) for key in plan.runs))
 
     def missing_packs(self, clean: bool = False) -> list[Pack]:
         """Return the packs with unfinished runs that the study file names, in the order of the stored plan.

@@ -1,7 +1,7 @@
 """The plan of a study before training: arms, differences, sizes and packs. The store is read but not changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from math import inf, isfinite, prod
 from typing import Any
@@ -11,6 +11,7 @@ from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
@@ -27,7 +28,7 @@ from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
 from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.device_capabilities import Capabilities, first_device
-from taetpu.train.layout import AUTO, Packing
+from taetpu.train.layout import AUTO, Packing, group_runs
 from taetpu.train.model_cost import named_shapes, num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
 from taetpu.train.step_time import remembered_step
@@ -106,6 +107,7 @@ def preview(
         iteration), the number of `runs` and of `done` runs, `start` (the parameters that are loaded, drawn and unused,
         see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and `data` (facts about the
         evaluation text, see `report.evaluation_text`).
+        `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -134,6 +136,7 @@ def preview(
         "seeds": list(study.seeds),
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),
+        "windows": _windows(study, runs),
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
@@ -194,6 +197,28 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
     }
+
+
+def _windows(study: Study, runs: list[RunSpec]) -> dict[str, Any] | None:
+    """Return what traced and static window masks cost; None if no arm has a window mask.
+
+    For each value of `train.compute.windows`: `flops_per_token` of the first arm with a window mask, with the attention
+    path on which it can be computed, and the number of `programs` of the study.
+    """
+
+    def has_window(arm: Arm) -> bool:
+        return any(isinstance(getattr(layer.mixer, "mask", None), WindowConfig) for layer in arm.config.model.layers)
+
+    arm = next((arm for arm in study.arms if has_window(arm)), None)
+    if arm is None:
+        return None
+    found: dict[str, Any] = {"arm": arm.name, "chosen": arm.config.train.compute.windows}
+    for windows, attention in (("traced", "plain"), ("static", "splash")):
+        config, source = arm.config.with_windows(windows), study.source(arm)
+        flops = training_flops_per_token(config, source, attention)
+        changed = [replace(run, config=run.config.with_windows(windows)) for run in runs]
+        found[windows] = {"flops_per_token": flops, "programs": len(group_runs(changed))}
+    return found
 
 
 def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:

@@ -70,7 +70,7 @@ def follow(folder: StudyFolder, sources: Sources) -> int:
                 except UserError as error:  # the primary process ends too
                     refused.append(error)
                     continue
-                pack = Pack(PackPlan.from_data(message["pack"]), runs)
+                pack = Pack.of(PackPlan.from_data(message["pack"]), runs)
                 program = programs.get(pack, sources.prepare(pack.config))
                 evaluator = Evaluator(program, runs, Sample(**message["sample"]))
                 starts = [sources.start(run.config, run.seed) for run in runs]

@@ -64,6 +64,7 @@ class PackPlan:
         chosen: the origin of the layout: `rule of thumb`, `asked for`, or `measured` (earlier versions only).
         halved_from: the original width, if the pack ran out of memory and was split; otherwise None.
         platform: the platform that the pack was planned for: cpu, gpu or tpu; empty in plans of earlier versions.
+        windows: the value of `train.compute.windows` with which the pack was planned.
     """
 
     id: str
@@ -75,6 +76,7 @@ class PackPlan:
     chosen: str = "rule of thumb"
     halved_from: int | None = None
     platform: str = ""
+    windows: str = "traced"
 
     @property
     def width(self) -> int:
@@ -146,6 +148,13 @@ class Pack:
     plan: PackPlan
     runs: tuple[Run, ...]
 
+    @classmethod
+    def of(cls, plan: PackPlan, runs: Iterable[Run]) -> "Pack":
+        """Return a planned pack. The window masks of its runs are computed as planned."""
+        asked = [run if run.config.train.compute.windows == plan.windows else replace(run,
+                 config=run.config.with_windows(plan.windows)) for run in runs]  # fmt: skip
+        return cls(plan, tuple(asked))
+
     @property
     def id(self) -> str:
         """The name of the pack's folder."""
@@ -191,7 +200,8 @@ def plan_packs(
         live, platform = tuple(sorted(members.live)), jax.default_backend()
         for start in range(0, len(members.runs), layout.width):
             keys = tuple(run.key for run in members.runs[start : start + layout.width])
-            plans.append(PackPlan(pack_id(keys), keys, layout, compute, precision, live, chosen, platform=platform))
+            plans.append(PackPlan(pack_id(keys), keys, layout, compute, precision, live, chosen, platform=platform,
+                                  windows=work.config.train.compute.windows))  # fmt: skip
     return plans
 
 

@@ -155,23 +155,23 @@ class PackTrainer:
     def resume(self, checkpoints: Checkpoints) -> tuple[TrainState, int]:
         """Return the latest state and its step. Everything that was logged after this step is deleted."""
         state, step = checkpoints.resume(
-            self.program.init(self.numbers, self.seeds, self.start_arrays()),
+            self.program.init(self.numbers, self.seeds, *self.start_arrays()),
             check=self.writer.verify if isinstance(self.writer, ResultWriter) else lambda about: None,
         )
         self.callback.on_resume(step)
         self.write(lambda writer: writer.truncate(step))
         return state, step
 
-    def start_arrays(self) -> StartArrays:
-        """Return the parameters that the runs start from, with a leading run axis; empty if all are drawn."""
+    def start_arrays(self) -> tuple[StartArrays, ...]:
+        """Return the parameters that the runs start from, with a leading run axis; nothing if all are drawn."""
         stored = [start for start in self.starts if start is not None]
         if not stored:
-            return {}
+            return ()
         config, source = self.runs[0].config, self.source
         shapes = named_shapes(config.model, source.vocab_size, source.seq_len)
         found = [start.fitting(shapes) for start in stored]
         found += [found[0]] * (self.plan.width - len(found))
-        return self.program.place({name: np.stack([arrays[name] for arrays in found]) for name in found[0]})
+        return (self.program.place({name: np.stack([arrays[name] for arrays in found]) for name in found[0]}),)
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
         """Call `use` with the writer in the primary process. If the call fails, all processes fail."""
