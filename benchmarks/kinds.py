@@ -31,6 +31,8 @@ INSIDE = dict.fromkeys(ATTENTION_SLOTS, "mixer")  # slots of a component, not of
 REQUIRED: dict[tuple[str, str], dict[str, Any]] = {
     **{("mask", kind): {"separator": 0} for kind in ("prefix", "document")},
     **{(slot, "mup"): {"base_dim": 64} for slot in ("init", "logits")},
+    ("head", "early-exit"): {"layers": [0]},
+    ("hook", "freeze"): {"trained": ["*.mixer.wq"]},
 }
 """Required fields of kinds."""
 OF_TRAINING = {"optimizer", "schedule"}
@@ -54,7 +56,9 @@ def config(slot: str, kind: str) -> ResolvedConfig | None:
         if slot in OF_TRAINING:
             train[slot] = kind
         elif slot == "hook":
-            train["hooks"] = [kind]
+            train["hooks"] = {kind: REQUIRED.get((slot, kind), {})}
+        elif slot == "head":
+            model["heads"] = {kind: REQUIRED.get((slot, kind), {})}
         elif slot in INSIDE:
             model[INSIDE[slot]] = {**MODEL[INSIDE[slot]], slot: {"kind": kind, **REQUIRED.get((slot, kind), {})}}
         elif slot == "task":
@@ -86,15 +90,21 @@ def requests(slots: list[tuple[str, str]], tpu: Slice) -> dict[tuple[str, str], 
     return found
 
 
-def table(names: list[str]) -> str:
-    """Return a Markdown table with a row per kind and two columns per TPU."""
+def table(names: list[str], only: list[str]) -> str:
+    """Return a Markdown table with a row per kind and two columns per TPU.
+
+    Args:
+        names: The names of the slices.
+        only: The kinds, as `slot/kind`; all kinds if empty.
+    """
+    rows = [(slot, kind) for slot, kind in every_kind() if not only or f"{slot}/{kind}" in only]
     slices = [parse_slice(name) for name in names]
-    asked = [requests(list(every_kind()), tpu) for tpu in slices]
+    asked = [requests(rows, tpu) for tpu in slices]
     with Compiler(lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr)) as compiler:
         answers = [dict(zip(one, compiler.compile_all(list(one.values())), strict=True)) for one in asked]
     heads = [f"{tpu.name} {what}" for tpu in slices for what in ("MB", "cycles a step")]
     lines = [f"| slot | kind | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
-    for slot, kind in every_kind():
+    for slot, kind in rows:
         cells = [cell for found in answers for cell in _cells(found.get((slot, kind)))]
         lines.append(f"| `{slot}` | `{kind}` | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -112,4 +122,6 @@ if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"  # with libtpu and without a TPU, jax would search for one
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kinds", description="Print the table of docs/tpu.md.")
     parser.add_argument("slices", nargs="*", default=["v5e-8"], metavar="SLICE", help="a TPU slice, such as v5e-8")
-    print(table(parser.parse_args().slices))
+    parser.add_argument("--only", nargs="+", default=[], metavar="SLOT/KIND", help="kinds; all by default")
+    given = parser.parse_args()
+    print(table(given.slices, given.only))

@@ -25,7 +25,7 @@ MISTAKES = {
         ARM, "{model.ffn: swigloo}", "unknown ffn kind 'swigloo'", "8 at arms.low-lr.model.ffn.kind",
         "Did you mean 'swiglu'?"),
     "an unknown field": Mistake(
-        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "of: after, bias, dim,"),
+        "dim: 16,", "dim: 16, depth: 2,", "unknown field 'depth'", "4 at base.model.depth", "after, bias, dim,"),
     "an override that matches nothing": Mistake(
         ARM, "{model.mixr.num_heads: 1}", "'model.mixr.num_heads' matches nothing",
         "8 at arms.low-lr.model.mixr.num_heads", "Did you mean 'mixer'?"),

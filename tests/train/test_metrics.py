@@ -91,6 +91,22 @@ def test_layers_without_a_site_are_skipped_and_others_keep_their_numbers(trainer
     assert set(one.observe()) == {"attention-entropy/layers.0", "attention-entropy/layers.2"}
 
 
+def test_expert_load_is_the_share_of_the_busiest_expert(trainer, make, text):
+    """Two of four experts are chosen for each of 4 * 16 tokens of the first layer; the second layer has no experts."""
+    task, source = text
+    ffn = {"kind": "moe", "experts": 4, "hidden": 8}
+    settings = {"num_layers": 2, "ffn": ffn, "layers": {1: {"ffn": "relu"}}}
+    run = trainer([make(task, settings, metrics={"expert-load": {"every": 1}})], source, seeds=[4])
+    rows = jnp.asarray(source.rows(4, 0, 1, 4)[0])
+    tokens = source.batch(run.program.arrays, rows, jax.random.key(0)).tokens
+    _, reads = capture(jax.tree.map(lambda a: a[0], run.state.model), ["ffn.router"])(tokens)
+    scores = np.asarray(reads["ffn.router"])[0].reshape(-1, 4)
+    counts = np.bincount(np.argsort(-scores, -1)[:, :2].ravel(), minlength=4)
+    assert {name: float(value[0]) for name, value in run.observe().items()} == {
+        "expert-load/layers.0": pytest.approx(counts.max() / 32, rel=1e-5)
+    }
+
+
 def test_metrics_do_not_change_the_training_program(trainer, make, text):
     task, source = text
 
@@ -113,7 +129,7 @@ def test_metric_values_must_be_scalars():
 
 
 def test_this_module_tests_every_built_in_metric():
-    assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation"}
+    assert set(kinds("metric")) == {*NORMS, "attention-entropy", "attention-logit-max", "activation", "expert-load"}
 
 
 def test_metric_without_measure_is_refused(make):

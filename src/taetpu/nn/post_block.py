@@ -67,7 +67,7 @@ class UNetConfig(Component):
 
     def init(self, dims: Dims, *, key: Key) -> "UNet":
         """Build the module at the given sizes."""
-        layer, half = dims.layer or 0, dims.num_layers // 2
+        layer, half = dims.layer, dims.num_layers // 2
         source = dims.num_layers - 2 - layer  # the skip that ends in the next layer
         return UNet(
             weight=jnp.ones(()) if 0 <= source < half else None,

@@ -134,7 +134,7 @@ class HyperConnectionsConfig(Component):
 
     def init(self, dims: Dims, *, key: Key) -> "HyperConnections":
         """Build the module at the given sizes."""
-        number = 2 * (0 if dims.layer is None else dims.layer) + (dims.branch == "ffn")
+        number = 2 * dims.layer + (dims.branch == "ffn")
         n = self.streams
         return HyperConnections(jax.nn.one_hot(number % n, n), jnp.eye(n), jnp.ones(n))
 

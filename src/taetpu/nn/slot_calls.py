@@ -11,6 +11,8 @@ from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
+from taetpu.nn.attention import ATTENTION_SLOTS
+from taetpu.nn.block import SLOTS
 from taetpu.nn.common import AttentionDims, Context, Dims, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
@@ -192,6 +194,13 @@ def acts_at(component: Any, name: str) -> bool:
     return getattr(component, f"acts_{name}", lambda: True)()
 
 
+def in_first_layer(component: Component, dims: Dims) -> Dims:
+    """Return the sizes with which a component is built in the mixer branch of the first layer."""
+    if component.slot not in (*SLOTS, *ATTENTION_SLOTS):
+        return dims
+    return replace(dims, layer=0 if component.static_layer else jnp.zeros((), jnp.int32), branch="mixer")
+
+
 def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
     """Return the module that a component builds for a part, or None for the kind `none`.
 
@@ -199,6 +208,7 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
         UserError: if the result is not a module with the part's method, if the module holds a value that is not an
             array, or if a parameter is not float32.
     """
+    at = replace(at, dims=in_first_layer(component, at.dims))
     module, said = part.build(component, at, key), f"{part.builder} of {component.slot} {component.kind!r}"
     if module is None:
         none = kinds(component.slot).get("none")

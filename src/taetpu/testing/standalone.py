@@ -26,6 +26,7 @@ from taetpu.nn.slot_calls import (
     acts_at,
     build_part,
     describe_value,
+    in_first_layer,
     matches,
     suggest_cast,
     trace_result,
@@ -51,7 +52,8 @@ SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
 
 def setup(component: Any, batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
     """Return the sizes and the dtype with which a component is checked."""
-    return Setup(dims(), batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig(), num_streams(component))
+    own = in_first_layer(component, dims())
+    return Setup(own, batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig(), num_streams(component))
 
 
 def check_parts(checks: Checks) -> bool:
