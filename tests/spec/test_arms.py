@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.spec.arms import candidates, label
-from taetpu.spec.resolved_study import frozen_data
+from taetpu.spec.frozen import frozen_data
 from taetpu.spec.study_config import NAME, StudySpec
 
 BASE = {

@@ -3,7 +3,7 @@
 import pytest
 
 from taetpu.core.errors import UserError
-from taetpu.spec.resolved_study import check_frozen, frozen_data
+from taetpu.spec.frozen import check_frozen, frozen_data
 from taetpu.store.documents import from_yaml, to_yaml
 
 PARTS = "seeds: 2\narms:\n  nope: {model.position: none}\n  heads: {model.mixer.num_heads: [1, 2]}\n"

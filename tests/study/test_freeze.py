@@ -4,8 +4,8 @@ import pytest
 from tests.small import TINY
 
 from taetpu.core.errors import UserError
+from taetpu.spec.frozen import check_frozen
 from taetpu.spec.loading import load_study
-from taetpu.spec.resolved_study import check_frozen
 from taetpu.stats.deviations import find_departures
 from taetpu.stats.plan import read_plan
 from taetpu.store.backend import open_store

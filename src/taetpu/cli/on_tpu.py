@@ -261,7 +261,7 @@ def check_bucket(store: "Store", study: "Study") -> None:
         UserError: if the bucket is not readable or the folder contains another study.
     """
     from taetpu.data.corpora import PYTHON_DOCS
-    from taetpu.spec.resolved_study import check_frozen, frozen_data
+    from taetpu.spec.frozen import check_frozen, frozen_data
     from taetpu.stats.load import read_study
     from taetpu.store.study import StudyFolder
 

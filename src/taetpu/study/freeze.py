@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.spec.resolved_study import Study, check_frozen, frozen_data
+from taetpu.spec.frozen import check_frozen, frozen_data
+from taetpu.spec.resolved_study import Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import MIN_SEEDS, Plan

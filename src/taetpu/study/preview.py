@@ -14,7 +14,8 @@ from taetpu.core.errors import UserError
 from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
 from taetpu.spec.eval_sample import Sample
-from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study, check_frozen
+from taetpu.spec.frozen import check_frozen
+from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import metric_bounds

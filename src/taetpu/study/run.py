@@ -11,8 +11,9 @@ from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
+from taetpu.spec.frozen import check_frozen
 from taetpu.spec.loading import load_study
-from taetpu.spec.resolved_study import Study, check_frozen
+from taetpu.spec.resolved_study import Study
 from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study

@@ -1,0 +1,161 @@
+"""The data that is frozen in a study's folder, and the check of a study against it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from taetpu.core.config import to_data
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import UserError
+from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA
+from taetpu.spec.document import format_brief, format_value
+from taetpu.spec.eval_sample import Sample
+from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.resolved_study import Arm, Study, changes
+from taetpu.spec.study_config import Measure, RunConfig
+
+# The parts of a study that may not change after they are frozen, with their names in messages.
+FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
+# The fields of the baseline that may change: the location of the data, and how runs are observed and computed.
+FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
+
+
+def frozen_data(study: Study) -> dict[str, Any]:
+    """Return the plain data that a study's folder stores. This prepares the baseline's task.
+
+    The data contains the baseline's default values, so that a later version with different defaults cannot change the
+    baseline silently.
+    """
+    return {
+        "study": study.name,
+        "schema": SCHEMA,
+        "base": to_data(study.baseline),
+        "data": study.source(study.arms[0]).fingerprint,
+        "measure": to_data(study.measure),
+        "seeds": list(study.seeds),
+        "arms": {arm.name: arm.overrides for arm in study.arms},
+        "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
+        "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
+        "design": study.design,
+        "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
+        **({"starts": starts} if (starts := _starts(study)) else {}),
+    }
+
+
+def _starts(study: Study) -> dict[str, dict[str, str]]:
+    """Return the digests of the stored models that runs start from, by arm and seed."""
+    arms = [arm for arm in study.arms if arm.config.train.start is not None]
+    return {arm.name: {str(seed): study.start_digest(arm, seed) for seed in study.seeds} for arm in arms}
+
+
+def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """Check a study against the data in its folder, and return the stored data extended by new arms and seeds.
+
+    Arms and seeds that were removed from the study file remain in the data. The settings that may change, such as how
+    runs are observed, keep their first stored values.
+
+    Args:
+        stored: The data that the study's folder stores.
+        study: The study.
+
+    Raises:
+        UserError: If the baseline, the measure, the data, the schema, the evaluation sample or the changes of a stored
+            arm differ from the stored data.
+    """
+    check_schema(stored, study)
+    new, known = frozen_data(study), _with_defaults(stored)
+    for part, what in FIXED.items():
+        for path, (before, after) in changes(known.get(part), new[part], (part,)):
+            if part == "data":
+                raise _frozen_error(study, f"{what} differs from study {study.name!r} in this folder", "base.task")
+            if not any(f"{path}.".startswith(f"{free}.") for free in FREE):
+                problem = (
+                    f"{what} differs from study {study.name!r} in this folder: "
+                    f"{path} was {format_brief(before)}, and is {format_brief(after)} now"
+                )
+                raise _frozen_error(study, problem, path)
+    sample = stored.get("evaluation", new["evaluation"])  # absent from folders of earlier versions
+    asked, windows = new["evaluation"]["asked"], new["evaluation"]["windows"]
+    if asked != sample["asked"] and windows != sample["windows"]:
+        problem = f"eval_windows was {sample['asked']} when this study was first run, and is {asked} now"
+        raise _frozen_error(study, problem, "base.train.eval_windows")
+    for arm in study.arms:
+        before = stored["arms"].get(arm.name)
+        if before is not None and not _same_arm(before, arm, study):
+            now = format_value(arm.overrides)
+            raise _frozen_error(
+                study,
+                f"arm {arm.name!r} was {format_value(before)} when it was first run, and is {now} now",
+                f"arms.{arm.name}",
+                "Give the changed arm another name.",
+            )
+    starts = _merged_starts(stored.get("starts", {}), new.get("starts", {}), study)
+    added = {name: overrides for name, overrides in new["arms"].items() if name not in stored["arms"]}
+    seeds = [*stored["seeds"], *(seed for seed in study.seeds if seed not in stored["seeds"])]
+    arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
+    idle = {**stored.get("idle", {}), **new["idle"]}
+    extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
+
+
+def _merged_starts(
+    stored: Mapping[str, Mapping[str, str]], new: Mapping[str, Mapping[str, str]], study: Study
+) -> dict[str, dict[str, str]]:
+    """Return the stored digests of start models, extended by new arms and seeds.
+
+    Raises:
+        UserError: If a model differs from the model that a run was first started from.
+    """
+    for arm, digests in new.items():
+        for seed, digest in digests.items():
+            before = stored.get(arm, {}).get(seed, digest)
+            if before != digest:
+                problem = (
+                    f"the stored model that arm {arm!r} starts from with seed {seed} has changed: its SHA-256 was "
+                    f"{before[:8]} and is {digest[:8]} now"
+                )
+                raise _frozen_error(study, problem, f"arms.{arm}", "Restore the model, or give the arm another name.")
+    return {arm: {**stored.get(arm, {}), **new.get(arm, {})} for arm in {**stored, **new}}
+
+
+def check_schema(stored: Mapping[str, Any], study: Study) -> None:
+    """Raise `UserError` if the run identities in the folder have a different schema. Schemas cannot be mixed."""
+    schema = stored.get("schema")
+    if schema != SCHEMA:
+        later = type(schema) is int and schema > SCHEMA
+        problem = (
+            f"study {study.name!r} in this folder has run identities of schema {schema}, and this version of taetpu "
+            f"uses schema {SCHEMA}, so runs of the two schemas cannot be mixed"
+        )
+        remedy = (
+            f"{'Update taetpu. ' if later else ''}To train the study again, use another study name or --root. "
+            "`taetpu report` opens this folder."
+        )
+        raise study.document.locate(UserError(problem, path=("study",), remedy=remedy))
+
+
+def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
+    found = dict(stored)
+    for part, cls in (("base", RunConfig), ("measure", Measure)):
+        try:
+            found[part] = to_data(load_config(cls, stored.get(part)))
+        except UserError:
+            continue  # a kind or field no longer exists, so the data is compared as it was stored
+    return found
+
+
+def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:
+    first, *rest = (int(part) if part.lstrip("-").isdecimal() else part for part in path.split("."))
+    error = UserError(
+        problem, path=tuple(rest), remedy=f"{remedy} To start a new study, use another study name or --root."
+    )
+    return study.arms[0].explain(error) if first == "base" else study.document.locate(error.within(first))
+
+
+def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
+    """Return whether stored overrides resolve to the arm's config, even if they are written differently."""
+    try:
+        return load_config(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
+    except UserError:
+        return False
