@@ -19,3 +19,9 @@ def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, pr
         load_config(TrainConfig, {"steps": 1, "batch_size": 1, name: value})
     assert caught.value.problem.startswith(problem)
     assert caught.value.path == ((name, *value) if isinstance(value, dict) else (name,))
+
+
+def test_a_value_like_an_allowed_one_names_it():
+    with pytest.raises(UserError, match="'plane' is not allowed: must be 'auto', 'plain'") as caught:
+        load_config(TrainConfig, {"steps": 1, "compute": {"attention": "plane"}})
+    assert caught.value.remedy == "Did you mean 'plain'?"

@@ -278,6 +278,8 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
             remedy = f"Use a kind that has {name} ({', '.join(having)}), and write the whole slot: {slot}"
         owner += f" (kind {cls.kind})"
     elif cls is RunConfig:
+        if path.startswith("base."):
+            remedy = f"Write {path.removeprefix('base.')}: paths start below base."
         for section in ("model", "train"):
             inner = config_class_of(cls, section)
             if inner is not None and name in inner.model_fields:
