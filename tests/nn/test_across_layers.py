@@ -252,3 +252,10 @@ def test_rolled_layers_equal_unrolled_ones_and_packed_runs_equal_single_ones(set
     pack = jax.tree.map(lambda *a: jnp.stack(a), model, other)
     packed = jit_once(jax.vmap(lambda model: model(TOKENS)))(pack)
     assert np.abs(packed[0] - whole).max() < 1e-5 * np.abs(whole).max()
+
+
+def test_u_net_skips_are_refused_with_several_streams():
+    settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "after": "u-net"}
+    with pytest.raises(UserError, match="after 'u-net' supports one residual stream, and this model has 4") as caught:
+        load_config(ModelConfig, {**settings, "residual": "hyper-connections"}).resolve().check(7, 8)
+    assert caught.value.path == ("layers", 0, "after")

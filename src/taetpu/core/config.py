@@ -66,12 +66,14 @@ class Component(Config):
             values.
         static_layer: Whether `init` needs the number of its layer (`dims.layer`) as an integer instead of a tracer.
             Each layer then forms a separate stack.
+        one_stream: Whether the component requires a single residual stream (see `nn.residual.num_streams`).
     """
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
     own_init: ClassVar[bool] = False
     static_layer: ClassVar[bool] = False
+    one_stream: ClassVar[bool] = False
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 
     def check(self, dims: Any) -> None:

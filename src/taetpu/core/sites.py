@@ -28,14 +28,15 @@ class Edit:
     Args:
         site: The name of the site.
         fn: A pure function of the activation and the value. It is compiled into the program.
-        layer: The layer to edit, counted from 0, or None to edit the site in all layers.
+        layer: The layer to edit, counted from 0, or None to edit the site in all layers. Text names a number in the
+            `values` given to the captured function, so that one program can edit any layer.
         value: The name of an array in the `values` given to the captured function. Changing the array does not cause
             recompilation.
     """
 
     site: str
     fn: Callable[[Array, Array | None], Array]
-    layer: int | None = None
+    layer: int | str | None = None
     value: str | None = None
 
 
@@ -162,7 +163,8 @@ def site(name: str, x: Array) -> Array:
         for edit in tape.edits:
             if edit.site == name:
                 new = edit.fn(x, tape.values[edit.value] if edit.value else None).astype(x.dtype)
-                x = new if edit.layer is None else jnp.where(tape.layer == edit.layer, new, x)
+                layer = tape.values[edit.layer] if isinstance(edit.layer, str) else edit.layer
+                x = new if layer is None else jnp.where(tape.layer == layer, new, x)
     for tape in requesting:  # every capture reads the fully edited activation
         if name in tape.sites:
             tape.reads[name] = x
@@ -340,7 +342,7 @@ def _check(
         path = paths.get(missing[0], ())
         raise UserError(f"no site {missing[0]!r} in this model", path=path, remedy=suggest(missing[0], known))
     for edit in edits:
-        if edit.layer is not None and (edit.site, edit.layer) not in seen:
+        if isinstance(edit.layer, int) and (edit.site, edit.layer) not in seen:
             layers = sorted(layer for name, layer in seen if name == edit.site and layer is not None)
             raise UserError(
                 f"no site {edit.site!r} in layer {edit.layer}",

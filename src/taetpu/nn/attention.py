@@ -16,7 +16,7 @@ from taetpu.core.sites import site
 from taetpu.nn.attention_kernels import PLAIN, KernelMask
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
 from taetpu.nn.gate import NoGate
-from taetpu.nn.mask import CausalConfig, FullConfig
+from taetpu.nn.mask import CausalConfig, FullConfig, visible
 from taetpu.nn.normalizer import SoftmaxConfig
 from taetpu.nn.position import SHARED, PositionConfig
 from taetpu.nn.qk_norm import NoQKNorm
@@ -168,6 +168,7 @@ class AttentionConfig(Component):
             dropout=build_dropout(dims),
             num_heads=heads.num_heads,
             num_kv_heads=heads.num_kv_heads,
+            cached=mask.causal,
             kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else None,
         )
 
@@ -210,6 +211,7 @@ class Attention(eqx.Module):
     gate: Any
     kernel_mask: KernelMask | None = eqx.field(static=True)  # if a kernel computes the same weights
     path: Any = PLAIN  # the implementation; see `nn.attention_kernels`
+    cached: bool = eqx.field(static=True, default=True)  # whether no query attends to a later key
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return the attention output of all heads, projected to the stream."""
@@ -219,10 +221,29 @@ class Attention(eqx.Module):
         q, k = (q, k) if self.qk_norm is None else self.qk_norm(q, k)
         v = v if self.values is None else self.values(v, ctx)
         q, k = self.position(q, k, ctx)
+        q, k, v = site("mixer.q", q), site("mixer.k", k), site("mixer.v", v)
+        if ctx.cache is not None:
+            k, v = ctx.cache.extend("k", k), ctx.cache.extend("v", v)
         z = self.path(self, q, k, v, replace(ctx, x=x))
         z = z if self.gate is None else self.gate(z, x, ctx)
         z = site("mixer.z", z if self.keep is None else z * self.keep.value.astype(z.dtype)[:, None, None])
         return project(join_heads(z), self.wo, self.bo)
+
+    def visible(self, ctx: Context) -> Any:
+        """Return whether each query may attend to each key (see `nn.mask.visible`)."""
+        return visible(self.mask, ctx)
+
+    def cache_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a sequence's keys and values in a cache for `length` tokens.
+
+        Raises:
+            UserError: if queries may attend to later tokens, whose keys are not in the cache yet.
+        """
+        if not self.cached:
+            problem = "this attention is not causal, so earlier tokens depend on later ones and cannot be cached"
+            raise UserError(problem, remedy="Compute the whole sequence at once.")
+        head_dim = self.wk.shape[-1] // self.num_kv_heads
+        return dict.fromkeys(("k", "v"), (self.num_kv_heads, length, head_dim))
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:

@@ -24,7 +24,8 @@ from taetpu.nn.common import Context, Identity
 from taetpu.nn.matmul import matmul
 
 Heads = Float[Array, "batch head seq head_dim"]
-KVHeads = Float[Array, "batch kv_head seq head_dim"]
+KVHeads = Float[Array, "batch kv_head key head_dim"]
+Keys = Float[Array, "batch head key head_dim"]
 Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # activations that only the plain path materialises
@@ -94,15 +95,15 @@ class Plain(eqx.Module):
         if attention.on_scores is not None:
             scores = attention.on_scores(scores, q, k, ctx)
         scores = attention.scores(scores, ctx)
-        if attention.mask is not None:
-            scores = jnp.where(attention.mask(ctx), scores, -1e30)
+        if (allowed := attention.visible(ctx)) is not None:
+            scores = jnp.where(allowed, scores, -1e30)
         return self.read(attention, site("mixer.scores", scores), v, ctx)
 
-    def shared(self, kv: KVHeads, heads: int) -> Heads:
+    def shared(self, kv: KVHeads, heads: int) -> Keys:
         """Repeat each key-value head for the query heads that read it."""
         return jnp.repeat(kv, heads, axis=1) if heads > 1 else kv
 
-    def read(self, attention: Any, scores: Scores, v: Heads, ctx: Context) -> Heads:
+    def read(self, attention: Any, scores: Scores, v: Keys, ctx: Context) -> Heads:
         """Return the weighted values, normalised after the product unless the pattern is observed.
 
         Normalising after the product is cheaper, because the product is smaller than the pattern and no gradient has to
@@ -133,7 +134,9 @@ class Kernel(eqx.Module):
         """Return the output of each head, computed by the plain path if the kernel does not support the call."""
         observed = True in [is_requested(name) for name in SITES]  # not `any`, which might register only one site
         call = describe_call(attention, q.shape[2], q.dtype, training=ctx.key is not None, observed=observed)
-        if self.refusal(call) is not None:
+        # Kernels know neither padding nor caches.
+        plain = ctx.positions.ndim == 2 or ctx.real is not None or ctx.cache is not None
+        if plain or self.refusal(call) is not None:
             return PLAIN(attention, q, k, v, ctx)
         q = (q.astype(jnp.float32) * attention.scale.value).astype(q.dtype)
         return self.attend(q, k, v, attention.kernel_mask)

@@ -158,7 +158,7 @@ class Context:
     """The inputs to a component other than the activation."""
 
     tokens: Int[Array, "batch seq"]
-    positions: Int[Array, " seq"]
+    positions: Int[Array, " seq"] | Int[Array, "batch seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
     key: Key | None = None  # the random key in training; None in evaluation
     carried: Any = None  # what earlier layers handed on; see `Carried`
@@ -166,6 +166,21 @@ class Context:
     x: Any = None  # in attention: the input of the mixer, `(batch, seq, dim)`
     shared_scores: Any = None  # the model's change of the scores by position, if layers share it
     segments: Any = None  # the document of each token, `(batch, seq)`; None if sequences are single documents
+    real: Any = None  # False for padding, `(batch, seq)`; None if no token is padding
+    cache: Any = None  # what the layer has cached of earlier tokens, a `LayerCache`; None without a cache
+
+    @property
+    def keys(self) -> "Context":
+        """The context of the tokens that can be attended to: those in the cache, or all tokens without a cache."""
+        return self if self.cache is None else self.cache.keys
+
+    @property
+    def position_pairs(self) -> tuple[Array, Array]:
+        """The positions of queries and of keys, which broadcast to `(query, key)` or `(batch, 1, query, key)`."""
+        queries, keys = self.positions, self.keys.positions
+        if queries.ndim == 1:
+            return queries[:, None], keys[None, :]
+        return queries[:, None, :, None], keys[:, None, None, :]
 
     @property
     def positions_in_document(self) -> Int[Array, " seq"] | Int[Array, "batch seq"]:
@@ -174,6 +189,28 @@ class Context:
             return self.positions
         first = jnp.diff(self.segments, axis=1, prepend=-1) != 0
         return self.positions - jax.lax.cummax(jnp.where(first, self.positions, 0), axis=1)
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """What a mixer has stored of earlier tokens, while a sequence is extended.
+
+    Attributes:
+        keys: The context of all tokens of the sequence: those before the current ones, the current ones, and unused
+            places, which are marked as padding.
+        index: The number of tokens before the current ones.
+        values: The arrays of this layer, by name (see `cache_shapes` of a mixer). Assign to an entry to store it.
+    """
+
+    keys: Context
+    index: Int[Array, ""]
+    values: dict[str, Array]
+
+    def extend(self, name: str, new: Float[Array, "batch head seq size"]) -> Float[Array, "batch head length size"]:
+        """Store an array of the current tokens after those of earlier tokens, and return all of them."""
+        at = (0, 0, self.index, 0)
+        self.values[name] = jax.lax.dynamic_update_slice(self.values[name], new.astype(self.values[name].dtype), at)
+        return self.values[name]
 
 
 class Fixed(eqx.Module):

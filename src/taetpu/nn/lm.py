@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
 from pydantic import Field
 
 from taetpu.core.config import Config, SlotMark, Traced, iter_components
@@ -28,6 +28,7 @@ from taetpu.nn.common import (
     Context,
     Dims,
     Drawn,
+    LayerCache,
     build_dropout,
     combine_trainable,
     partition_trainable,
@@ -202,6 +203,12 @@ class LMConfig(Config):
         if other := next((i for i, number in enumerate(streams) if number != streams[0]), 0):
             problem = f"layer {other} has {streams[other]} residual streams, and layer 0 has {streams[0]}"
             raise UserError(problem, path=("layers", other, "residual"), remedy="Set model.residual for all layers.")
+        for i, layer in enumerate(self.layers) if max(streams) > 1 else ():
+            for slot in SLOTS:
+                if (part := getattr(layer, slot)).one_stream:
+                    problem = f"{slot} {part.kind!r} supports one residual stream, and this model has {streams[0]}"
+                    remedy = f"Use another {slot}, or residual standard."
+                    raise UserError(problem, path=("layers", i, slot), remedy=remedy)
         if self.position.shared:
             counts = {heads.num_heads for heads in self.shared_heads(dims)}
             if len(counts) != 1:
@@ -306,6 +313,7 @@ class LM(eqx.Module):
         key: Key | None = None,
         dtype: Any = jnp.float32,
         segments: Int[Array, "batch seq"] | None = None,
+        padding: Bool[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq vocab"]:
         """Return the logits in float32.
 
@@ -314,8 +322,11 @@ class LM(eqx.Module):
             key: The key of dropout; None for a forward pass without dropout.
             dtype: The precision of activations and products.
             segments: The document of each token; None if sequences are single documents.
+            padding: True for tokens that no other token attends to and that have no position, such as those on the left
+                of a shorter sequence in a batch. Their logits have no meaning.
         """
-        return site("logits", self.decode(self.final(tokens, key=key, dtype=dtype, segments=segments)))
+        x = self.final(tokens, key=key, dtype=dtype, segments=segments, padding=padding)
+        return site("logits", self.decode(x))
 
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         """Return the logits of the normalised stream after the last layer, in float32."""
@@ -328,19 +339,90 @@ class LM(eqx.Module):
         key: Key | None = None,
         dtype: Any = jnp.float32,
         segments: Int[Array, "batch seq"] | None = None,
+        padding: Bool[Array, "batch seq"] | None = None,
     ) -> Float[Array, "batch seq dim"]:
-        """Return the normalised stream after the last layer, from which logits are computed."""
-        positions = jnp.arange(tokens.shape[1])
-        ctx = Context(tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments)
+        """Return the normalised stream after the last layer, from which logits are computed. See `__call__`."""
+        ctx, x = self.start(tokens, key=key, dtype=dtype, segments=segments, padding=padding)
+        return site("final", self.read_out(self.run(x, ctx)[0]))
+
+    def start(
+        self,
+        tokens: Int[Array, "batch seq"],
+        *,
+        key: Key | None = None,
+        dtype: Any = jnp.float32,
+        segments: Int[Array, "batch seq"] | None = None,
+        padding: Bool[Array, "batch seq"] | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Context, Float[Array, "batch seq *streams dim"]]:
+        """Return the context of the tokens, and the residual stream before the first layer. See `__call__`.
+
+        `cache` describes earlier tokens and these (see `nn.cache`).
+        """
+        real = None if padding is None else ~padding
+        if cache is not None:
+            positions = jax.lax.dynamic_slice_in_dim(cache.keys.positions, cache.index, tokens.shape[1], axis=1)
+        elif real is None:
+            positions = jnp.arange(tokens.shape[1])
+        else:
+            positions = jnp.maximum(jnp.cumsum(real, -1) - 1, 0)
+        ctx = Context(
+            tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments, real=real, cache=cache
+        )
         x = self.embedding.encode(tokens).astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
-        batch, seq, _ = x.shape
-        ctx, carried = replace(ctx, embedded=x), Carried.zeros(dict(self.carries), batch, seq, dtype)
-        x = x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
-        for stack in self.stacks:
-            x, carried = stack(x, carried, ctx, None if stack.source is None else self.stacks[stack.source].block)
-        return site("final", self.read_out(x))
+        return replace(ctx, embedded=x), x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
+
+    def run(
+        self,
+        x: Float[Array, "batch seq *streams dim"],
+        ctx: Context,
+        *,
+        only: tuple[Any, Any] | None = None,
+        cached: tuple[dict[str, Array], ...] | None = None,
+    ) -> tuple[Float[Array, "batch seq *streams dim"], tuple[Any, ...]]:
+        """Return the residual stream after the layers, and the cache of each stack.
+
+        Args:
+            x: The residual stream before the first layer that is computed.
+            ctx: The context, from `start`.
+            only: The first layer to compute and the layer after the last, as integers or tracers; all by default.
+            cached: The cache of each stack; None without a cache.
+
+        Raises:
+            UserError: if layers hand arrays to later layers and only some layers are computed.
+        """
+        if only is not None and self.carries:
+            names = ", ".join(repr(name) for name, _ in self.carries)
+            problem = f"the layers hand {names} to later layers, so the model cannot start at a later layer"
+            raise UserError(problem, remedy="Compute all layers.")
+        batch, seq = ctx.tokens.shape
+        carried, after = Carried.zeros(dict(self.carries), batch, seq, x.dtype), []
+        for number, stack in enumerate(self.stacks):
+            block = None if stack.source is None else self.stacks[stack.source].block
+            own = None if cached is None else cached[number]
+            x, carried, kept = stack(x, carried, ctx, block, only=only, cached=own)
+            after.append(kept)
+        return x, tuple(after)
+
+    def resume(
+        self, x: Float[Array, "batch seq *streams dim"], tokens: Int[Array, "batch seq"], layer: int | Int[Array, ""]
+    ) -> Float[Array, "batch seq vocab"]:
+        """Return the logits of a forward pass that starts at a layer, in float32.
+
+        Args:
+            x: The residual stream before the layer: `start(tokens)[1]` for layer 0, and otherwise the site `residual`
+                of the layer before.
+            tokens: The tokens.
+            layer: The number of the layer. A tracer gives one program for all layers.
+
+        Raises:
+            UserError: if layers hand arrays to later layers.
+        """
+        ctx, _ = self.start(tokens, dtype=x.dtype)
+        x, _ = self.run(x, ctx, only=(layer, num_layers(self)))
+        return site("logits", self.decode(site("final", self.read_out(x))))
 
     def read_out(self, x: Float[Array, "batch seq *streams dim"]) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream from the residual stream after a layer, usually the last."""

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
@@ -48,9 +49,29 @@ class MaskConfig(Component):
         """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
 
 
-def distances(ctx: Context) -> Int[Array, "query key"]:
+def distances(ctx: Context) -> Int[Array, "query key"] | Int[Array, "batch 1 query key"]:
     """Return the number of positions from each key to each query; negative for later keys."""
-    return ctx.positions[:, None] - ctx.positions[None, :]
+    queries, keys = ctx.position_pairs
+    return queries - keys
+
+
+def visible(mask: Any, ctx: Context) -> Mask | None:
+    """Return whether each query may attend to each key: the mask, without padding and unused places of a cache.
+
+    Args:
+        mask: The mask's module; None if every query may attend to every key.
+        ctx: The context of the queries.
+
+    Returns:
+        The mask; None if every query may attend to every key.
+    """
+    allowed = None if mask is None else mask(ctx.keys)
+    if ctx.cache is not None and allowed is not None:  # the rows of the current tokens
+        allowed = jax.lax.dynamic_slice_in_dim(allowed, ctx.cache.index, ctx.tokens.shape[1], axis=-2)
+    if ctx.keys.real is None:
+        return allowed
+    real = ctx.keys.real[:, None, None, :]
+    return real if allowed is None else allowed & real
 
 
 @register("mask", "causal")
@@ -72,7 +93,8 @@ class Causal(eqx.Module):
 
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
-        return ctx.positions[:, None] >= ctx.positions[None, :]
+        queries, keys = ctx.position_pairs
+        return queries >= keys
 
 
 @register("mask", "full")
@@ -244,9 +266,9 @@ class BlockSparse(eqx.Module):
 
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
-        number = ctx.positions // self.block
-        apart = number[:, None] - number[None, :]
-        seen = (apart < self.local) | (number[None, :] < self.first)
+        queries, keys = (positions // self.block for positions in ctx.position_pairs)
+        apart = queries - keys
+        seen = (apart < self.local) | (keys < self.first)
         if self.stride is not None:
             seen |= apart % self.stride == 0
         return (distances(ctx) >= 0) & seen

@@ -23,6 +23,7 @@ from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, Identity
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
+Keys = Float[Array, "batch head key head_dim"]
 Scores = Float[Array, "batch head query key"]
 
 
@@ -102,7 +103,7 @@ class PositionConfig(Component):
 class SharedScores(eqx.Module):
     """A call of the module that acts on the scores of all layers (`PositionConfig.shared`)."""
 
-    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+    def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the changed scores."""
         return ctx.shared_scores(scores, q, k, ctx)
 
@@ -141,7 +142,7 @@ class Learned(eqx.Module):
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         """Return the embeddings plus the vector of each position."""
-        seq, known = x.shape[1], len(self.weight)
+        seq, known = ctx.keys.tokens.shape[1], len(self.weight)
         if seq > known:  # an index beyond the table would read its last row
             raise UserError(
                 f"a sequence of {seq} tokens is longer than the table of learned positions, which has {known}",
@@ -210,6 +211,8 @@ class Rope(eqx.Module):
         """Return the rotated queries and keys."""
         angle = angles(ctx.positions, q.shape[-1], self.base.value)
         cos, sin = (jnp.concatenate([f(angle)] * 2, -1).astype(q.dtype) for f in (jnp.cos, jnp.sin))
+        if ctx.positions.ndim == 2:  # one row per sequence, for all heads
+            cos, sin = cos[:, None], sin[:, None]
         return q * cos + _rotated(q) * sin, k * cos + _rotated(k) * sin
 
 
@@ -251,9 +254,10 @@ class Alibi(eqx.Module):
 
     slopes: Fixed
 
-    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+    def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the scores with the bias of each head."""
-        apart = ctx.positions[:, None] - ctx.positions[None, :]
+        queries, keys = ctx.position_pairs
+        apart = queries - keys
         return scores - self.slopes.value[:, None, None] * apart
 
 
@@ -290,10 +294,12 @@ class T5Bias(eqx.Module):
     bias: Float[Array, "bucket head"]
     max_distance: int = eqx.field(static=True)
 
-    def __call__(self, scores: Scores, q: Heads, k: Heads, ctx: Context) -> Scores:
+    def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
         """Return the scores with the bias of each head and distance."""
-        apart = jnp.maximum(ctx.positions[:, None] - ctx.positions[None, :], 0)
-        bucket = t5_bucket(apart, len(self.bias), self.max_distance)
+        queries, keys = ctx.position_pairs
+        bucket = t5_bucket(jnp.maximum(queries - keys, 0), len(self.bias), self.max_distance)
+        if bucket.ndim == 4:  # (batch, 1, query, key)
+            return scores + self.bias[bucket[:, 0]].transpose(0, 3, 1, 2)
         return scores + self.bias[bucket].transpose(2, 0, 1)
 
 

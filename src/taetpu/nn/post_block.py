@@ -42,7 +42,8 @@ class X0(eqx.Module):
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return a x + b x0."""
-        return (self.own * x + self.first * ctx.embedded).astype(x.dtype)
+        embedded = ctx.embedded if x.ndim == ctx.embedded.ndim else ctx.embedded[:, :, None]  # for each stream
+        return (self.own * x + self.first * embedded).astype(x.dtype)
 
 
 @register("after", "u-net")
@@ -53,7 +54,7 @@ class UNetConfig(Component):
     for each skip that starts at 1. Layers differ in their skips, so each layer is compiled separately.
     """
 
-    static_layer = True
+    static_layer, one_stream = True, True
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""

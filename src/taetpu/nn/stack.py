@@ -46,6 +46,10 @@ REMAT: dict[str, Callable[..., Any]] = {
 }
 
 
+State = tuple[Array, Carried]
+"""The residual stream, and what layers have handed on."""
+
+
 class Stack(eqx.Module):
     """`size` layers with equal structure, starting at layer `start`. Every array of `block` has a leading layer axis.
 
@@ -72,15 +76,25 @@ class Stack(eqx.Module):
     source: int | None = eqx.field(static=True, default=None)
 
     def __call__(
-        self, x: Float[Array, "batch seq *streams dim"], carried: Carried, ctx: Context, block: Block | None = None
-    ) -> tuple[Float[Array, "batch seq *streams dim"], Carried]:
-        """Return the residual stream after the stack's layers, and what the layers hand to later layers.
+        self,
+        x: Float[Array, "batch seq *streams dim"],
+        carried: Carried,
+        ctx: Context,
+        block: Block | None = None,
+        *,
+        only: tuple[Any, Any] | None = None,
+        cached: dict[str, Array] | None = None,
+    ) -> tuple[Float[Array, "batch seq *streams dim"], Carried, dict[str, Array] | None]:
+        """Return the residual stream after the stack's layers, what they hand to later layers, and their caches.
 
         Args:
             x: The residual stream.
             carried: What earlier layers have handed on.
-            ctx: The context of the model.
+            ctx: The context of the model. With a cache, the `LayerCache` without values.
             block: The parameters, if this stack shares those of another stack.
+            only: The first layer to compute, and the layer after the last, as integers or tracers; all by default. The
+                other layers leave the stream unchanged.
+            cached: The arrays of the cache, each with a leading layer axis; None without a cache.
         """
         layers = range(self.start, self.start + self.size)
         # Equinox modules hold arrays and static values; a scan accepts only arrays.
@@ -90,26 +104,37 @@ class Stack(eqx.Module):
             # The scan reads the parameters by index. As its inputs, shared parameters would be copied for each layer.
             arrays, shared = jnp.array(self.places), arrays
 
-        def layer(state: tuple[Array, Carried], number: Array, arrays: Any) -> tuple[Array, Carried]:
+        def layer(state: State, number: Array, arrays: Any, cached: Any) -> tuple[State, Any]:
             x, carried = state
+            cache = None if cached is None else replace(ctx.cache, values=dict(cached))
             if shared is not None:
                 arrays = jax.tree.map(lambda a: a[arrays], shared)
             block, carried = eqx.combine(arrays, static), carried.copy()
             key = None if ctx.key is None else named(ctx.key, "layers", number)
-            x = self.constrain(block(x, replace(ctx, layer=number, key=key, carried=carried)))
-            return x, carried
+            x = self.constrain(block(x, replace(ctx, layer=number, key=key, carried=carried, cache=cache)))
+            return (x, carried), None if cache is None else cache.values
 
-        def body(state: tuple[Array, Carried], inputs: tuple[Array, Any]) -> tuple[tuple[Array, Carried], Reads]:
-            number, arrays = inputs
+        def body(state: State, inputs: tuple[Array, Any, Any]) -> tuple[State, tuple[Any, Reads]]:
+            number, arrays, cached = inputs
             # Inside a scan XLA cannot CSE the forward pass with its recomputation; unrolled, `prevent_cse` is needed.
             kept = REMAT[self.remat](with_layer_tapes(layer, layers), prevent_cse=self.layers_per_pass >= self.size)
-            return kept(number, state, number, arrays)
+            if only is None:
+                (state, cached), reads = kept(number, state, number, arrays, cached)
+                return state, (cached, reads)
 
-        (x, carried), reads = jax.lax.scan(
-            body, (self.constrain(x), carried), (numbers, arrays), unroll=self.layers_per_pass
+            def compute() -> tuple[tuple[State, Any], Reads]:
+                return kept(number, state, number, arrays, cached)
+
+            # A skipped layer reads zeros at its sites.
+            skipped = (state, cached), jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(compute)[1])
+            (state, cached), reads = jax.lax.cond((number >= only[0]) & (number < only[1]), compute, lambda: skipped)
+            return state, (cached, reads)
+
+        (x, carried), (cached, reads) = jax.lax.scan(
+            body, (self.constrain(x), carried), (numbers, arrays, cached), unroll=self.layers_per_pass
         )
         record_layers(reads, layers)
-        return x, carried
+        return x, carried, cached
 
     @property
     def owners(self) -> tuple[int, ...]:

@@ -1,0 +1,88 @@
+"""Incremental decoding: a sequence is extended token by token, with what mixers cached of earlier tokens.
+
+A mixer offers a cache by a method `cache_shapes(length)` of its module, which returns the shapes of one sequence's
+arrays by name. In `__call__`, `ctx.cache` is then a `nn.common.LayerCache`: attention appends keys and values with
+`extend`, and a recurrent mixer reads and assigns its state in `ctx.cache.values`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from taetpu.core.errors import UserError
+from taetpu.nn.common import Context, LayerCache
+from taetpu.nn.lm import LM
+
+
+class Cache(eqx.Module):
+    """The cached tokens of a batch of sequences.
+
+    Attributes:
+        stacks: For each stack of the model, the arrays of its layers by name, `(layer, batch, ...)`.
+        tokens: The tokens so far; zeros in unused places.
+        positions: The position of each token.
+        real: False for padding and unused places.
+        index: The number of tokens so far, padding included.
+    """
+
+    stacks: tuple[dict[str, Array], ...]
+    tokens: Int[Array, "batch length"]
+    positions: Int[Array, "batch length"]
+    real: Bool[Array, "batch length"]
+    index: Int[Array, ""]
+
+
+def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) -> Cache:
+    """Return the cache of a model before the first token.
+
+    Args:
+        model: The model.
+        batch: The number of sequences.
+        length: The maximum number of tokens of a sequence, padding included.
+        dtype: The dtype of activations.
+
+    Raises:
+        UserError: if a mixer offers no cache, or if its attention is not causal.
+    """
+    stacks = []
+    for stack in model.stacks:
+        block = stack.block if stack.source is None else model.stacks[stack.source].block
+        assert block is not None
+        shapes: dict[str, tuple[int, ...]] = {}
+        if block.mixer is not None:
+            if not hasattr(block.mixer, "cache_shapes"):
+                kind = type(block.mixer).__name__
+                problem = f"the mixer {kind} of layer {stack.start} offers no cache, so its tokens cannot be extended"
+                raise UserError(problem, remedy="Compute the whole sequence at once, or define `cache_shapes`.")
+            shapes = block.mixer.cache_shapes(length)
+        stacks.append({name: jnp.zeros((stack.size, batch, *shape), dtype) for name, shape in shapes.items()})
+    places = jnp.zeros((batch, length), jnp.int32)
+    return Cache(tuple(stacks), places, places, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))
+
+
+def extend(
+    model: LM, tokens: Int[Array, "batch seq"], cache: Cache, *, padding: Bool[Array, "batch seq"] | None = None
+) -> tuple[Float[Array, "batch seq vocab"], Cache]:
+    """Return the logits of the next tokens, and the cache that contains them.
+
+    Args:
+        model: The model.
+        tokens: The tokens that follow those in the cache. Together they must not exceed the cache's length.
+        cache: The cache.
+        padding: True for padding; see `LM.__call__`.
+    """
+    real = jnp.ones(tokens.shape, bool) if padding is None else ~padding
+    positions = jnp.maximum(cache.real.sum(-1, keepdims=True) + jnp.cumsum(real, -1) - 1, 0)
+
+    def write(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice(old, new.astype(old.dtype), (0, cache.index))
+
+    keys = Context(write(cache.tokens, tokens), write(cache.positions, positions), real=write(cache.real, real))
+    dtype = next((a.dtype for stack in cache.stacks for a in stack.values()), jnp.float32)
+    ctx, x = model.start(tokens, dtype=dtype, cache=LayerCache(keys, cache.index, {}))
+    x, stacks = model.run(x, ctx, cached=cache.stacks)
+    after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1])
+    return model.decode(model.read_out(x)), after
