@@ -80,7 +80,8 @@ def draw():
     from taetpu.core.config_parsing import load_config
     from taetpu.core.keys import root_key
     from taetpu.nn.common import combine_trainable, partition_trainable
-    from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
+    from taetpu.nn.lm import ModelConfig, build_model
+    from taetpu.nn.named_arrays import named_parameters, with_parameters
 
     def value(name, shape, seed):
         noise = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(shape).astype(np.float32)

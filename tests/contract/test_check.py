@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.registry import kinds
 from taetpu.nn.block import SLOTS, LayerConfig
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.spec.loading import load_study
 from taetpu.train.step import init_state
 

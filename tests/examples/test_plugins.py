@@ -16,7 +16,8 @@ from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.optim.hooks import Moment, run_hooks
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store

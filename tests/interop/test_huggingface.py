@@ -16,7 +16,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
-from taetpu.nn.lm import ModelConfig, build_model, named_parameters
+from taetpu.nn.lm import ModelConfig, build_model
+from taetpu.nn.named_arrays import named_parameters
 
 VOCAB, SEQ = 11, 8
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ)).astype(np.int32)

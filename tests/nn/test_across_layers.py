@@ -14,7 +14,8 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
 from taetpu.nn.common import Context
-from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
+from taetpu.nn.lm import ModelConfig, build_model
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.spec.loading import load_study
 
 VOCAB, SEQ, DIM = 7, 6, 8

@@ -10,7 +10,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.nn import stack
 from taetpu.nn.adapter import merge_adapters
-from taetpu.nn.lm import ModelConfig, named_parameters
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import named_parameters
 
 TARGETS = ["mixer.wq", "mixer.wo", "ffn.up"]
 SETTINGS = {"dim": 16, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}}

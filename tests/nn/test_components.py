@@ -12,7 +12,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.sites import Edit, capture
 from taetpu.core.tree import count_elements
 from taetpu.nn.common import Context, Dims, Dropout, Fixed, partition_trainable
-from taetpu.nn.lm import ModelConfig, build_model, named_parameters
+from taetpu.nn.lm import ModelConfig, build_model
+from taetpu.nn.named_arrays import named_parameters
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 5, 16)).astype(np.float32)

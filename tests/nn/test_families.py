@@ -11,7 +11,8 @@ from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn.common import AttentionDims, Context, Dims
-from taetpu.nn.lm import ModelConfig, build_model, named_parameters, with_parameters
+from taetpu.nn.lm import ModelConfig, build_model
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.nn.position import alibi_slopes, t5_bucket
 
 VOCAB, SEQ, DIM, LAYERS, HEADS = 13, 12, 16, 6, 4

@@ -8,7 +8,8 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.nn.lm import ModelConfig, named_parameters, with_parameters
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
 HEADS = {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}

@@ -8,7 +8,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.sites import Edit, capture
-from taetpu.nn.lm import named_parameters, with_parameters
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 
 LAYERS, HEADS, SEQ, DIM = 12, 4, 8, 16
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 7, (2, SEQ)))

@@ -12,7 +12,8 @@ from taetpu.core.keys import root_key
 from taetpu.nn import stack
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import ComputeOptions
-from taetpu.nn.lm import ModelConfig, build_model, mask_matrices, named_parameters, with_parameters
+from taetpu.nn.lm import ModelConfig, build_model
+from taetpu.nn.named_arrays import mask_matrices, named_parameters, with_parameters
 
 TOKENS = jax.random.randint(root_key(1), (2, 8), 0, 7)
 BASE = {"dim": 16, "num_layers": 3}

@@ -10,7 +10,8 @@ import torch
 from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import ModelConfig, mask_matrices, named_parameters
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import mask_matrices, named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.structure_checks import build_update_rule
 

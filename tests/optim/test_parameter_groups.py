@@ -12,7 +12,8 @@ from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import named
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import ModelConfig, named_parameters
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.optimizers import OptimizerConfig
 from taetpu.optim.parameter_groups import check_groups

@@ -9,7 +9,7 @@ from tests.small import TINY
 from tests.study.test_run import stored
 
 import taetpu
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 
 STUDY = (
     TINY.replace("eval_every: 6", "eval_every: 2, checkpoint: 2, optimizer: {kind: adamw, lr: 0.01}")

@@ -14,7 +14,7 @@ from taetpu.nn import stack
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.nn.ffn.moe import balance, choose
-from taetpu.nn.lm import named_constants, named_parameters, scale_layers
+from taetpu.nn.named_arrays import named_constants, named_parameters, scale_layers
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.loss import head_losses, position_losses, sum_losses
 from taetpu.train.sharding import WHOLE

@@ -6,7 +6,7 @@ import pytest
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.plugin import Component
 from taetpu.train.memory import state_bytes

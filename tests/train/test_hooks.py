@@ -12,7 +12,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.registry import register, registered_by, unregister
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.hooks import Hook
 from taetpu.plugin import Number
 from taetpu.spec.study_config import RunConfig

@@ -8,7 +8,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.registry import kinds
 from taetpu.core.sites import capture
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.train.step import metric_values
 
 NORMS = ("weight-norm", "gradient-norm", "clipped-gradient-norm", "update-norm", "effective-lr")

@@ -9,7 +9,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.data.tokenizers import load_tokenizer
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.train.model_io import from_files, open_run, to_files
 
 

@@ -10,7 +10,7 @@ from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.structure_checks import build_update_rule
 from taetpu.train.step import init_state, train_step

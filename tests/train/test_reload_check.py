@@ -9,7 +9,7 @@ import pytest
 from tests.small import TINY
 
 from taetpu.core.registry import unregister
-from taetpu.nn.lm import named_constants
+from taetpu.nn.named_arrays import named_constants
 from taetpu.train.model_io import from_files, to_files
 from taetpu.train.reload_check import FULL, loss_differences, mismatches
 

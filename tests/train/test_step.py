@@ -8,7 +8,7 @@ import pytest
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.hooks import Moment
 from taetpu.train.sharding import WHOLE
 from taetpu.train.step import gradients, new_model

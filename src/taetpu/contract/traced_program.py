@@ -20,7 +20,7 @@ from taetpu.core.sites import find_sites
 from taetpu.core.static_dynamic import bind, split
 from taetpu.data.base import Batch, Source
 from taetpu.nn.common import partition_trainable
-from taetpu.nn.lm import named_parameters
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import merge_stacks
 from taetpu.spec.start import StoredParameters
 from taetpu.spec.study_config import ResolvedConfig

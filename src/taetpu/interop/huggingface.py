@@ -17,7 +17,8 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
 from taetpu.interop.families import FAMILIES, Family, Settings
-from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model, named_parameters, with_parameters
+from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.store.flat_config import flatten
 
 Tensors = Mapping[str, np.ndarray]

@@ -17,7 +17,8 @@ from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Drawn, partition_trainable
 from taetpu.nn.init import ROLES, TABLES
-from taetpu.nn.lm import LM, LMConfig, logical_names, mask_matrices
+from taetpu.nn.lm import LM, LMConfig
+from taetpu.nn.named_arrays import logical_names, mask_matrices
 
 VECTOR, OTHER = "vector", "other"
 """The roles of arrays that are not drawn by `Dims.weight`: with at most one axis, such as biases, and with more."""
@@ -31,7 +32,7 @@ class Parameter:
     """A trained array of a model.
 
     Attributes:
-        names: The logical name (see `nn.lm.named_parameters`); for an array of a stack, the name in each layer.
+        names: The logical name (see `nn.named_arrays`); for an array of a stack, the name in each layer.
         shape: The shape of the array, with the layer axis of a stack.
         role: One of `PARAMETER_ROLES`.
         is_matrix: Whether the array has at least two axes, not counting the layer axis.

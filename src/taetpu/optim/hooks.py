@@ -20,7 +20,8 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import Read
 from taetpu.data.base import Batch
-from taetpu.nn.lm import LM, logical_names, named_parameters
+from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import logical_names, named_parameters
 from taetpu.optim.structure_checks import check_form
 
 Scalar = Float[Array, ""]

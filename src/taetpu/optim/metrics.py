@@ -18,7 +18,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.core.sites import Ragged, Read
 from taetpu.data.base import Batch
-from taetpu.nn.lm import LM, named_parameters
+from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import named_parameters
 
 Scalar = Float[Array, ""]
 

@@ -59,7 +59,7 @@ class StoredParameters:
 
     @cached_property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        """The trained arrays by logical name (see `nn.lm.named_parameters`).
+        """The trained arrays by logical name (see `nn.named_arrays.named_parameters`).
 
         Raises:
             UserError: If the file is damaged.

@@ -12,7 +12,8 @@ from taetpu.core.sites import capture
 from taetpu.core.static_dynamic import bind
 from taetpu.data.base import Batch
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM, named_parameters
+from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.loss import head_losses
 from taetpu.testing.in_model import check_agreement, perturb
 from taetpu.testing.report import CheckFailed, Checks

@@ -10,7 +10,8 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM, named_parameters, with_parameters
+from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.optim.loss import sum_losses
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, all_finite, build_host, distance, stack_trees, tokens

@@ -15,7 +15,8 @@ from taetpu.core.tree import count_elements
 from taetpu.data.base import Batch
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
-from taetpu.nn.lm import LM, LMConfig, build_model, named_parameters
+from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.loss import head_losses
 from taetpu.optim.structure_checks import build_update_rule

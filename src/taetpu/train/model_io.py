@@ -19,7 +19,8 @@ from taetpu.core.keys import root_key
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds, slots
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
-from taetpu.nn.lm import LM, LMConfig, build_model, named_constants, named_parameters, with_constants, with_parameters
+from taetpu.nn.lm import LM, LMConfig, build_model
+from taetpu.nn.named_arrays import named_constants, named_parameters, with_constants, with_parameters
 from taetpu.store.backend import open_store
 from taetpu.train.model_cost import model_shapes
 

@@ -17,7 +17,8 @@ from taetpu.core.keys import Key, named, root_key
 from taetpu.core.sites import capture, find_sites
 from taetpu.data.base import Batch, Source
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM, replace_parameters
+from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import replace_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.nn.state import Means, update_state
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums

@@ -1,0 +1,132 @@
+"""The arrays of a model by logical name (`layers.3.mixer.wq`): reading, replacing and scaling them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Shaped
+
+from taetpu.core.errors import UserError
+from taetpu.core.tree import leaves_by_path
+from taetpu.nn.common import combine_trainable, partition_trainable
+from taetpu.nn.lm import LM
+from taetpu.nn.stack import Stack
+
+
+def named_parameters(model: LM) -> dict[str, Array]:
+    """Return every trained array by its logical name (`layers.3.mixer.wq`), with stacks split into layers."""
+    return _named(model, partition_trainable(model)[0])
+
+
+def named_constants(model: LM) -> dict[str, Array]:
+    """Return every untrained array, such as `Fixed` values, by its logical name, except random keys."""
+    return _named(model, partition_trainable(model)[1])
+
+
+def logical_names(model: LM, path: str) -> tuple[str, ...]:
+    """Return the logical name of an array of a model, or of an array of a stack in each layer of the stack."""
+    head, _, rest = path.partition(".")
+    if head != "stacks":
+        return (path,)
+    number, _, rest = rest.partition(".block.")
+    return tuple(f"layers.{layer}.{rest}" for layer in model.stacks[int(number)].owners)
+
+
+def _named(model: LM, part: LM) -> dict[str, Array]:
+    """Return the arrays of a part of a model by their logical names."""
+    found = {}
+    for path, array in leaves_by_path(part).items():
+        if _is_plain_array(array):
+            layers = array if path.startswith("stacks.") else [array]
+            found |= {name: layers[i] for i, name in enumerate(logical_names(model, path))}
+    return found
+
+
+def _is_plain_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def with_parameters(model: LM, values: Mapping[str, Any]) -> LM:
+    """Return the model with every trained array replaced by the value for its logical name.
+
+    Raises:
+        UserError: if a name is missing or unknown, or if a value has the wrong shape.
+    """
+    have = jax.eval_shape(named_parameters, model)  # otherwise jax would compile a slice for every shape
+    for name in sorted(set(have) ^ set(values)):
+        raise UserError(f"parameter {name!r} is {'missing' if name in have else 'not in this model'}")
+    for name, array in have.items():
+        if tuple(array.shape) != tuple(values[name].shape):
+            raise UserError(f"parameter {name!r} has shape {tuple(values[name].shape)}, not {tuple(array.shape)}")
+    params, rest = partition_trainable(model)
+    return combine_trainable(_replaced(model, params, values), rest)
+
+
+def replace_parameters(model: LM, values: Mapping[str, Array]) -> LM:
+    """Return the model with the trained arrays that `values` names replaced."""
+    return with_parameters(model, {**named_parameters(model), **values})
+
+
+def with_constants(model: LM, values: Mapping[str, Any]) -> LM:
+    """Return the model with untrained arrays replaced by the given values for their logical names.
+
+    A value is ignored if the model has no array with its name and shape. For example, the values may come from a model
+    that was trained together with other arms, and that therefore has masks of ones.
+    """
+    have = jax.eval_shape(named_constants, model)
+    fitting = {n: v for n, v in values.items() if n in have and tuple(v.shape) == tuple(have[n].shape)}
+    kept = {} if set(fitting) == set(have) else named_constants(model)
+    params, rest = partition_trainable(model)
+    return combine_trainable(params, _replaced(model, rest, {**kept, **fitting}))
+
+
+def _replaced(model: LM, part: LM, values: Mapping[str, Any]) -> LM:
+    """Return a part of a model with its arrays replaced by the values for their logical names."""
+
+    def replaced(path: Any, leaf: Any) -> Any:
+        if not _is_plain_array(leaf):
+            return leaf
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        layers = [values[name] for name in logical_names(model, name)]
+        if not name.startswith("stacks."):
+            return jnp.asarray(layers[0])
+        on_host = all(isinstance(layer, np.ndarray) for layer in layers)
+        return jnp.asarray(np.stack(layers)) if on_host else jnp.stack(layers)  # jax compiles a stack for every shape
+
+    return jax.tree_util.tree_map_with_path(replaced, part)
+
+
+def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
+    """Return a model, or a tree like its parameters, with the parameters of layer i multiplied by `factors[i]`.
+
+    A factor of 0 or False gives zeros, even for NaN and infinite values.
+    """
+
+    def scaled(stack: Stack) -> Stack:
+        own = jnp.asarray(factors)[np.array(stack.owners, int)]
+
+        def scale(leaf: Array) -> Array:
+            factor = own.reshape(-1, *[1] * (leaf.ndim - 1))
+            return jnp.where(factor == 0, 0, leaf * factor).astype(leaf.dtype)
+
+        return jax.tree.map(scale, stack)
+
+    return eqx.tree_at(lambda t: t.stacks, tree, tuple(scaled(stack) for stack in tree.stacks))
+
+
+def num_layers(tree: LM) -> int:
+    """Return the number of layers in a model, or in a tree like its parameters."""
+    return sum(stack.size for stack in tree.stacks)
+
+
+def mask_matrices(params: LM) -> LM:
+    """Return a tree with True for trained arrays with at least two axes, not counting the layer axis of a stack."""
+
+    def is_matrix(path: Any, leaf: Any) -> bool:
+        stacked = jax.tree_util.keystr(path, simple=True, separator=".").startswith("stacks.")
+        return leaf.ndim - stacked >= 2
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
