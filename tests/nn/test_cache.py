@@ -1,5 +1,8 @@
 """Decoding with a cache and padding on the left equal the plain forward pass, for all positions and masks."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
+from taetpu.core.plugins import load_plugins
 from taetpu.nn import stack
 from taetpu.nn.cache import empty_cache, extend
 
@@ -67,6 +71,16 @@ def test_padding_on_the_left_changes_nothing(draw, name):
     for found in (padded, cached):
         np.testing.assert_allclose(found[:1], first, atol=1e-5)
         np.testing.assert_allclose(found[1:, 3:], second, atol=1e-5)
+
+
+def test_a_recurrent_mixer_of_a_plug_in_keeps_its_state(draw, tmp_path):
+    """The mixer is the example of docs/plugins.md."""
+    page = (Path(__file__).parents[2] / "docs/plugins.md").read_text()
+    (tmp_path / "leaky.py").write_text(re.search(r"```python\n(# leaky\.py\n.*?)```", page, re.DOTALL)[1])
+    load_plugins([tmp_path / "leaky.py"])
+    model = draw({**BASE, "mixer": "leaky", "layers": {1: {"mixer": GQA}}}, seq=SEQ + 1)
+    np.testing.assert_allclose(decoded(model, TOKENS, (3, 1, 4)), model(TOKENS), atol=1e-5)
+    load_plugins([])
 
 
 def test_models_without_a_cache_are_refused(draw):
