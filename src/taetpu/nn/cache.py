@@ -51,7 +51,7 @@ def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) ->
     for stack in model.stacks:
         block = stack.block if stack.source is None else model.stacks[stack.source].block
         assert block is not None
-        block = eqx.filter_eval_shape(lambda block: stack.layer(0, block), block)  # one layer, as shapes
+        block = eqx.filter_eval_shape(stack.layer, 0, block)  # one layer, as shapes
         shapes: dict[str, tuple[int, ...]] = {}
         if block.mixer is not None:
             if not hasattr(block.mixer, "cache_shapes"):
