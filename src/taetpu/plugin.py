@@ -11,6 +11,7 @@ from taetpu.core.sites import site
 from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.head import HeadConfig, HeadInputs
+from taetpu.nn.matmul import active_share
 from taetpu.nn.named_arrays import named_parameters, num_layers, scale_layers
 from taetpu.nn.state import State
 from taetpu.optim.eval_metrics import EvalMetric, Evaluated
@@ -41,6 +42,7 @@ __all__ = [
     "State",
     "Traced",
     "UserError",
+    "active_share",
     "auxiliary_loss",
     "named",
     "named_parameters",

@@ -250,3 +250,18 @@ def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
     monkeypatch.setattr(LayerConfig, "init", counted)
     check_arms(study("deep: {model.num_layers: 40}"))
     assert len(calls) < 20
+
+
+def test_an_override_that_needs_another_one_is_not_refused(tmp_path):
+    """Without the adapter, its parameter group matches nothing. This does not count against the arm."""
+    (tmp_path / "study.yaml").write_text("""\
+study: s
+base:
+  task: {kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6}
+  model: {dim: 16, num_layers: 1, mixer: {kind: attention, num_heads: 2}}
+  train: {steps: 4, batch_size: 4}
+seeds: 1
+arms:
+  lora: {model.adapter: lora, train.optimizer.groups: {adapters: {match: "*.adapter.*", lr: 2.0}}}
+""")
+    check_arms(load_study(tmp_path / "study.yaml"))

@@ -260,3 +260,13 @@ def test_u_net_skips_are_refused_with_several_streams():
     with pytest.raises(UserError, match="after 'u-net' supports one residual stream, and this model has 4") as caught:
         load_config(ModelConfig, {**settings, "residual": "hyper-connections"}).resolve().check(7, 8)
     assert caught.value.path == ("layers", 0, "after")
+
+
+def test_layers_with_u_net_skips_are_not_shared():
+    """The skip of a layer depends on its number, which is static in the shared module."""
+    settings = {"dim": 16, "num_layers": 4, "mixer": {"kind": "attention", "num_heads": 2}, "after": "u-net"}
+    with pytest.raises(
+        UserError, match="layer 2 cannot share the parameters of layer 1, because after 'u-net'"
+    ) as caught:
+        load_config(ModelConfig, {**settings, "layers": {2: {"same_as": 1}}}).resolve().check(7, 8)
+    assert caught.value.path == ("layers", 2, "same_as")

@@ -19,7 +19,7 @@ from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.loss import head_losses, position_losses, sum_losses
 from taetpu.train.sharding import WHOLE
 from taetpu.train.step import gradients, new_model
-from taetpu.train.training_flops import hook_flops, step_flops
+from taetpu.train.training_flops import added_flops, step_flops
 
 MOE = {"kind": "moe", "experts": 4, "top": 2, "hidden": 8, "balance": 0.5}
 DEEPSEEK = {"kind": "deepseek-moe", "experts": 4, "top": 2, "hidden": 8, "balance": 0.5}
@@ -93,7 +93,7 @@ def test_a_hook_with_sites_computes_the_same_without_a_second_pass(make, text):
     own = make(task, {"num_layers": 2, "ffn": MOE})
     hooked = make(task, {"num_layers": 2, "ffn": {**MOE, "balance": 0.0}}, hooks=["test-balance"])
     close(computed(own, source)[2][0], computed(hooked, source)[2][0])
-    assert hook_flops(hooked, source) == 0
+    assert added_flops(hooked, source) == 0
 
 
 def test_losses_of_tokens_add_up_over_microbatches_and_statistics_of_the_batch_are_refused(make, text):

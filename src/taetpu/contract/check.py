@@ -212,11 +212,19 @@ class Contract:
             return
         for path in arm.overrides:
             config = without_override(self.study, arm, path)
-            if config is not None and new.same_as(self.computation(arm, config)):
+            if config is not None and self.is_same(new, arm, config):
                 why, remedy = explain_no_op(config, new)
                 raise arm.explain(
                     UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
                 )
+
+    def is_same(self, new: Computation, arm: Arm, config: ResolvedConfig) -> bool:
+        """Return whether a variant of an arm computes the same; False if the variant cannot be computed."""
+        try:
+            with attribute_errors("the variant cannot be traced", iter_components(config)):
+                return new.same_as(self.computation(arm, config))
+        except UserError:
+            return False
 
     def check_metrics(self) -> None:
         """Raise `UserError` if a metric raises an error, returns no values, or reads a site that no arm has."""

@@ -63,7 +63,8 @@ class LoRAConfig(AdapterConfig):
         for i, name in enumerate(self.targets):
             if name not in matrices:
                 problem = f"a layer has no matrix {name!r} to which an adapter could be added"
-                raise UserError(problem, path=("adapter", "targets", i), remedy=suggest(name, matrices))
+                remedy = f"{suggest(name, matrices)} To adapt some layers only, set model.layers.N.adapter."
+                raise UserError(problem, path=("adapter", "targets", i), remedy=remedy)
             inputs, outputs = matrices[name]
             down[name] = dims.weight(named(key, name), inputs, self.rank)
             up[name] = jax.numpy.zeros((self.rank, outputs))

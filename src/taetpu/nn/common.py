@@ -125,10 +125,13 @@ class Carried:
         return cls(values, {name: jnp.zeros((), bool) for name in values})
 
     def __getitem__(self, name: str) -> Array:
+        if name not in self.values:
+            problem = f"no component declares {name!r} in `carries`"
+            raise UserError(problem, remedy=f"Return {{{name!r}: shape}} from `carries` of the config class.")
         return self.values[name]
 
     def __setitem__(self, name: str, value: Array) -> None:
-        old = self.values[name]
+        old = self[name]
         if value.shape != old.shape:
             problem = f"a layer hands on {name!r} with shape {value.shape}, but `carries` declares {old.shape}"
             raise UserError(problem, remedy="Return the same shape, without batch and seq, from `carries`.")

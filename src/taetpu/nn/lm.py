@@ -195,6 +195,14 @@ class LMConfig(Config):
                 self.position.check_layer(layer.position, i)
             except UserError as error:
                 raise error.within("layers", i) from None
+            fixed = next((part for part in iter_components(layer) if part.static_layer), None)
+            if layer.same_as is not None and fixed is not None:
+                problem = (
+                    f"layer {i} cannot share the parameters of layer {layer.same_as}, because {fixed.slot} "
+                    f"{fixed.kind!r} differs between layers"
+                )
+                remedy = f"Use another {fixed.slot}, or remove same_as."
+                raise UserError(problem, path=("layers", i, "same_as"), remedy=remedy)
         streams = [num_streams(layer.residual) for layer in self.layers]
         if other := next((i for i, number in enumerate(streams) if number != streams[0]), 0):
             problem = f"layer {other} has {streams[other]} residual streams, and layer 0 has {streams[0]}"

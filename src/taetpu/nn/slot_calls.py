@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, iter_components
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
@@ -182,8 +182,10 @@ PARTS: dict[str, dict[str, Part]] = {
 
 def carried_shapes(component: Any, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that a component, or its slot in attention, hands to later layers, by name."""
-    in_attention = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
-    return component.carries(dims) | in_attention
+    found = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
+    for part in iter_components(component):  # also the components in its slots
+        found = {**found, **part.carries(dims)}
+    return found
 
 
 def acts_at(component: Any, name: str) -> bool:
