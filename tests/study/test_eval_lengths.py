@@ -47,6 +47,7 @@ def checked(tmp_path):
     return error
 
 
+@pytest.mark.slow
 def test_longer_sets_agree_with_an_evaluation_of_the_saved_models(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     outcome = taetpu.run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
