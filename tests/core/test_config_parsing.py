@@ -25,3 +25,10 @@ def test_a_value_like_an_allowed_one_names_it():
     with pytest.raises(UserError, match="'plane' is not allowed: must be 'auto', 'plain'") as caught:
         load_config(TrainConfig, {"steps": 1, "compute": {"attention": "plane"}})
     assert caught.value.remedy == "Did you mean 'plain'?"
+
+
+def test_an_entry_of_a_list_needs_a_kind():
+    with pytest.raises(UserError, match="an entry of a list of hook kinds has no kind") as caught:
+        load_config(TrainConfig, {"steps": 1, "hooks": [{"mine": {"trained": ["*"]}}]})
+    assert caught.value.path == ("hooks", 0)
+    assert "{name: {kind: ..., field: ...}}" in caught.value.remedy

@@ -28,6 +28,8 @@ def explain_no_op(old: ResolvedConfig, new: Computation) -> tuple[str, str]:
     same_program = f"{path}: {format_brief(before)} -> {format_brief(after)} compiles to the same program"
     if path in KNOWN:
         return f"{same_program}, because {KNOWN[path]}", "Remove it."
+    if path.startswith(("train.hooks.", "model.heads.")):
+        return f"{same_program}, because it changes no step", "Remove it, or change its settings."
     if before is None or after is None:
         value = format_brief(before if after is None else after)
         return f"{same_program}, because {value} is the default", "Remove it."

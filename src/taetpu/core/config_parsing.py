@@ -142,7 +142,11 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
     elif isinstance(value, str | list | tuple):
         found = {}
         for i, item in enumerate([value] if isinstance(value, str) else value):
-            kind = str(item.get("kind")) if isinstance(item, Mapping) else str(item)
+            if isinstance(item, Mapping) and "kind" not in item:
+                problem = f"an entry of a list of {slot} kinds has no kind: {item!r}"
+                remedy = "Write a kind, {kind: ..., field: ...}, or a mapping {name: {kind: ..., field: ...}}."
+                raise UserError(problem, path=(*path, i), remedy=remedy)
+            kind = str(item["kind"]) if isinstance(item, Mapping) else str(item)
             if kind in found:
                 remedy = f"Give the entries names: {{first: {{kind: {kind}, ...}}, second: ...}}."
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
