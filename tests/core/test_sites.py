@@ -12,7 +12,7 @@ from taetpu.core import sites
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.core.sites import Edit, capture, site
+from taetpu.core.sites import Edit, capture, find_sites, site
 from taetpu.nn import stack
 
 VOCAB, SEQ, LAYERS = 7, 8, 3
@@ -84,6 +84,55 @@ def test_the_residual_stream_is_the_sum_of_the_branches_outputs(seen):
     _, reads = seen
     written = reads["embed"] + (reads["mixer.out"] + reads["ffn.out"]).sum(0)
     np.testing.assert_allclose(reads["residual"][-1], written, atol=1e-6)
+
+
+def test_norms_mark_their_scale_and_output(model):
+    """The scale is 1 / RMS of the stream before the norm, and the output the scaled stream times the weight."""
+    names = ["embed", "mixer.out", "residual", "final", "final_norm.scale"]
+    norms = [f"{branch}_norm.{part}" for branch in ("mixer", "ffn") for part in ("scale", "out")]
+    _, reads = read(model, names + norms)
+    before = jnp.concatenate([reads["embed"][None], reads["residual"][:-1]])
+    streams = {"mixer": before, "ffn": before + reads["mixer.out"]}
+    for branch, x in streams.items():
+        scale, weight = reads[f"{branch}_norm.scale"], getattr(model.stacks[0].block, f"{branch}_norm").weight
+        np.testing.assert_allclose(scale, 1 / jnp.sqrt((x * x).mean(-1, keepdims=True) + 1e-6), rtol=1e-5)
+        np.testing.assert_allclose(reads[f"{branch}_norm.out"], x * scale * weight[:, None, None], atol=1e-5)
+    last = reads["residual"][-1] * reads["final_norm.scale"] * model.norm.weight
+    np.testing.assert_allclose(reads["final"], last, atol=1e-5)
+
+
+def test_a_stored_scale_makes_norms_linear(model):
+    """With the scales of another pass, the output of a norm of twice the stream is twice the output."""
+    names = ["mixer_norm.scale", "mixer_norm.out"]
+    _, plain = read(model, names)
+    double = Edit("embed", lambda x, _: 2 * x)
+    stored = Edit("mixer_norm.scale", lambda _, scale: scale, layer=0, value="scale")
+
+    def fixed(model, scale):
+        return capture(model, names, [double, stored])(TOKENS, values={"scale": scale})[1]
+
+    found = jit_once(fixed)(model, plain["mixer_norm.scale"][0])
+    np.testing.assert_allclose(found["mixer_norm.out"][0], 2 * plain["mixer_norm.out"][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "norms"),
+    [
+        ({"norm": {"kind": "layer", "placement": "post"}}, {"mixer_norm", "ffn_norm"}),
+        ({"norm": {"kind": "rms", "placement": "sandwich"}},
+         {f"{branch}_norm.{place}" for branch in ("mixer", "ffn") for place in ("before", "after")} | {"final_norm"}),
+        ({"order": "parallel"}, {"mixer_norm", "final_norm"}),
+        ({"order": "parallel-two-norms"}, {"mixer_norm", "ffn_norm", "final_norm"}),
+        ({"order": "macaron", "stem": "norm"}, {"first_ffn_norm", "mixer_norm", "ffn_norm", "final_norm", "stem_norm"}),
+        ({"mixer": {**SETTINGS["mixer"], "qk_norm": "rms"}},
+         {"mixer.q_norm", "mixer.k_norm", "mixer_norm", "ffn_norm", "final_norm"}),
+    ],
+    ids=["post", "sandwich", "parallel", "two norms", "macaron", "qk_norm"],
+)  # fmt: skip
+def test_each_norm_of_a_layer_has_its_own_site(draw, settings, norms):
+    model = draw(SETTINGS | settings)
+    assert {name.removesuffix(".scale") for name in find_sites(model, TOKENS) if name.endswith(".scale")} == norms
+    jax.eval_shape(capture(model, [f"{name}.scale" for name in norms]), TOKENS)  # none is marked twice
 
 
 def test_reading_changes_no_logit(model, stream):
@@ -166,7 +215,7 @@ def test_an_edit_keeps_the_dtype_of_the_activation(model):
 def test_without_capture_sites_do_not_change_the_jaxpr(model, monkeypatch):
     with_sites = str(jax.make_jaxpr(model.__call__)(TOKENS))
     asked = str(jax.make_jaxpr(capture(model, []))(TOKENS))
-    for module in ("attention", "block", "ffn.dense", "lm"):
+    for module in ("attention", "block", "ffn.dense", "lm", "norm"):
         monkeypatch.setattr(f"taetpu.nn.{module}.site", lambda name, x: x)
     assert str(jax.make_jaxpr(model.__call__)(TOKENS)) == with_sites == asked
 

@@ -8,6 +8,7 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.sites import Edit, capture
+from taetpu.nn import stack
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 
 LAYERS, HEADS, SEQ, DIM = 12, 4, 8, 16
@@ -36,7 +37,7 @@ ZERO = Edit("mixer.z", without_head, layer="layer", value="head")
 def test_all_single_head_ablations_in_one_program(draw, layers):
     """The layer is a scalar of an outer loop, which starts at the cached stream; the heads are mapped in chunks of two.
 
-    One program equals an edit of each layer and head for itself, and rows of zeros in the output projection.
+    One program equals a static edit of each layer and head, and rows of zeros in the output projection.
     """
     model, compiled = draw({**DEEP, "layers": layers}), []
 
@@ -65,16 +66,15 @@ def test_all_single_head_ablations_in_one_program(draw, layers):
         edit = Edit("mixer.z", lambda z, _: without_head(z, head), layer=layer)
         return capture(model, (), [edit])(TOKENS)[0][:, -1]
 
-    for layer, head in ((0, 0), (5, 3), (11, 2)):
-        np.testing.assert_allclose(
-            found[layer, head], jit_once(static, static_argnums=(1, 2))(model, layer, head), atol=1e-5
-        )
+    places = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+    one_by_one = jit_once(lambda model: jnp.stack([static(model, *place) for place in places]))(model)
+    np.testing.assert_allclose(found.reshape(one_by_one.shape), one_by_one, atol=1e-6, rtol=1e-5)
     values, width = named_parameters(model), DIM // HEADS
     rows = jax.jit(lambda values: with_parameters(model, values)(TOKENS)[:, -1])
-    for layer, head in ((1, 1), (6, 0), (10, 3)):
+    for layer, head in places:
         name = f"layers.{layer}.mixer.wo"
         zeroed = values[name].at[head * width : (head + 1) * width].set(0)
-        np.testing.assert_allclose(found[layer, head], rows({**values, name: zeroed}), atol=1e-5)
+        np.testing.assert_allclose(found[layer, head], rows({**values, name: zeroed}), atol=1e-6, rtol=1e-5)
     assert float(jnp.abs(found - found[0, 0]).max()) > 1e-3
 
 
@@ -89,6 +89,29 @@ def test_resuming_at_a_layer_gives_the_logits_of_the_whole_pass(draw, settings):
     for layer in range(3):
         np.testing.assert_allclose(resume(model, before[layer], layer), logits, atol=1e-5)
     assert resume._cache_size() == 1
+
+
+@pytest.mark.parametrize("layers", [{}, {1: {"ffn": "relu"}}], ids=["one stack", "three stacks"])
+@pytest.mark.parametrize("unroll", [0, 8], ids=["scanned", "unrolled"])
+def test_layers_i_to_j_give_the_residual_stream_of_the_whole_pass(draw, monkeypatch, layers, unroll):
+    """Both numbers are inputs of one program; with equal numbers, the stream is unchanged."""
+    monkeypatch.setattr(stack, "UNROLL_UP_TO", unroll)
+    model = draw({**DEEP, "num_layers": 3, "layers": layers})
+    before, _ = jit_once(streams)(model, TOKENS)
+    between = jax.jit(lambda model, x, first, end: model.run(x, model.start(TOKENS)[0], only=(first, end))[0])
+    for first in range(3):
+        for end in range(first, 3):
+            np.testing.assert_allclose(between(model, before[first], first, end), before[end], atol=1e-6)
+    assert between._cache_size() == 1
+
+
+def test_resuming_knows_padding_and_documents(draw):
+    model = draw({**DEEP, "num_layers": 2, "position": "sinusoidal"})
+    padding = jnp.arange(SEQ) < jnp.array([[0], [3]])
+    segments = jnp.repeat(jnp.arange(2), SEQ // 2)[None].repeat(2, 0)
+    for options in ({"padding": padding}, {"segments": segments}):
+        logits, reads = capture(lambda: model(TOKENS, **options), ["residual"])()  # noqa: B023
+        np.testing.assert_allclose(model.resume(reads["residual"][0], TOKENS, 1, **options), logits, atol=1e-6)
 
 
 def test_a_model_whose_layers_hand_on_arrays_cannot_start_at_a_later_layer(draw):

@@ -18,7 +18,7 @@ from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
-from taetpu.nn.norm import RMSNormConfig
+from taetpu.nn.norm import NormPair, RMSNormConfig, name_sites
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
@@ -122,13 +122,6 @@ class LayerConfig(Config):
         return self.residual.init(replace(dims, branch=branch), key=key)
 
 
-class NormPair(eqx.Module):
-    """The norms before and after a branch."""
-
-    before: Any
-    after: Any
-
-
 def pre(x: Stream, norm: Callable, branch: Callable, residual: Any) -> Stream:
     """Return x + f(N(x)), with the norm before the branch. Xiong et al. 2020."""
     return residual(x, branch(norm(branch_input(residual, x))))
@@ -184,7 +177,8 @@ class Block(eqx.Module):
             y = self.branch(name, h, ctx)
             return y if factor == 1.0 else y * factor
 
-        return self.wire(x, getattr(self, f"{name}_norm"), branch, getattr(self, f"{name}_residual"))
+        norm = name_sites(getattr(self, f"{name}_norm"), f"{name}_norm")
+        return self.wire(x, norm, branch, getattr(self, f"{name}_residual"))
 
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
         """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped."""

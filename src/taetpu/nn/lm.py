@@ -15,7 +15,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.number_parsing import parse_int
-from taetpu.core.sites import site
+from taetpu.core.sites import rename_sites, site
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
@@ -411,7 +411,11 @@ class LM(eqx.Module):
         return x, tuple(after)
 
     def resume(
-        self, x: Float[Array, "batch seq *streams dim"], tokens: Int[Array, "batch seq"], layer: int | Int[Array, ""]
+        self,
+        x: Float[Array, "batch seq *streams dim"],
+        tokens: Int[Array, "batch seq"],
+        layer: int | Int[Array, ""],
+        **options: Any,
     ) -> Float[Array, "batch seq vocab"]:
         """Return the logits of a forward pass that starts at a layer, in float32.
 
@@ -420,15 +424,17 @@ class LM(eqx.Module):
                 of the layer before.
             tokens: The tokens.
             layer: The number of the layer. A tracer gives one program for all layers.
+            **options: `segments` and `padding` of the whole pass; see `__call__`.
 
         Raises:
             UserError: if layers hand arrays to later layers.
         """
-        ctx, _ = self.start(tokens, dtype=x.dtype)
+        ctx, _ = self.start(tokens, dtype=x.dtype, **options)
         x, _ = self.run(x, ctx, only=(layer, sum(stack.size for stack in self.stacks)))
         return site("logits", self.decode(site("final", self.read_out(x))))
 
     def read_out(self, x: Float[Array, "batch seq *streams dim"]) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream from the residual stream after a layer, usually the last."""
         x = x if self.streams == 1 else x.sum(2)
-        return x if self.norm is None else self.norm(x)
+        with rename_sites("norm", "final_norm"):
+            return x if self.norm is None else self.norm(x)

@@ -4,7 +4,7 @@ Norms operate on rank-2 arrays, because XLA's CPU backend reduces them twice as 
 to save a tenth of a train step.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -15,7 +15,22 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
+from taetpu.core.sites import is_requested, rename_sites, site
 from taetpu.nn.common import Dims, Identity, flatten_rows
+
+
+def inverse_rms(h: Float[Array, "rows dim"], eps: float, lead: tuple[int, ...]) -> Float[Array, "rows 1"]:
+    """Return 1 / sqrt(mean(h^2) + eps) of each row, the site `norm.scale`.
+
+    Args:
+        h: The rows.
+        eps: Number added to the mean square.
+        lead: The axes that form the rows; at the site, the shape is `(*lead, 1)`.
+    """
+    scale = jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + eps)
+    if not is_requested("norm.scale"):
+        return scale
+    return site("norm.scale", scale.reshape(*lead, 1)).reshape(scale.shape)
 
 
 class NormConfig(Component):
@@ -55,7 +70,7 @@ class LayerNorm(eqx.Module):
         """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
         h = h - h.mean(-1, keepdims=True)
-        h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
+        h = h * inverse_rms(h, self.eps, x.shape[:-1]) * self.weight
         return (h if self.bias is None else h + self.bias).astype(x.dtype).reshape(x.shape)
 
 
@@ -80,7 +95,7 @@ class RMSNorm(eqx.Module):
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
         """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
-        h = h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + self.eps) * self.weight
+        h = h * inverse_rms(h, self.eps, x.shape[:-1]) * self.weight
         return h.astype(x.dtype).reshape(x.shape)
 
 
@@ -93,3 +108,22 @@ class NoNorm(Component):
     def init(self, dims: Dims, *, key: Key) -> Identity:
         """Build the module at the given sizes."""
         return Identity()
+
+
+class NormPair(eqx.Module):
+    """The norms before and after a branch."""
+
+    before: Any
+    after: Any
+
+
+def name_sites(norm: Any, name: str) -> Any:
+    """Return a norm whose sites are `NAME.scale` and `NAME.out`, or a pair with `NAME.before.out`, `NAME.after.out`."""
+    if isinstance(norm, NormPair):
+        return NormPair(name_sites(norm.before, f"{name}.before"), name_sites(norm.after, f"{name}.after"))
+
+    def call(x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
+        with rename_sites("norm", name):
+            return site("norm.out", norm(x))
+
+    return call

@@ -11,6 +11,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
 from taetpu.nn.common import Context, Dims
+from taetpu.nn.norm import name_sites
 from taetpu.nn.residual import branch_input
 
 if TYPE_CHECKING:
@@ -92,9 +93,10 @@ class Parallel(eqx.Module):
     def __call__(self, block: "Block", x: Stream, ctx: Context) -> Stream:
         """Return the residual stream after both branches."""
         stream = branch_input(block.mixer_residual, x)
-        h = block.mixer_norm(stream)
+        h = name_sites(block.mixer_norm, "mixer_norm")(stream)
         shared = block.ffn_norm is None
-        y = block.branch("mixer", h, ctx) + block.branch("ffn", h if shared else block.ffn_norm(stream), ctx)
+        own = h if shared else name_sites(block.ffn_norm, "ffn_norm")(stream)
+        y = block.branch("mixer", h, ctx) + block.branch("ffn", own, ctx)
         return block.mixer_residual(x, y)
 
 
@@ -102,7 +104,8 @@ class Parallel(eqx.Module):
 class MacaronConfig(OrderConfig):
     """Half an ffn, the mixer, half an ffn: x + ffn0(N0(x)) / 2, then the mixer, then the ffn halved. Lu et al. 2019.
 
-    The first ffn has the config of the layer's ffn and separate parameters. Its sites are named `first_ffn`.
+    The first ffn has the config of the layer's ffn and separate parameters. The sites are those of `first_ffn` and
+    `first_ffn_norm`.
     """
 
     def check_layer(self, layer: "LayerConfig") -> None:
@@ -135,6 +138,6 @@ class Macaron(eqx.Module):
             with rename_sites("ffn", "first_ffn"):
                 return block.apply("ffn", self.ffn, h, ctx, name="first_ffn") / 2
 
-        x = block.wire(x, self.ffn_norm, half, self.ffn_residual)
+        x = block.wire(x, name_sites(self.ffn_norm, "first_ffn_norm"), half, self.ffn_residual)
         x = block.add("mixer", x, ctx)
         return block.add("ffn", x, ctx, factor=0.5)

@@ -10,6 +10,7 @@ from pydantic import PositiveFloat
 from taetpu.core.config import Component
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
+from taetpu.core.sites import rename_sites
 from taetpu.nn.common import AttentionDims, Dims
 from taetpu.nn.norm import RMSNorm
 
@@ -53,7 +54,10 @@ class QKRMSNorm(eqx.Module):
 
     def __call__(self, q: Heads, k: KVHeads) -> tuple[Heads, KVHeads]:
         """Return the normalised queries and keys."""
-        return _normalised(self.q, q), _normalised(self.k, k)
+        with rename_sites("norm", "mixer.q_norm"):
+            q = _normalised(self.q, q)
+        with rename_sites("norm", "mixer.k_norm"):
+            return q, _normalised(self.k, k)
 
 
 def _normalised(norm: RMSNorm, x: Heads) -> Heads:

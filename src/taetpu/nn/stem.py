@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 from taetpu.core.config import Component, SlotMark
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
+from taetpu.core.sites import rename_sites
 from taetpu.nn.common import Context, Dims, Identity
 from taetpu.nn.norm import LayerNormConfig
 
@@ -40,4 +41,5 @@ class StemNorm(eqx.Module):
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
         """Return the normalised embeddings."""
-        return self.norm(x)
+        with rename_sites("norm", "stem_norm"):
+            return self.norm(x)
