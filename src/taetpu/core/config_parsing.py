@@ -146,7 +146,7 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
                 problem = f"an entry of a list of {slot} kinds has no kind: {item!r}"
                 remedy = "Write a kind, {kind: ..., field: ...}, or a mapping {name: {kind: ..., field: ...}}."
                 raise UserError(problem, path=(*path, i), remedy=remedy)
-            kind = str(item["kind"]) if isinstance(item, Mapping) else str(item)
+            kind = str(item.get("kind") if isinstance(item, Mapping) else item)
             if kind in found:
                 remedy = f"Give the entries names: {{first: {{kind: {kind}, ...}}, second: ...}}."
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
