@@ -131,9 +131,10 @@ def _forward(
     def forward(model: LM, tokens: Array) -> Any:
         read = sorted({site for head in config.heads.values() for site in head.sites()})
         run = partial(model, dtype=jnp.dtype(precision))
-        logits, sites = capture(run, read)(tokens) if read else (run(tokens), {})
-        weights = jnp.ones(tokens.shape)
-        return logits, head_losses(model, config.heads, sites, Batch(tokens, tokens, weights)) if read else {}
+        if not config.heads:
+            return run(tokens)
+        logits, sites = capture(run, read)(tokens)
+        return logits, head_losses(model, config.heads, sites, Batch(tokens, tokens, jnp.ones(tokens.shape)))
 
     traced = jax.make_jaxpr(forward)(model, tokens)
     kept, again = result_bytes(traced.jaxpr)
