@@ -89,6 +89,41 @@ def test_a_nan_gradient_is_reported():
     assert "jnp.where" in found.remedy
 
 
+class Decay(Component):
+    """A mixer with a recurrent state, which it stores in the cache if `stored`."""
+
+    slot: ClassVar[str] = "mixer"
+    kind: ClassVar[str] = "decay"
+    stored: bool = True
+
+    def init(self, dims, position, *, key):
+        return DecayMixer(jax.random.normal(key, (dims.dim,)), self.stored)
+
+
+class DecayMixer(eqx.Module):
+    scale: Any
+    stored: bool = eqx.field(static=True)
+
+    def cache_shapes(self, length):
+        return {"state": self.scale.shape}
+
+    def __call__(self, x, ctx):
+        before = jnp.zeros_like(x[:, 0]) if ctx.cache is None else ctx.cache.values["state"]
+        state, states = jax.lax.scan(lambda state, now: (state / 2 + now,) * 2, before, x.swapaxes(0, 1))
+        if self.stored and ctx.cache is not None:
+            ctx.cache.values["state"] = state
+        return states.swapaxes(0, 1) * self.scale.astype(x.dtype)
+
+
+@pytest.mark.slow
+def test_a_state_that_is_not_stored_in_the_cache_is_reported():
+    assert "cache" in {finding.check for finding in check_component("mixer", Decay()).findings}
+    (found,) = failing(Decay(stored=False)).values()
+    assert found.check == "cache"
+    assert re.match("the logits of a sequence that is extended with a cache differ", found.message)
+    assert "ctx.cache" in found.remedy
+
+
 @pytest.mark.slow
 def test_a_correct_component_passes_every_check():
     report = check_component("after", Faulty())

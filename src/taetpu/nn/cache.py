@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.sites import site
 from taetpu.nn.common import Context, LayerCache
 from taetpu.nn.lm import LM
 
@@ -86,4 +87,4 @@ def extend(
     ctx, x = model.start(tokens, dtype=dtype, cache=LayerCache(keys, cache.index, {}))
     x, stacks = model.run(x, ctx, cached=cache.stacks)
     after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1])
-    return model.decode(model.read_out(x)), after
+    return site("logits", model.decode(site("final", model.read_out(x)))), after

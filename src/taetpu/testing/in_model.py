@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
 from taetpu.nn.attention import ATTENTION_SLOTS
+from taetpu.nn.cache import empty_cache, extend
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -23,6 +25,9 @@ OWN = {
     "position": "position.", "residual": "_residual.", "init": "",
 }  # fmt: skip
 """A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""
+
+CACHED = ("mixer", "mask", "position", "scores")
+"""The slots whose components read earlier tokens, from a cache if a sequence is extended."""
 
 
 def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
@@ -87,6 +92,13 @@ def check_model(checks: Checks) -> None:
     checks.run("sequences", check_sequences, component, built[0])
     checks.run("gradients", check_gradients, component, built[0])
     checks.run("packs", check_packs, component, built[0])
+    if component.slot in CACHED:
+        try:
+            empty_cache(built[0].models[0], BATCH, SEQ)
+        except UserError as error:
+            checks.note("cache", error.problem)
+        else:
+            checks.run("cache", check_cache, component, built[0])
 
 
 def check_finite(component: Any, built: list[TinyProgram]) -> str:
@@ -171,6 +183,28 @@ def check_packs(component: Any, program: TinyProgram) -> str:
     packed = jit_once(jax.vmap(compute_outputs))(stack_trees(*program.models), batches, keys)
     alone = stack_trees(*(program.run(*args) for args in zip(program.models, batches, keys, strict=True)))
     return check_agreement(component, packed, alone)
+
+
+def check_cache(component: Any, program: TinyProgram) -> str:
+    """Check that a sequence that is extended with a cache has the logits of the whole sequence."""
+
+    def decode(model: LM, batch: jax.Array) -> jax.Array:
+        cache, found = empty_cache(model, BATCH, SEQ), []
+        for start, end in ((0, 3), (3, 4), (4, SEQ)):
+            logits, cache = extend(model, batch[:, start:end], cache)
+            found.append(logits)
+        return jnp.concatenate(found, 1)
+
+    apart = distance(jit_once(decode)(program.models[0], program.batch), program.first["evaluation"])
+    if not apart < TOLERANCE:
+        raise CheckFailed(
+            f"the logits of a sequence that is extended with a cache differ from those of the whole sequence by up to "
+            f"{apart:.2g} of the largest value, expected below {TOLERANCE:g}",
+            at=(component, "init"),
+            remedy="Store in ctx.cache what later tokens need. Read positions from ctx.position_pairs in masks and "
+            "scores.",
+        )
+    return f"extended and whole sequences agree to {apart:.0e}"
 
 
 def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init") -> str:
