@@ -22,7 +22,7 @@ base:
 seeds: 2
 arms: {arms}
 """
-FIRST = BASE.format(name="first", start="", arms="{}")
+FIRST = BASE.format(name="first", start=", checkpoint: 2, keep_checkpoints: true", arms="{}")
 FREEZE = "{freeze: {trained: [embedding.weight]}}"
 
 
@@ -99,6 +99,14 @@ def test_the_identity_covers_the_parameters_and_not_their_location(folder):
     assert ids(tuned("copy/{seed}-*")) == here
     assert not set(ids(tuned("root/first/runs/baseline/1-*", arms="{}"))[:1]) & set(here)
     assert len(set(here)) == 4
+
+
+def test_a_run_may_start_from_a_kept_checkpoint(study, folder):
+    study(tuned("root/first/runs/baseline/{seed}-*/checkpoints/2", arms="{}"))
+    checkpoint = next((folder / "root/first/runs/baseline").glob("0-*/checkpoints/2/model.safetensors"))
+    found, stored = models(folder, "tuned")["0"], load_file(checkpoint)
+    np.testing.assert_array_equal(found["layers.0.mixer.wq"], stored["layers.0.mixer.wq"])
+    assert not np.array_equal(found["layers.0.mixer.wq"], models(folder)["0"]["layers.0.mixer.wq"])
 
 
 def test_a_changed_start_is_no_unchanged_arm_and_declares_its_redrawn_parameters(folder):

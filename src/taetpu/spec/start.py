@@ -20,7 +20,7 @@ from taetpu.store.errors import NotStored
 
 SEED = "{seed}"
 KEYS = ("model/model.safetensors", "model.safetensors")
-"""The file of the parameters, relative to the folder of a run and to the folder of a model."""
+"""The file of the parameters, relative to the folder of a run, and to that of a checkpoint or a model."""
 CONSTANT = "constant:"  # name prefix of stored arrays that are not trained
 
 
@@ -28,7 +28,8 @@ class StartConfig(Config):
     """The stored model that training starts from. Parameters with the same name and shape are loaded."""
 
     folder: str
-    """Folder of a finished run or of a model, relative to the study file, or in a bucket (`gs://...`).
+    """Folder of a finished run, of a kept checkpoint (`RUN/checkpoints/STEP`) or of a model, relative to the study file
+    or in a bucket (`gs://...`).
 
     `{seed}` is replaced by the seed of the run. A local folder may contain `*`, which must match one folder.
     """
