@@ -151,7 +151,9 @@ def test_every_builtin_kind_keeps_the_contract(study):
         "init": "gpt2-scaled",
     }
     others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
-    arms = check_arms(study(*(f"{slot}-{kind}: {{model.{slot}: {kind}}}" for slot, kind in others)))
+    required = {"mup": ", base_dim: 8"}
+    written = [(slot, kind, f"{{kind: {kind}{required.get(kind, '')}}}") for slot, kind in others]
+    arms = check_arms(study(*(f"{slot}-{kind}: {{model.{slot}: {value}}}" for slot, kind, value in written)))
     assert len(arms) == len(others) + 1
 
 

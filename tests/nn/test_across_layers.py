@@ -16,6 +16,7 @@ from taetpu.core.sites import capture
 from taetpu.nn.common import Context
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.named_arrays import named_parameters, with_parameters
+from taetpu.nn.post_block import X0Config
 from taetpu.spec.loading import load_study
 
 VOCAB, SEQ, DIM = 7, 6, 8
@@ -270,3 +271,11 @@ def test_layers_with_u_net_skips_are_not_shared():
     ) as caught:
         load_config(ModelConfig, {**settings, "layers": {2: {"same_as": 1}}}).resolve().check(7, 8)
     assert caught.value.path == ("layers", 2, "same_as")
+
+
+@pytest.mark.parametrize("returned", [("mine", 16), {"mine": 16}, {"mine": (16.0,)}], ids=str)
+def test_carries_of_a_wrong_form_is_refused(monkeypatch, returned):
+    monkeypatch.setattr(X0Config, "carries", lambda self, dims: returned)
+    settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "after": "x0"}
+    with pytest.raises(UserError, match=r"carries of after 'x0' returns .*, expected \{name: shape\}"):
+        load_config(ModelConfig, settings).resolve().check(7, 8)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from taetpu.core.batch_statistics import auxiliary_loss
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
@@ -197,3 +198,17 @@ def test_a_missing_site_is_refused(make, text):
     with pytest.raises(UserError, match=r"no site 'ffn\.router' in this model") as caught:
         computed(make(text[0], hooks=["test-balance"]), text[1])
     assert caught.value.path == ("train", "hooks", "test-balance")
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ((jnp.ones(()),), r"auxiliary_loss\('mine'\) is given values of shape \(\), expected \(batch, seq\)"),
+        ((jnp.ones((2, 3, 4)),), r"values of shape \(2, 3, 4\), expected \(batch, seq\)"),
+        ((jnp.ones((2, 3)),) * 2, "is given 2 arrays without a statistic"),
+    ],
+)
+def test_losses_of_a_wrong_shape_are_refused_outside_training_too(values, problem):
+    with pytest.raises(UserError, match=problem) as caught:
+        auxiliary_loss("mine", 1.0, *values)
+    assert "statistic" in caught.value.remedy

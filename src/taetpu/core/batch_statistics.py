@@ -38,6 +38,7 @@ def auxiliary_loss(
         UserError: if the loss has a statistic and the batch is divided into microbatches (`train.accumulate`), because
             the statistic of a batch is not the mean of the statistics of its parts.
     """
+    _check_values(f"auxiliary_loss({name!r})", values, single=statistic is None)
 
     def compute(batch: "Averages") -> Array:
         if statistic is None:
@@ -57,7 +58,21 @@ def auxiliary_loss(
 
 def record_mean(name: str, values: Float[Array, "batch seq *rest"]) -> None:
     """Record the mean of `values` over all tokens of the batch, for `after_step` (see `nn.state`)."""
+    _check_values(f"record_mean({name!r})", (values,), single=False)
     record(f"{MEAN}{name}", lambda batch: batch.share * _mean(jax.lax.stop_gradient(values)))
+
+
+def _check_values(call: str, values: tuple[Any, ...], *, single: bool) -> None:
+    """Raise `UserError` unless values have axes for batch and sequence, and no others if they are `single` losses."""
+    for value in values:
+        shape = jnp.shape(value)
+        if len(shape) < 2 or (single and len(shape) > 2):
+            expected = "(batch, seq)" if single else "(batch, seq, ...)"
+            remedy = "Give a value for each token. For a statistic of the batch, use statistic=."
+            raise UserError(f"{call} is given values of shape {shape}, expected {expected}", remedy=remedy)
+    if single and len(values) != 1:
+        problem = f"{call} is given {len(values)} arrays without a statistic"
+        raise UserError(problem, remedy="Give one array (batch, seq), or a statistic of their means.")
 
 
 def _mean(values: Array) -> Array:

@@ -135,6 +135,10 @@ def _frames(error: BaseException, files: set[str]) -> list[traceback.FrameSummar
     return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
 
 
+TRACED = ("TracerBoolConversionError", "ConcretizationTypeError", "TracerIntegerConversionError")
+"""The exceptions of JAX for traced values in Python's control flow."""
+
+
 def explain_plugin_error(error: BaseException, file: Path | None = None) -> UserError | None:
     """Return a `UserError` with the file and line of a plug-in's exception, or None if no plug-in raised it.
 
@@ -149,6 +153,8 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
     where = "" if last.name == "<module>" else f" in {last.name}"
     text = str(error).strip().split("\n")[0]
     remedy = f"Correct this line: {last.line}" if last.line else None
+    if type(error).__name__ in TRACED:
+        remedy = f"Numbers and arrays are traced: use jnp.where instead of Python's if, in this line: {last.line}"
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if missing and Path(last.filename).with_name(f"{missing}.py").exists():
         remedy = f"Move the code that the plug-in uses from {missing}.py into this file: a plug-in is a single file."

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from pydantic import Field
 
-from taetpu.core.config import Config, SlotMark, Traced, iter_components
+from taetpu.core.config import Component, Config, SlotMark, Traced, iter_components
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
@@ -266,7 +266,7 @@ class LMConfig(Config):
         found: dict[str, tuple[int, ...]] = {}
         for layer in {id(layer): layer for layer in self.layers}.values():
             for component in iter_components(layer):
-                for name, shape in component.carries(dims).items():
+                for name, shape in declared_arrays(component, dims).items():
                     if found.setdefault(name, shape) != shape:
                         problem = f"layers hand on {name!r} with shapes {found[name]} and {shape}"
                         raise UserError(problem, path=("layers",), remedy="Use equal sizes in all layers.")
@@ -282,6 +282,22 @@ class LMConfig(Config):
         """Return the heads of each layer that uses the positions of the model."""
         sharing = [layer.mixer for layer in self.layers if layer.position == self.position]
         return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig)]
+
+
+def declared_arrays(component: Component, dims: Dims) -> dict[str, tuple[int, ...]]:
+    """Return the arrays that a component declares in `carries`.
+
+    Raises:
+        UserError: if they are not shapes by name.
+    """
+    found = component.carries(dims)
+    ok = isinstance(found, Mapping) and all(
+        isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) for shape in found.values()
+    )
+    if not ok:
+        problem = f"carries of {component.slot} {component.kind!r} returns {found!r}, expected {{name: shape}}"
+        raise UserError(problem, path=("layers",), remedy="Return e.g. {'mine': (dims.dim,)}, without batch and seq.")
+    return dict(found)
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
