@@ -111,7 +111,7 @@ def test_groups_equal_torchs(draw):
 @pytest.mark.parametrize(
     ("groups", "path", "problem", "remedy"),
     [
-        ({"embeddin": {}}, ("embeddin",), "no parameter of this model has the role or name 'embeddin'",
+        ({"embeddings_": {}}, ("embeddings_",), "no parameter of this model has the role or name 'embeddings_'",
          "Did you mean 'embedding'"),
         ({"a": {"match": "layers.2.*"}}, ("a", "match"), "'layers.2.*'", "layers.1.ffn"),
         ({"vector": {"weight_decay": 1}, "norm": {"match": "*norm*", "weight_decay": 0}}, ("norm", "weight_decay"),
