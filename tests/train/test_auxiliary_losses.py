@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.batch_statistics import auxiliary_loss
+from taetpu.core.batch_statistics import Averages, auxiliary_loss, collect
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
@@ -212,3 +212,12 @@ def test_losses_of_a_wrong_shape_are_refused_outside_training_too(values, proble
     with pytest.raises(UserError, match=problem) as caught:
         auxiliary_loss("mine", 1.0, *values)
     assert "statistic" in caught.value.remedy
+
+
+def test_a_statistic_that_is_no_single_number_is_refused():
+    def call():
+        auxiliary_loss("mine", 1.0, jnp.ones((2, 3, 4)), statistic=lambda mean: mean)
+
+    with pytest.raises(UserError, match=r"the statistic of auxiliary_loss\('mine'\) returns shape \(4,\)") as caught:
+        collect(call, Averages())()
+    assert "Reduce it" in caught.value.remedy

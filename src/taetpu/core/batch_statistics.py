@@ -49,6 +49,9 @@ def auxiliary_loss(
             problem = f"the auxiliary loss {name!r} is a statistic of the whole batch, which is not known for each part"
             raise UserError(problem, path=("train", "accumulate"), remedy="Use accumulate: 1.")
         loss = jnp.asarray(statistic(*(batch.over_devices(_mean(each)) for each in values)), jnp.float32)
+        if loss.shape != ():
+            problem = f"the statistic of auxiliary_loss({name!r}) returns shape {loss.shape}, expected one number"
+            raise UserError(problem, remedy="Reduce it, e.g. with .sum(-1).")
         # Every device computes the loss of the whole batch. The recorded value is summed over devices, and the gradient
         # of each device contains its own tokens only.
         return jnp.stack([jax.lax.stop_gradient(loss) * batch.device_share, weight * loss])
