@@ -101,7 +101,7 @@ class GeneratedSource:
         self.unit = " ".join(task.names)
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """Return zeros, because there are no windows and `batch` uses only the batch size."""
+        """Return zeros, of which `batch` reads only the number. Sequences are generated from keys."""
         return np.zeros((count, batch_size), np.int32)
 
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:

@@ -32,7 +32,7 @@ class NoAdapter(AdapterConfig):
     """No adapter: the weights are used as they are."""
 
     def init(self, dims: Dims, block: "Block", *, key: Key) -> None:
-        """Return None, because there is no module."""
+        """Return None for no adapter."""
         return
 
 

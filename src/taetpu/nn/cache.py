@@ -84,7 +84,7 @@ def extend(
 
     keys = Context(write(cache.tokens, tokens), write(cache.positions, positions), real=write(cache.real, real))
     dtype = next((a.dtype for stack in cache.stacks for a in stack.values()), jnp.float32)
-    ctx, x = model.start(tokens, dtype=dtype, cache=LayerCache(keys, cache.index, {}))
+    ctx, x = model.start(tokens, dtype=dtype, padding=padding, cache=LayerCache(keys, cache.index, {}))
     x, stacks = model.run(x, ctx, cached=cache.stacks)
     after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1])
     return site("logits", model.decode(site("final", model.read_out(x)))), after

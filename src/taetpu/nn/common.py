@@ -13,8 +13,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
+from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.nn.matmul import matmul
@@ -156,6 +157,22 @@ class Carried:
         return cls(*parts)
 
 
+def declared_arrays(component: Component, dims: Dims) -> dict[str, tuple[int, ...]]:
+    """Return the arrays that a component declares in `carries`.
+
+    Raises:
+        UserError: if they are not shapes by name.
+    """
+    found = component.carries(dims)
+    ok = isinstance(found, Mapping) and all(
+        isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) for shape in found.values()
+    )
+    if not ok:
+        problem = f"carries of {component.slot} {component.kind!r} returns {found!r}, expected {{name: shape}}"
+        raise UserError(problem, path=("layers",), remedy="Return e.g. {'mine': (dims.dim,)}, without batch and seq.")
+    return dict(found)
+
+
 @dataclass(frozen=True)
 class Context:
     """The inputs to a component other than the activation."""
@@ -176,6 +193,12 @@ class Context:
     def keys(self) -> "Context":
         """The context of the tokens that can be attended to: those in the cache, or all tokens without a cache."""
         return self if self.cache is None else self.cache.keys
+
+    def of_queries(self, values: Shaped[Array, "batch key"]) -> Shaped[Array, "batch seq"]:
+        """Return the part of an array over keys that belongs to the current tokens."""
+        if self.cache is None:
+            return values
+        return jax.lax.dynamic_slice_in_dim(values, self.cache.index, self.tokens.shape[1], axis=1)
 
     @property
     def position_pairs(self) -> tuple[Array, Array]:

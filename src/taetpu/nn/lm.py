@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from pydantic import Field
 
-from taetpu.core.config import Component, Config, SlotMark, Traced, iter_components
+from taetpu.core.config import Config, SlotMark, Traced, iter_components
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
@@ -28,6 +28,7 @@ from taetpu.nn.common import (
     Drawn,
     LayerCache,
     build_dropout,
+    declared_arrays,
 )
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
@@ -284,22 +285,6 @@ class LMConfig(Config):
         return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig)]
 
 
-def declared_arrays(component: Component, dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Return the arrays that a component declares in `carries`.
-
-    Raises:
-        UserError: if they are not shapes by name.
-    """
-    found = component.carries(dims)
-    ok = isinstance(found, Mapping) and all(
-        isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) for shape in found.values()
-    )
-    if not ok:
-        problem = f"carries of {component.slot} {component.kind!r} returns {found!r}, expected {{name: shape}}"
-        raise UserError(problem, path=("layers",), remedy="Return e.g. {'mine': (dims.dim,)}, without batch and seq.")
-    return dict(found)
-
-
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
     """Return a newly initialised model from a loaded config, in which masks are not encoded as arrays yet.
 
@@ -352,17 +337,14 @@ class LM(eqx.Module):
         """Return the logits of the normalised stream after the last layer, in float32."""
         return self.logits(self.embedding.decode(x))
 
-    def final(
-        self,
-        tokens: Int[Array, "batch seq"],
-        *,
-        key: Key | None = None,
-        dtype: Any = jnp.float32,
-        segments: Int[Array, "batch seq"] | None = None,
-        padding: Bool[Array, "batch seq"] | None = None,
-    ) -> Float[Array, "batch seq dim"]:
-        """Return the normalised stream after the last layer, from which logits are computed. See `__call__`."""
-        ctx, x = self.start(tokens, key=key, dtype=dtype, segments=segments, padding=padding)
+    def final(self, tokens: Int[Array, "batch seq"], **options: Any) -> Float[Array, "batch seq dim"]:
+        """Return the normalised stream after the last layer, from which logits are computed.
+
+        Args:
+            tokens: The tokens.
+            **options: See `__call__`.
+        """
+        ctx, x = self.start(tokens, **options)
         return site("final", self.read_out(self.run(x, ctx)[0]))
 
     def start(

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
@@ -65,9 +64,7 @@ def visible(mask: Any, ctx: Context) -> Mask | None:
     Returns:
         The mask; None if every query may attend to every key.
     """
-    allowed = None if mask is None else mask(ctx.keys)
-    if ctx.cache is not None and allowed is not None:  # the rows of the current tokens
-        allowed = jax.lax.dynamic_slice_in_dim(allowed, ctx.cache.index, ctx.tokens.shape[1], axis=-2)
+    allowed = None if mask is None else mask(ctx)
     if ctx.keys.real is None:
         return allowed
     real = ctx.keys.real[:, None, None, :]
@@ -225,13 +222,14 @@ class Document(eqx.Module):
 
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
-        document = ctx.segments
+        document = ctx.keys.segments
         if self.separator is not None:
-            is_end = (ctx.tokens == self.separator).astype(jnp.int32)
+            is_end = (ctx.keys.tokens == self.separator).astype(jnp.int32)
             document = jnp.cumsum(is_end, -1) - is_end
         if document is None:
             return distances(ctx) >= 0
-        return (distances(ctx) >= 0) & (document[:, None, :, None] == document[:, None, None, :])
+        own = ctx.of_queries(document)
+        return (distances(ctx) >= 0) & (own[:, None, :, None] == document[:, None, None, :])
 
 
 @register("mask", "block-sparse")

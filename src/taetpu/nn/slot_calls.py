@@ -13,7 +13,7 @@ from taetpu.core.keys import Key
 from taetpu.core.registry import kinds
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
-from taetpu.nn.common import AttentionDims, Context, Dims, partition_trainable
+from taetpu.nn.common import AttentionDims, Context, Dims, declared_arrays, partition_trainable
 
 Shape = jax.ShapeDtypeStruct
 OPTIONAL = ("mixer", "ffn", "qk_norm", "values", "gate")  # slots whose kind `none` builds no module
@@ -184,7 +184,7 @@ def carried_shapes(component: Any, dims: Dims, heads: AttentionDims) -> dict[str
     """Return the shapes of the arrays that a component, or its slot in attention, hands to later layers, by name."""
     found = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
     for part in iter_components(component):  # also the components in its slots
-        found = {**found, **part.carries(dims)}
+        found = {**found, **declared_arrays(part, dims)}
     return found
 
 

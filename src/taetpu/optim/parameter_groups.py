@@ -1,4 +1,4 @@
-"""Groups of parameters with a learning rate and a weight decay of their own: `train.optimizer.groups`."""
+"""Learning rates and weight decays of groups of parameters (`train.optimizer.groups`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

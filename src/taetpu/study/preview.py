@@ -217,7 +217,8 @@ def _windows(study: Study, runs: list[RunSpec]) -> dict[str, Any] | None:
     for windows, attention in (("traced", "plain"), ("static", "splash")):
         config, source = arm.config.with_windows(windows), study.source(arm)
         flops = training_flops_per_token(config, source, attention)
-        changed = [replace(run, config=run.config.with_windows(windows)) for run in runs]
+        first = {run.arm: run for run in reversed(runs)}  # the runs of an arm share a program
+        changed = [replace(run, config=run.config.with_windows(windows)) for run in first.values()]
         found[windows] = {"flops_per_token": flops, "programs": len(group_runs(changed))}
     return found
 
