@@ -198,6 +198,13 @@ MISTAKES = {
         "@register",
         "class Own(PositionConfig)",
     ),
+    "a position that changes nothing": Mistake(
+        POSITION.replace("def in_attention", "def in_attentoin"),
+        "{model.position: own}",
+        ("position 'own' changes nothing",),
+        "arms",
+        "Define at_input, in_attention or on_scores.",
+    ),
     "not a Hook": Mistake(
         config("hook", "pass"), LR, ("a hook must extend Hook, but Own does not",), "@register", "class Own(Hook)"
     ),

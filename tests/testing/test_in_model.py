@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from tests.testing.failing import failing, leaky, line_of
 
-from taetpu.plugin import Component
+from taetpu.plugin import Component, auxiliary_loss
 from taetpu.testing import check_component
 
 FAULTS = ("start", "causality", "sequences", "gradients", "packs")
@@ -131,3 +131,26 @@ def test_a_correct_component_passes_every_check():
     assert text.startswith("after 'faulty' (tests/testing/test_in_model.py)\n")
     assert all(f"  {finding.check}" in text for finding in report.findings)
     assert {finding.outcome for finding in report.findings} == {"passed"}
+
+
+class Unbalanced(Component):
+    """An after component whose auxiliary loss has a statistic of several numbers."""
+
+    slot: ClassVar[str] = "after"
+    kind: ClassVar[str] = "unbalanced"
+
+    def init(self, dims, *, key):
+        return UnbalancedAfter(jnp.ones(dims.dim))
+
+
+class UnbalancedAfter(eqx.Module):
+    scale: Any
+
+    def __call__(self, x, ctx):
+        auxiliary_loss("load", 1.0, x, statistic=lambda mean: mean)
+        return x * self.scale.astype(x.dtype)
+
+
+def test_auxiliary_losses_are_computed():
+    (found,) = failing(Unbalanced()).values()
+    assert "the statistic of auxiliary_loss('load') returns shape (16,), expected one number" in found.message

@@ -194,6 +194,15 @@ def test_heads_share_the_forward_pass_and_respect_chunked_losses(make, text):
         np.testing.assert_allclose(whole[name], parts[name], rtol=1e-5, atol=1e-6)
 
 
+def test_two_means_of_one_name_in_a_layer_are_refused_and_losses_are_added(make, text):
+    """Both networks of a macaron layer record the load and a loss; the state of each would follow the sum of loads."""
+    macaron = {"order": "macaron", "ffn": {**MOE, "balance": 0.5}}
+    _, losses, _ = computed(make(text[0], macaron), text[1])[2][1]
+    assert 1.9 < losses["balance"] < 8.1
+    with pytest.raises(UserError, match="'mean/load' is recorded twice in one layer"):
+        computed(make(text[0], {"order": "macaron", "ffn": DEEPSEEK}), text[1])
+
+
 def test_a_missing_site_is_refused(make, text):
     with pytest.raises(UserError, match=r"no site 'ffn\.router' in this model") as caught:
         computed(make(text[0], hooks=["test-balance"]), text[1])

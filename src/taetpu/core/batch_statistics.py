@@ -24,6 +24,8 @@ def auxiliary_loss(
 ) -> None:
     """Add `weight` times a loss to the training loss. The losses of all layers are added.
 
+    Losses with one name in one layer are added too, such as those of the two networks of `order: macaron`.
+
     The mean of the loss over layers, without the weight, is recorded as `train/NAME`.
 
     Args:
@@ -60,9 +62,13 @@ def auxiliary_loss(
 
 
 def record_mean(name: str, values: Float[Array, "batch seq *rest"]) -> None:
-    """Record the mean of `values` over all tokens of the batch, for `after_step` (see `nn.state`)."""
+    """Record the mean of `values` over all tokens of the batch, for `after_step` (see `nn.state`).
+
+    Raises:
+        UserError: if a layer records two means with one name, because `after_step` could not tell them apart.
+    """
     _check_values(f"record_mean({name!r})", (values,), single=False)
-    record(f"{MEAN}{name}", lambda batch: batch.share * _mean(jax.lax.stop_gradient(values)))
+    record(f"{MEAN}{name}", lambda batch: batch.share * _mean(jax.lax.stop_gradient(values)), once=True)
 
 
 def _check_values(call: str, values: tuple[Any, ...], *, single: bool) -> None:

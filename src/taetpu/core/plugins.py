@@ -154,7 +154,7 @@ def explain_plugin_error(error: BaseException, file: Path | None = None) -> User
     text = str(error).strip().split("\n")[0]
     remedy = f"Correct this line: {last.line}" if last.line else None
     if type(error).__name__ in TRACED:
-        remedy = f"Numbers and arrays are traced: use jnp.where instead of Python's if, in this line: {last.line}"
+        remedy = f"Numbers and arrays are traced: use jnp.where instead of if, and no float() or int(), in: {last.line}"
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if missing and Path(last.filename).with_name(f"{missing}.py").exists():
         remedy = f"Move the code that the plug-in uses from {missing}.py into this file: a plug-in is a single file."

@@ -239,18 +239,28 @@ OUTSIDE = -1
 """The layer number of values that are recorded outside the layers."""
 
 
-def record(name: str, compute: Callable[[Any], Array]) -> None:
-    """Record `compute(argument)` for each current `collect_reads`. Values with one name in one layer are added."""
-    name = _site_name(name)
+def record(name: str, compute: Callable[[Any], Array], *, once: bool = False) -> None:
+    """Record `compute(argument)` for each current `collect_reads`. Values with one name in one layer are added.
+
+    Args:
+        name: The name of the value.
+        compute: The function that computes the value.
+        once: Whether a layer may record the name only once.
+
+    Raises:
+        UserError: if a layer records a value twice and `once` is set.
+    """
     for tape in _TAPES.get():
         if tape.collects is None:
             continue
         if tape.trace != _trace_now():
             raise RuntimeError(f"{name!r} is recorded inside a JAX transform, such as scan; record it outside")
         value = compute(tape.collects)
-        if tape.layer is None:
-            name, value = f"{name}@", value[None]
-        tape.reads[name] = value + jnp.asarray(tape.reads[name]) if name in tape.reads else value
+        key, value = (f"{name}@", value[None]) if tape.layer is None else (name, value)
+        if once and key in tape.reads:
+            problem = f"{name!r} is recorded twice in one layer"
+            raise UserError(problem, remedy="Use different names, or one module of this kind per layer.")
+        tape.reads[key] = value + jnp.asarray(tape.reads[key]) if key in tape.reads else value
 
 
 def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, dict[int, Array]]]:

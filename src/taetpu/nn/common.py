@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Shaped
 
 from taetpu.core.config import Component
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.nn.matmul import matmul
 
@@ -127,8 +127,9 @@ class Carried:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.values:
-            problem = f"no component declares {name!r} in `carries`"
-            raise UserError(problem, remedy=f"Return {{{name!r}: shape}} from `carries` of the config class.")
+            near = f"{suggest(name, self.values)} Or return" if self.values else "Return"
+            remedy = f"{near} {{{name!r}: shape}} from `carries` of the config class (`carries_heads` in slot values)."
+            raise UserError(f"no component declares {name!r} in `carries`", remedy=remedy)
         return self.values[name]
 
     def __setitem__(self, name: str, value: Array) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from taetpu.core.config import MAX_SIZE, Component, Traced
 from taetpu.core.errors import UserError
@@ -37,6 +37,13 @@ class PositionConfig(Component):
 
     shared: ClassVar[bool] = False
     extrapolates: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _acts(self) -> "PositionConfig":
+        if self.kind != "none" and not (self.acts_at_input() or self.acts_in_attention() or self.acts_on_scores()):
+            problem = f"position {self.kind!r} changes nothing"
+            raise UserError(problem, remedy="Define at_input, in_attention or on_scores.")
+        return self
 
     @classmethod
     def acts_at_input(cls) -> bool:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from taetpu.core.batch_statistics import Averages, collect
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
@@ -41,8 +42,9 @@ def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, An
     params, rest = partition_trainable(model)
 
     def loss(params: LM) -> tuple[jax.Array, jax.Array]:
-        logits = combine_trainable(params, rest)(batch, key=key)
-        return sum_losses(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"], logits
+        logits, recorded = collect(combine_trainable(params, rest), Averages())(batch, key=key)
+        nll = sum_losses(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"]
+        return nll + recorded.total, logits
 
     gradients, trained = jax.grad(loss, has_aux=True)(params)
     return {"evaluation": model(batch, key=None), "training": trained, "gradients": gradients}
