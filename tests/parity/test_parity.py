@@ -1,0 +1,30 @@
+"""Kinds equal their reference implementations, and docs/parity.md lists all comparisons."""
+
+import pytest
+from tests.parity.__main__ import PAGE, format_page
+from tests.parity.registry import BOUND, entries
+
+from taetpu.core.registry import kinds
+
+FOUND = entries()
+FIRST = {entry.module: entry for entry in reversed(FOUND)}  # one of each module is compared by default
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(entry, id=entry.name, marks=() if FIRST[entry.module] is entry else pytest.mark.slow)
+        for entry in FOUND
+    ],
+)
+def test_the_kind_equals_its_reference(entry):
+    slot, kind = entry.kind.split("/")
+    assert kind in kinds(slot)
+    assert entry.difference() < BOUND
+
+
+def test_the_page_lists_every_comparison():
+    rows = [line.split("|")[1:3] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    expected = [line.split("|")[1:3] for line in format_page([(one, 0.0) for one in FOUND]).splitlines()
+                if line.startswith("| `")]  # fmt: skip
+    assert rows == expected, "run python -m tests.parity --write"
