@@ -131,6 +131,7 @@ def test_invalid_arguments_are_refused_and_nothing_is_written(taetpu, here, cont
     assert contents(here) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "old", "new", "said"),
     [

@@ -15,6 +15,7 @@ def checks(done) -> dict[str, dict[str, str]]:
     return {one["name"]: one for one in json.loads(done.out)}
 
 
+@pytest.mark.slow
 def test_doctor_passes_on_a_complete_setup(taetpu, shared_google: FakeGoogle):
     done = taetpu("doctor", "--json")
     found = checks(done)

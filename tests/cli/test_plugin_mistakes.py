@@ -2,6 +2,7 @@
 
 import pytest
 from tests.cli.mistakes import EXITS, FFN, MISTAKES, STUDY, ffn
+from tests.suites import by_default
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def written(here):
     return write
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", by_default(MISTAKES, "no init", "syntax", "one channel"))
 def test_plug_in_mistake_is_reported_with_place_and_remedy(taetpu, written, here, name):
     source, arm, problem, where, remedy = MISTAKES[name]
     written(source, arm)

@@ -172,6 +172,7 @@ def test_cost_covers_own_machines_until_deletion(taetpu, machines):
     assert "mine" in taetpu("tpu", "cost").out
 
 
+@pytest.mark.slow
 def test_gc_deletes_only_own_expired_machines(taetpu, machines):
     code, out, _ = taetpu("tpu", "gc", "--dry-run")
     assert code == 0
@@ -224,6 +225,7 @@ def test_no_machine_is_created_without_rsync(taetpu, shared_google, monkeypatch,
     assert names(shared_google) == set()
 
 
+@pytest.mark.slow
 def test_down_keeps_machines_of_others_with_the_same_name(taetpu, shared_google):
     instance(shared_google, "lab")
     instance(shared_google, "lab", owner="", zone="us-east1-d")
@@ -236,6 +238,7 @@ def test_down_keeps_machines_of_others_with_the_same_name(taetpu, shared_google)
     shared_google.world.table(INSTANCES).clear()
 
 
+@pytest.mark.slow
 def test_zone_without_egress_is_skipped(taetpu, shared_google, monkeypatch):
     monkeypatch.setattr(shared_google.compute, "closed", {"europe-west4"})
     words = ["tpu", "up", "lab", "--type", "v6e-8", "--zone", "us-east5-b"]

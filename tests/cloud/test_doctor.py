@@ -16,6 +16,8 @@ from taetpu.cloud.doctor import Check
 from taetpu.cloud.gcloud import use_project
 from taetpu.cloud.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 KEY = {"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\n"}
 
 

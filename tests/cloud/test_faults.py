@@ -14,6 +14,8 @@ from tests.fake_google.hosts import parents
 from tests.fake_google.project import ACCOUNT
 from tests.fake_google.world import Call, Cut, Fault, Moment, Refused, quota, stockout
 
+pytestmark = pytest.mark.slow
+
 MANY = 1000
 UNAVAILABLE = Refused(14, "The service is currently unavailable.")
 DENIED = "Permission '{}' denied on resource"
@@ -200,7 +202,6 @@ def test_quick_fault(google: FakeGoogle, name: str) -> None:
     check(google, QUICK[name])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FREQUENT else pytest.param(name, marks=pytest.mark.nightly) for name in SLOW]
 )

@@ -14,6 +14,8 @@ from taetpu.cloud.gcloud import CloudError
 from taetpu.cloud.host_jobs import Refused, Request
 from taetpu.cloud.ssh import Hosts, Unreachable
 
+pytestmark = pytest.mark.slow
+
 COUNT = "for i in $(seq 1 {}); do echo line $i; sleep {}; done"
 
 
@@ -50,7 +52,6 @@ def test_a_job_runs_with_its_words_folder_and_variables(hosts: Hosts) -> None:
     assert code(hosts, name) == 1
 
 
-@pytest.mark.slow
 def test_a_second_job_is_refused(hosts: Hosts) -> None:
     name = host_jobs.start(hosts, shell("sleep 60"))
     with pytest.raises(Refused, match=name) as raised:
@@ -63,7 +64,6 @@ def test_a_second_job_is_refused(hosts: Hosts) -> None:
         host_jobs.start(hosts, shell("echo 1"), name=name)
 
 
-@pytest.mark.slow
 def test_stop_ends_all_processes_of_a_job_that_ignores_sigterm(hosts: Hosts, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"trap '' TERM; sleep 300 & echo $! >{pids}; echo $$ >>{pids}; wait; wait"
@@ -85,7 +85,6 @@ def test_a_job_that_handles_sigterm_keeps_its_exit_code(hosts: Hosts) -> None:
     assert followed(hosts, name)[-1] == "saved"
 
 
-@pytest.mark.slow
 def test_a_lost_connection_loses_no_line(hosts: Hosts, google: FakeGoogle) -> None:
     name = host_jobs.start(hosts, shell(COUNT.format(40, 0.1)))
     stopped, cuts = threading.Event(), list[int]()
@@ -106,7 +105,6 @@ def test_a_lost_connection_loses_no_line(hosts: Hosts, google: FakeGoogle) -> No
     assert code(hosts, name) == 0
 
 
-@pytest.mark.slow
 def test_a_killed_follower_leaves_the_job(hosts: Hosts) -> None:
     name = host_jobs.start(hosts, shell(COUNT.format(20, 0.1)))
     follower = subprocess.Popen([*hosts.ssh(0), "tail", "-f", f".taetpu/jobs/{name}/log"], stdout=subprocess.PIPE)
@@ -123,7 +121,6 @@ def test_a_killed_follower_leaves_the_job(hosts: Hosts) -> None:
     assert early + rest == [f"line {number}" for number in range(1, 21)]
 
 
-@pytest.mark.slow
 def test_a_machine_without_power_is_unreachable_in_time(hosts: Hosts, google: FakeGoogle) -> None:
     name = host_jobs.start(hosts, shell("sleep 60"))
     google.hosts.halt("box")
@@ -133,7 +130,6 @@ def test_a_machine_without_power_is_unreachable_in_time(hosts: Hosts, google: Fa
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.slow
 def test_a_job_starts_on_all_hosts_or_on_none(pair: Hosts, google: FakeGoogle) -> None:
     name = host_jobs.start(pair, shell("echo $N; sleep 1", environment={"N": "{worker}"}))
     lines: list[tuple[int, str]] = []
@@ -150,7 +146,6 @@ def test_a_job_starts_on_all_hosts_or_on_none(pair: Hosts, google: FakeGoogle) -
     assert host_jobs.running(pair, [0]) == []
 
 
-@pytest.mark.slow
 def test_clean_deletes_what_ended_and_nothing_else(hosts: Hosts) -> None:
     done = host_jobs.start(hosts, shell("echo 1"))
     followed(hosts, done)

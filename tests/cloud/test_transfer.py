@@ -11,6 +11,8 @@ from taetpu.cloud import transfer
 from taetpu.cloud.ssh import Hosts, Unreachable
 from taetpu.core.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -54,7 +56,6 @@ def test_a_sync_sends_what_git_does_not_ignore_and_deletes_only_what_it_sent(
     assert transfer.sync(hosts, project, folder, hosts.all) == []
 
 
-@pytest.mark.slow
 def test_while_a_job_runs_nothing_is_deleted(hosts: Hosts, google: FakeGoogle, project: Path) -> None:
     folder = transfer.remote_folder(project)
     transfer.sync(hosts, project, folder, hosts.all)
@@ -65,7 +66,6 @@ def test_while_a_job_runs_nothing_is_deleted(hosts: Hosts, google: FakeGoogle, p
     assert there(google, folder) == SENT - {"a.py"}
 
 
-@pytest.mark.slow
 def test_a_transfer_that_was_cut_off_is_completed(
     hosts: Hosts, google: FakeGoogle, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +96,6 @@ def test_a_transfer_that_was_cut_off_is_completed(
     assert there(google, folder) == SENT | {"large"}
 
 
-@pytest.mark.slow
 def test_fetch_and_delete(hosts: Hosts, google: FakeGoogle, project: Path, tmp_path: Path) -> None:
     folder = transfer.remote_folder(project)
     transfer.sync(hosts, project, folder, hosts.all)

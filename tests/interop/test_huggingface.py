@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.suites import by_default
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from taetpu.core.config_parsing import load_config
@@ -77,7 +78,7 @@ def llama():
     return model.config.to_dict(), arrays(model)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_default(CASES, "gpt2", "llama-gqa-tied"))
 def test_same_logits_in_both_directions(case):
     hf = theirs(case)
     expected = their_logits(hf)

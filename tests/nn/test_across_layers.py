@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
@@ -58,6 +59,7 @@ def agree(model, expected):
 # --- residual connections --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rezero_starts_as_the_identity_and_adds_each_branch_times_its_number():
     config = load_config(ModelConfig, BASE | {"residual": "rezero"}).resolve()
     fresh = build_model(config, VOCAB, SEQ, key=root_key(0))
@@ -74,6 +76,7 @@ def test_rezero_starts_as_the_identity_and_adds_each_branch_times_its_number():
     assert {"layers.0.mixer_residual.factor", "layers.0.ffn_residual.factor"} <= set(named_parameters(model))
 
 
+@pytest.mark.slow
 def test_hyper_connections_mix_four_streams():
     model = build(residual="hyper-connections")
 
@@ -139,7 +142,7 @@ def copied(shared, owners):
     return with_parameters(apart, values)
 
 
-@pytest.mark.parametrize("case", SHARING)
+@pytest.mark.parametrize("case", by_default(SHARING, "albert"))
 def test_shared_layers_compute_what_copies_do_and_sum_their_gradients(case):
     settings, owners = SHARING[case]
     shared = build(**settings)
@@ -242,10 +245,10 @@ def test_x0_adds_the_embeddings_after_each_layer():
     assert agree(model, by_hand(model, layer))
 
 
-@pytest.mark.parametrize("settings", [
+@pytest.mark.parametrize("settings", by_default([
     {"after": "u-net"}, {"residual": "hyper-connections"}, {"layers": {"1:": {"same_as": 0}}},
     {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}, {"position": "t5"}, {"order": "macaron"},
-])  # fmt: skip
+], {"after": "u-net"}))  # fmt: skip
 def test_rolled_layers_equal_unrolled_ones_and_packed_runs_equal_single_ones(settings):
     model, other = build(0, **settings), build(1, **settings)
     rolled = eqx.tree_at(lambda m: m.stacks, model, tuple(replace(s, remat="full") for s in model.stacks))

@@ -189,6 +189,7 @@ def resolved(**train):
     return load_config(RunConfig, data).resolve()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_static_windows_are_computed_by_kernels_and_equal_traced_windows():
     """Layers with different static widths form a stack each, with the same parameters and the same identity."""

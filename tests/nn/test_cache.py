@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
@@ -41,7 +42,7 @@ def decoded(model, tokens, sizes, padding=None):
     return jnp.concatenate(found, 1)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", by_default(MODELS, "parts", "window"))
 def test_cached_decoding_gives_the_logits_of_the_whole_sequence(draw, name):
     """A prompt of three tokens, then one token at a time. The cache has an unused place."""
     model = draw({**BASE, **MODELS[name]}, seq=SEQ + 1)
@@ -49,6 +50,7 @@ def test_cached_decoding_gives_the_logits_of_the_whole_sequence(draw, name):
     np.testing.assert_allclose(steps, whole, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
     model = draw({**BASE, "num_layers": 3})
     unrolled = decoded(model, TOKENS, (4, 1))
@@ -56,7 +58,9 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
     np.testing.assert_allclose(decoded(model, TOKENS, (4, 1)), unrolled, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document"])
+@pytest.mark.parametrize(
+    "name", by_default(["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document"], "rope", "window")
+)
 def test_padding_on_the_left_changes_nothing(draw, name):
     """The second sequence has three tokens less. Both are decoded with and without a cache."""
     model = draw({**BASE, **MODELS[name]}, seq=SEQ + 1)

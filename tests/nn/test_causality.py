@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
@@ -48,7 +49,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", by_default(CASES, "learned, pre-norm, biases, dropped head"))
 def test_later_positions_have_no_influence_and_earlier_ones_do(draw, case):
     found = influence(draw({"dim": 16, "num_layers": 2} | CASES[case], seq=SEQ))
     assert (found[AT + 1 :] == 0).all()

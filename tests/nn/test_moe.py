@@ -106,6 +106,7 @@ def test_deepseek_balance_loss_is_computed_within_each_sequence(x):
     np.testing.assert_allclose(statistics(ours, x).losses["balance"], np.mean(each), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_bias_moves_against_the_load_of_each_layer():
     """Layers share a stack, and each is updated from its own load."""
     settings = {"dim": DIM, "num_layers": 3, "ffn": {"kind": "deepseek-moe", "experts": 4, "hidden": 8},

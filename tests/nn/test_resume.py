@@ -30,6 +30,7 @@ def without_head(z, head):
 ZERO = Edit("mixer.z", without_head, layer="layer", value="head")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layers",
     [pytest.param({}, id="one stack"), pytest.param({5: {"ffn": "relu"}}, id="three stacks", marks=pytest.mark.slow)],
@@ -105,6 +106,7 @@ def test_layers_i_to_j_give_the_residual_stream_of_the_whole_pass(draw, monkeypa
     assert between._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_resuming_knows_padding_and_documents(draw):
     model = draw({**DEEP, "num_layers": 2, "position": "sinusoidal"})
     padding = jnp.arange(SEQ) < jnp.array([[0], [3]])

@@ -93,6 +93,7 @@ def muon_updates(model, settings, steps):
     return named_parameters(first), by_step, named_parameters(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rms", [0.2, pytest.param(None, marks=pytest.mark.slow)])
 def test_muon_orthogonalises_each_matrix_of_a_stack_alone(draw, rms):
     """optax's Muon gets the matrices between layers one by one, and its AdamW the embedding and the vectors."""

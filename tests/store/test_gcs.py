@@ -98,6 +98,7 @@ def test_missing_access_is_reported(gs_root: str, ask: Callable[[Store], object]
     assert "--role=roles/storage.object" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [ASKED[0], ASKED[1], ASKED[5], ASKED[7]])
 def test_unavailable_service_is_reported(store: GcsStore, world: World, ask: Callable[[Store], object]):
     world.faults.append(Fault("*", Refused(14, "We encountered an internal error"), times=10**6))

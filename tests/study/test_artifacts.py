@@ -45,6 +45,7 @@ def val_loss(model, source) -> float:
     return metrics_from_sums({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
 
 
+@pytest.mark.slow
 def test_stored_model_has_the_reported_loss(kept):
     outcome, folder, source = kept
     (run,) = folder.runs()

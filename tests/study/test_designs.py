@@ -112,6 +112,7 @@ def test_every_arm_has_the_same_changes_at_each_rung(load):
     }
 
 
+@pytest.mark.slow
 def test_arms_of_a_rung_share_data_and_unchanged_parameters(load):
     study = load(LADDER.replace("[8, 16, 32]", "[8, 16]").replace("[1, 2, 2]", "[1, 2]"))
     computed = check_arms(study)

@@ -11,6 +11,7 @@ from taetpu.study.run import run
 from taetpu.train.layout import AUTO
 
 
+@pytest.mark.slow
 def test_the_time_of_a_new_study_follows_from_a_trained_one(tmp_path, monkeypatch):
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "study.yaml"

@@ -57,6 +57,7 @@ def test_all_runs_evaluate_the_same_sample_and_the_whole_split_once(copied, tmp_
     assert "on a sample of the validation split" in Path(outcome.report["html"]).read_text()
 
 
+@pytest.mark.slow
 def test_sample_of_all_windows_has_the_value_of_the_split(study):
     _, folder = study(TINY.replace("log_every: 6,", "log_every: 6, eval_windows: all,") + "seeds: 1\n")
     for run in folder.runs():

@@ -55,6 +55,7 @@ def folder(first, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_each_seed_starts_from_its_own_run(study, folder):
     """Frozen parameters are those of the first study; the arm from scratch has drawn others."""
     outcome, _ = study(tuned())
@@ -101,6 +102,7 @@ def test_the_identity_covers_the_parameters_and_not_their_location(folder):
     assert len(set(here)) == 4
 
 
+@pytest.mark.slow
 def test_a_run_may_start_from_a_kept_checkpoint(study, folder):
     study(tuned("root/first/runs/baseline/{seed}-*/checkpoints/2", arms="{}"))
     checkpoint = next((folder / "root/first/runs/baseline").glob("0-*/checkpoints/2/model.safetensors"))
@@ -117,6 +119,7 @@ def test_a_changed_start_is_no_unchanged_arm_and_declares_its_redrawn_parameters
         check_arms(load_study(folder / "study.yaml"))
 
 
+@pytest.mark.slow
 def test_a_model_that_changed_after_the_first_run_is_refused(study, folder):
     study(tuned())
     file = next((folder / "root/first/runs/baseline").glob("0-*/model/model.safetensors"))

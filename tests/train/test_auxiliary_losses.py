@@ -89,6 +89,7 @@ def test_the_balance_loss_is_part_of_the_gradient(make, text):
     assert 0.9 < losses["balance"] < 4.1
 
 
+@pytest.mark.slow
 def test_a_hook_with_sites_computes_the_same_without_a_second_pass(make, text):
     task, source = text
     own = make(task, {"num_layers": 2, "ffn": MOE})
@@ -97,6 +98,7 @@ def test_a_hook_with_sites_computes_the_same_without_a_second_pass(make, text):
     assert added_flops(hooked, source) == 0
 
 
+@pytest.mark.slow
 def test_losses_of_tokens_add_up_over_microbatches_and_statistics_of_the_batch_are_refused(make, text):
     task, source = text
     whole, parts = (computed(make(task, {"ffn": DEEPSEEK}, accumulate=n), source)[2] for n in (1, 2))
@@ -108,6 +110,7 @@ def test_losses_of_tokens_add_up_over_microbatches_and_statistics_of_the_batch_a
     assert (caught.value.path, caught.value.remedy) == (("train", "accumulate"), "Use accumulate: 1.")
 
 
+@pytest.mark.slow
 def test_two_devices_that_share_a_batch_train_like_one(trainer, make, text):
     """The statistics of a batch, and the state that follows them, are those of the whole batch on both devices."""
     layers = {"num_layers": 2, "ffn": MOE, "layers": {1: {"ffn": DEEPSEEK}}}
@@ -142,6 +145,7 @@ def test_packed_runs_differ_in_weights_and_rates_and_agree_with_single_runs(trai
         assert np.abs(own).max() > 0
 
 
+@pytest.mark.slow
 def test_rolled_layers_give_the_losses_and_gradients_of_unrolled_layers(make, text, monkeypatch):
     task, source = text
     config = make(task, {"num_layers": 3, "ffn": MOE, "heads": HEADS})
@@ -152,6 +156,7 @@ def test_rolled_layers_give_the_losses_and_gradients_of_unrolled_layers(make, te
     np.testing.assert_allclose(unrolled[1][1]["balance"], rolled[1][1]["balance"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_losses_of_heads_are_those_of_a_second_model_written_by_hand(make, text):
     """The heads' gradients and losses, computed with separate forward passes of the same parameters."""
     task, source = text

@@ -44,6 +44,7 @@ def test_mean_of_the_weights_is_evaluated_and_leaves_training_unchanged(trainer,
     assert plain.program.evaluated(plain.state, plain.numbers) is plain.state.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

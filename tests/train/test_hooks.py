@@ -194,6 +194,7 @@ def test_hook_result_of_wrong_form_is_refused_with_its_place(kind, problem, reme
 # --- freeze ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_freeze_trains_the_chosen_parameters_only(trainer, make, text):
     """Adam's weight decay does not move frozen parameters either. The pattern chooses one of two stacked layers."""
     task, source = text

@@ -41,6 +41,7 @@ def norm(arrays: dict[str, np.ndarray], group: str = "") -> float:
     return np.sqrt(sum((a.astype(np.float64) ** 2).sum() for name, a in arrays.items() if name.startswith(group)))
 
 
+@pytest.mark.slow
 def test_norms_match_the_step_that_is_taken(run):
     seen, before, after, _, _ = run
     moved = {name: after[name] - before[name] for name in before}
@@ -91,6 +92,7 @@ def test_layers_without_a_site_are_skipped_and_others_keep_their_numbers(trainer
     assert set(one.observe()) == {"attention-entropy/layers.0", "attention-entropy/layers.2"}
 
 
+@pytest.mark.slow
 def test_expert_load_is_the_share_of_the_busiest_expert(trainer, make, text):
     """Two of four experts are chosen for each of 4 * 16 tokens of the first layer; the second layer has no experts."""
     task, source = text

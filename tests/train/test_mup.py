@@ -72,6 +72,7 @@ def parameters(config):
     return Parameters(params, config.model, source.vocab_size, source.seq_len), model
 
 
+@pytest.mark.slow
 def test_init_and_scales_at_a_width(make):
     """At the base width, only the scale of attention differs from standard parametrisation."""
     for dim, factor in ((BASE, 1.0), (4 * BASE, 0.5)):

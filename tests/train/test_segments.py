@@ -63,6 +63,7 @@ def test_segments_of_a_text_are_its_documents(folder, split):
     assert plain.evaluation("val").segments is None
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_read_the_segments(folder, make, trainer):
     task = {"kind": "text", "source": str(folder / "docs"), "seq_len": 8, "val": 0.3, "segments": True}
     config = make(task, {"mixer": MASK}, accumulate=2)

@@ -79,6 +79,7 @@ def test_trace_without_annotated_steps_is_refused():
         summarize_trace(space(**{"/host:CPU": {"python": [("other", 0, 10)]}}))
 
 
+@pytest.mark.slow
 def test_summary_of_a_recorded_cpu_trace_counts_every_iteration(tmp_path):
     mesh = Mesh(np.array(jax.devices()), ("run",))
 
