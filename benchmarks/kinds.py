@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.chips import Slice, parse_slice
-from taetpu.core.config_parsing import build_component, load_config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
-from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
-from taetpu.nn.lm import ModelConfig
-from taetpu.spec.study_config import ResolvedConfig
-from taetpu.spec.train_config import TrainConfig
+from taetpu.spec.kind_examples import example_arm
+from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.tpu.compile_client import Compiler, CompileRequest
 from taetpu.train.layout import Layout
 
@@ -27,15 +26,6 @@ MODEL = {"dim": 128, "num_layers": 2, "mixer": {"kind": "attention", "num_heads"
 TRAIN = {"steps": 20, "batch_size": 8}
 TASK = {"kind": "copy", "seq_len": 64, "symbols": 6, "min_length": 2, "max_length": 20, "eval_size": 8}
 TEXT = {"source": "python-docs", "tokenizer": "char"}
-INSIDE = dict.fromkeys(ATTENTION_SLOTS, "mixer")  # slots of a component, not of the model
-REQUIRED: dict[tuple[str, str], dict[str, Any]] = {
-    **{("mask", kind): {"separator": 0} for kind in ("prefix", "document")},
-    **{(slot, "mup"): {"base_dim": 64} for slot in ("init", "logits")},
-    ("head", "early-exit"): {"layers": [0]},
-    ("hook", "freeze"): {"trained": ["*.mixer.wq"]},
-}
-"""Required fields of kinds."""
-OF_TRAINING = {"optimizer", "schedule"}
 NOT_IN_STEPS = {"tokenizer", "tracker", "metric", "eval_metric"}
 """Slots whose kinds are not in the train step; metrics have separate programs."""
 
@@ -48,30 +38,15 @@ def every_kind() -> Iterator[tuple[str, str]]:
 
 
 def config(slot: str, kind: str) -> ResolvedConfig | None:
-    """Return the config of a tiny run with a kind; None if the kind has required fields."""
-    model: dict[str, Any] = {**MODEL}
-    train: dict[str, Any] = {**TRAIN}
-    task: dict[str, Any] = {**TASK}
+    """Return the config of a tiny run with a kind, as in the example of the catalog; None if it is not valid."""
+    base: dict[str, Any] = {"task": TASK, "model": MODEL, "train": TRAIN}
+    if slot == "task":
+        base["task"] = {"kind": kind, "seq_len": 64, **(TEXT if kind == "text" else {})}
+    elif (slot, kind) == ("mask", "full"):
+        base["task"] = {**TASK, "form": "encoder"}
     try:
-        if slot in OF_TRAINING:
-            train[slot] = kind
-        elif slot == "hook":
-            train["hooks"] = {kind: REQUIRED.get((slot, kind), {})}
-        elif slot == "head":
-            model["heads"] = {kind: REQUIRED.get((slot, kind), {})}
-        elif slot in INSIDE:
-            model[INSIDE[slot]] = {**MODEL[INSIDE[slot]], slot: {"kind": kind, **REQUIRED.get((slot, kind), {})}}
-        elif slot == "task":
-            task = {"kind": kind, "seq_len": 64, **(TEXT if kind == "text" else {})}
-        elif kind == MODEL.get(slot, {"kind": ""})["kind"]:
-            pass
-        else:
-            model[slot] = {"kind": kind, **REQUIRED.get((slot, kind), {})}
-        return ResolvedConfig(
-            task=build_component("task", task),
-            model=load_config(ModelConfig, model).resolve(),
-            train=load_config(TrainConfig, train),
-        )
+        overrides = example_arm(kinds(slot)[kind]) or {}
+        return load_config(RunConfig, apply_overrides(base, overrides if slot != "task" else {})).resolve()
     except UserError:
         return None
 

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from taetpu.cli.catalog import describe_field
-from taetpu.core.config import Config, slot_of
+from taetpu.cli.kind_pages import describe_field, example_lines
+from taetpu.core.config import Config, iter_components, slot_of
+from taetpu.core.errors import UserError
 from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.field_paths import Place, find_fields, list_fields
+from taetpu.spec.kind_examples import example_arm
+from taetpu.spec.loading import load_study
 from taetpu.spec.study_config import StudySpec
 from taetpu.spec.train_config import TrainConfig
 
@@ -105,8 +108,50 @@ def test_kind_is_shown_with_fields_defaults_and_reference(taetpu):
         "drop_heads: list of int >= 0 = [] (traced)",
         "bias: ",
     ):
-        assert f"\n{'':16}{line}" in out
+        assert f"\n  {line}" in out
     assert "Vaswani et al. 2017" in out
     assert "\n  none " not in out
     required = taetpu("catalog", "task/copy").out
-    assert f"\n{'':16}seq_len: int > 0 and <= 1048576 required\n" in required
+    assert "\n  seq_len: int > 0 and <= 1048576 required\n" in required
+
+
+# --- pages of kinds --------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_kind_has_everything_to_use_it(taetpu):
+    out = taetpu("catalog", "mask/prefix").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "Causal, except that positions up to the first separator attend" in out
+    assert "separator: int >= 0 required" in out
+    assert "  arms:\n    prefix:\n      model.mixer.mask: {kind: prefix, separator: 0}" in out
+    out = taetpu("catalog", "norm/rms").out
+    assert out.startswith("norm/rms (default)\n")
+    assert "arms:" not in out
+    assert "Published: layer -> rms: mixed." in out
+
+
+def test_search_finds_kinds_by_their_words(taetpu):
+    found = taetpu("catalog", "--search", "POSITION rotated", "--json").json()
+    assert "rope" in found["position"]
+    assert "alibi" not in found["position"]
+    lines = taetpu("catalog", "--search", "sigmoid").out.splitlines()
+    assert lines.index("gate/sigmoid") < lines.index("ffn/deepseek-moe")
+    assert taetpu("catalog", "norm", "--search", "sigmoid").err.startswith("error: no kind mentions 'sigmoid'")
+
+
+ARMS = [(slot, kind) for slot in BUILTIN_MODULES for kind, cls in kinds(slot).items() if example_arm(cls)]
+
+
+@pytest.mark.parametrize(("slot", "kind"), ARMS)
+def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
+    cls, form = kinds(slot)[kind], "encoder" if kind == "full" else "causal"
+    base = f"{{task: {{kind: copy, seq_len: 16, form: {form}}}, model: {{dim: 8, num_layers: 4}}, train: {{steps: 9}}}}"
+    lines = ["study: example", f"base: {base}", *example_lines(kind, {"arm": example_arm(cls)})]
+    file = tmp_path / "s.yaml"
+    file.write_text("\n".join(lines))
+    if kind == "full":  # the baseline of an encoder task has this mask already
+        with pytest.raises(UserError, match="causal=true does not fit task"):
+            load_study(file)
+        return
+    used = iter_components(load_study(file).arms[1].config)
+    assert any(isinstance(component, cls) for component in used)

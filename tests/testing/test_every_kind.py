@@ -17,10 +17,6 @@ SETTINGS = {
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
     "in_context_score": {"early": 2, "late": 6},
-    "early-exit": {"layers": (0,)},
-    "freeze": {"trained": ("*.mixer.wq",)},
-    "mup": {"base_dim": 8},
-    **{key: {"separator": 0} for key in ("prefix", "document")},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}
 SLOW = {
@@ -45,7 +41,8 @@ def test_every_slot_has_checks():
 @pytest.mark.parametrize(("slot", "kind"), [*every_kind()])
 def test_every_built_in_kind_passes(slot, kind, monkeypatch):
     monkeypatch.chdir(Path(__file__).parents[2])
-    report = check_component(slot, kind, **SETTINGS.get(kind, {}))
+    example = {name: value for name, value in kinds(slot)[kind].example.items() if "." not in name}
+    report = check_component(slot, kind, **{**example, **SETTINGS.get(kind, {})})
     assert report.findings
     assert {finding.outcome for finding in report.findings} <= {"passed", "note"}
 

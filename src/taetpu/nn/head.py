@@ -6,7 +6,7 @@ Evaluation, samples and metrics use the logits of the model.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -113,6 +113,8 @@ class EarlyExitConfig(HeadConfig):
     The final norm and the output embedding are those of the model. The loss is the mean over `layers`. LayerSkip also
     drops layers at random and changes the weights of the layers in training, which this component does not.
     """
+
+    example: ClassVar = {"layers": [0]}
 
     layers: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     """Numbers of the layers after which the stream is decoded."""

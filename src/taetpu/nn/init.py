@@ -1,6 +1,6 @@
 """Slot `init`: the distribution of weights. Biases start at zero and norm weights at one for every kind."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 from jaxtyping import Array
@@ -64,6 +64,8 @@ class MuPInit(GPT2Scaled):
     embeddings and the unembedding stay as at `base_dim`. Use it with `logits: {kind: mup}`, `base_dim` in the optimizer
     and `scale: 1/head_dim` in attention.
     """
+
+    example: ClassVar = {"base_dim": 64}
 
     base_dim: Size
     """Width of the model at which the init is `gpt2-scaled`."""

@@ -1,6 +1,6 @@
 """Slot `logits`: a change to the logits before the loss. It acts on each position alone."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -37,6 +37,8 @@ class LogitCapConfig(Component):
 @register("logits", "mup")
 class MuPLogits(Component):
     """Logits times base_dim / dim, so that their size does not grow with the width. Yang et al. 2022 (table 8)."""
+
+    example: ClassVar = {"base_dim": 64}
 
     base_dim: Annotated[Size, Traced()]
     """Width of the model at which the logits are unchanged."""

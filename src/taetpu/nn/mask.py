@@ -166,6 +166,8 @@ class PrefixConfig(MaskConfig):
 
     causal, hides_targets = False, True
 
+    example: ClassVar = {"separator": 0}
+
     separator: NonNegativeInt
     """The token that ends the prefix."""
 
@@ -201,6 +203,8 @@ class Prefix(eqx.Module):
 @register("mask", "document")
 class DocumentConfig(MaskConfig):
     """Causal within a document. Zhao et al. 2024; Llama 3."""
+
+    example: ClassVar = {"separator": 0}
 
     separator: NonNegativeInt | None = None
     """The last token of each document; `none`: the documents are the segments of the task's batches."""

@@ -1,6 +1,6 @@
 """Slot `residual`: the connection of a branch's output to the stream. Each branch has a separate connection."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -105,6 +105,8 @@ class DeepNormConfig(Component):
 
     The paper combines it with the init `deepnorm`.
     """
+
+    example: ClassVar = {"model.norm.placement": "post", "model.init": "deepnorm"}
 
     def init(self, dims: Dims, *, key: Key) -> "DeepNorm":
         """Build the module at the given sizes."""

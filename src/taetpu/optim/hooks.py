@@ -6,7 +6,7 @@ A hook overrides the methods it needs. Hooks act in alphabetical order of their 
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +87,8 @@ class Freeze(Hook):
 
     The weights of frozen parameters are not decayed either.
     """
+
+    example: ClassVar = {"trained": ["*.mixer.wq"]}
 
     trained: Annotated[tuple[str, ...], Field(min_length=1)]
     """Shell patterns of the names of trained parameters, e.g. `*.adapter.*` or `layers.3.*`."""

@@ -55,6 +55,21 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     return found
 
 
+def findings_on(setting: str, kind: str) -> list[str]:
+    """Return the published findings on a value of a setting, each as one line.
+
+    Args:
+        setting: The path of the setting, e.g. `model.norm`.
+        kind: The value.
+    """
+    return [
+        f"{', '.join(map(str, entry['from']))} -> {', '.join(map(str, entry['to']))}: {entry['found']}. "
+        f"{entry['what']} {'; '.join(source['by'] for source in entry['sources'])}."
+        for entry in read_priors()["entries"]
+        if entry["setting"] == setting and kind in (*entry["from"], *entry["to"])
+    ]
+
+
 def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
     path = path.removesuffix(".kind")
     old, new = _kind(against.get(path, _kind(value_at(base, path), fields=True))), _kind(value)

@@ -1,0 +1,75 @@
+"""The place of each slot in a study file, and examples of its kinds."""
+
+from functools import cache
+from typing import Any
+
+from taetpu.core.config import Component, Config, SlotMark, config_class_of, slot_of
+from taetpu.core.registry import kinds
+from taetpu.spec.study_config import RunConfig
+
+NOT_IN_ARMS = ("metric", "eval_metric")
+"""Slots of kinds that observe training, so arms do not compare them."""
+
+
+@cache
+def slot_path(slot: str) -> str:
+    """Return the path of a slot in the baseline, e.g. `model.mixer.mask`; empty if no built-in kind has the slot."""
+    waiting: list[tuple[type[Config], str]] = [(RunConfig, "")]
+    seen = set[str]()
+    while waiting:
+        cls, before = waiting.pop(0)
+        for name in cls.model_fields:
+            path, mark, inner = f"{before}{name}", slot_of(cls, name), config_class_of(cls, name)
+            if mark is not None and mark.name == slot:
+                return path
+            if mark is not None and mark.name not in seen:
+                seen.add(mark.name)
+                waiting += [(kind, f"{path}.") for kind in kinds(mark.name).values()]
+            elif mark is None and inner is not None:
+                waiting.append((inner, f"{path}."))
+    return ""
+
+
+def example_settings(cls: type[Component]) -> Any:
+    """Return a value of the kind's slot: the kind, or a mapping with the kind and the fields of its example."""
+    fields = {name: value for name, value in cls.example.items() if "." not in name}
+    return {"kind": cls.kind, **fields} if fields else cls.kind
+
+
+def example_arm(cls: type[Component]) -> dict[str, Any] | None:
+    """Return the overrides of an arm that uses a kind; None if arms cannot choose it or it is the default."""
+    path = slot_path(cls.slot)
+    if not path.startswith(("model.", "train.")) or cls.slot in NOT_IN_ARMS or is_default(cls):
+        return None
+    others = {name: value for name, value in cls.example.items() if "." in name}
+    value = example_settings(cls)
+    if _is_many(path):
+        value = {cls.kind: {name: one for name, one in cls.example.items() if "." not in name}}
+    return {**others, path: value}
+
+
+def is_default(cls: type[Component]) -> bool:
+    """Return whether a kind is the default of its slot."""
+    path = slot_path(cls.slot)
+    name = path.rpartition(".")[2]
+    defaults = [owner.model_fields[name].get_default(call_default_factory=True) for owner in _owners(path)]
+    return any(isinstance(default, Component) and default.kind == cls.kind for default in defaults)
+
+
+def _owners(path: str) -> list[type[Config]]:
+    """Return the config classes that have the last field of a path: one class, or some kinds of a slot."""
+    *above, name = path.split(".")
+    found: list[type[Config]] = [RunConfig]
+    for part in above:
+        below: list[type[Config]] = []
+        for cls in found:
+            if part in cls.model_fields:
+                mark, inner = slot_of(cls, part), config_class_of(cls, part)
+                below += kinds(mark.name).values() if mark else [inner] if inner else []
+        found = below
+    return [cls for cls in found if name in cls.model_fields]
+
+
+def _is_many(path: str) -> bool:
+    marks: list[SlotMark | None] = [slot_of(cls, path.rpartition(".")[2]) for cls in _owners(path)]
+    return any(mark is not None and mark.many for mark in marks)
