@@ -15,6 +15,7 @@ from taetpu.cli.kind_pages import (
     print_kind,
     print_page,
     search_kinds,
+    wrapped,
 )
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json
@@ -23,6 +24,8 @@ from taetpu.core.errors import UserError, suggest
 if TYPE_CHECKING:
     from taetpu.core.config import Component
 
+PRESET = "preset"
+"""The argument that selects the presets of `model.preset`."""
 STUDY = "study"
 """The argument that selects all top-level fields of a study file. The first of these fields has the same name."""
 
@@ -53,6 +56,9 @@ def catalog(
 
     load_plugins(plugin or [])
     slot, _, kind = what.partition("/")
+    if what == PRESET:
+        _catalog_presets(as_json)
+        return
     if what and slot not in slots():
         _catalog_fields(what, as_json)
         return
@@ -94,8 +100,22 @@ def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: b
         typer.echo(f"\n{TRACED}")
     if not fields:
         typer.echo("\nFormula, fields, source and an example: taetpu catalog SLOT/KIND")
-        typer.echo("Search: taetpu catalog --search WORD")
+        typer.echo("Search: taetpu catalog --search WORD. Known architectures: taetpu catalog preset")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
+
+
+def _catalog_presets(as_json: bool) -> None:
+    """Print the known architectures that `model.preset` accepts."""
+    from taetpu.spec.presets import PRESETS
+
+    if as_json:
+        shown = {name: {**vars(one), "settings": one.settings(128)} for name, one in PRESETS.items()}
+        print_json({PRESET: shown})
+        return
+    for name, preset in PRESETS.items():
+        compared = f" Compared with transformers.{preset.reference}." * bool(preset.reference)
+        typer.echo(wrapped(f"{preset.about}. {preset.source}.{compared}", f"{name:<15} "))
+    typer.echo("\nUse one as `model: {preset: NAME, dim: 128}`. `taetpu plan` shows its settings.")
 
 
 # --- fields of a study file ------------------------------------------------------------------------------------------

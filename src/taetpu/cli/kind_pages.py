@@ -2,13 +2,14 @@
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
 from taetpu.cli.output import WIDTH
+from taetpu.spec.document import format_yaml
 
 if TYPE_CHECKING:
     from taetpu.core.config import Component
@@ -135,16 +136,7 @@ def example_lines(kind: str, entry: Mapping[str, Any]) -> list[str]:
     """Return the lines of a study file that define an arm with the kind; none for the default."""
     if not entry["arm"]:
         return []
-    return ["arms:", f"  {kind}:", *(f"    {path}: {_flow(value)}" for path, value in entry["arm"].items())]
-
-
-def _flow(value: Any) -> str:
-    """Return a value in the notation of study files, on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return json.dumps(value) if not isinstance(value, str) or "*" in value else value
+    return ["arms:", f"  {kind}:", *(f"    {path}: {format_yaml(value)}" for path, value in entry["arm"].items())]
 
 
 def print_field(field: dict[str, Any], before: str, below: str) -> None:
@@ -194,7 +186,7 @@ def _markdown_kind(kind: str, entry: Mapping[str, Any]) -> str:
     facts = [*_facts(entry), *(("Published", text) for text in entry["published"])]
     lines += [textwrap.fill(f"- {label}: {_escaped(text)}", 120, subsequent_indent="  ") for label, text in facts]
     if entry["arm"]:
-        lines.append("- Arm: `{" + ", ".join(f"{path}: {_flow(value)}" for path, value in entry["arm"].items()) + "}`")
+        lines.append(f"- Arm: `{format_yaml(entry['arm'])}`")
     if entry["fields"]:
         lines += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
     for field in entry["fields"]:

@@ -1,5 +1,6 @@
 """YAML files as plain data, with the line of every key."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,9 @@ class Form:
 
 
 STUDY = Form("study", "Run `taetpu new NAME` to write a study.")
+
+PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*")
+"""Pattern of texts that need no quotes."""
 
 LONGEST_FILE = 500_000  # maximum number of bytes in a file
 MAX_VALUES = 20_000
@@ -125,6 +129,15 @@ def format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)
+
+
+def format_yaml(value: Any) -> str:
+    """Return a value as YAML on one line, with quotes around text that YAML would read as something else."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k}: {format_yaml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(format_yaml(v) for v in value) + "]"
+    return json.dumps(value) if isinstance(value, str) and not PLAIN.fullmatch(value) else format_value(value)
 
 
 class CoreResolver(VersionedResolver):

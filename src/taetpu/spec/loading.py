@@ -16,6 +16,7 @@ from taetpu.spec.designs import described
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides
+from taetpu.spec.presets import expand_preset
 from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.study_config import BASELINE, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
@@ -113,9 +114,22 @@ def _baseline(data: dict[str, Any], sets: Iterable[str], document: Document) -> 
         UserError: If the baseline or an option is invalid.
     """
     overrides = _parse_sets(sets)
+    data = _with_preset(data, {path: value for path, (_, value) in overrides.items()})
     origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
     data, config, resolved = _resolved(data, {path: value for path, (_, value) in overrides.items()}, origins)
     return data, config, Arm(BASELINE, {}, resolved, {}, origins)
+
+
+def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the baseline's data with the settings of the model's preset, at the size that `--set` options choose."""
+    model = data.get("model")
+    if not isinstance(model, Mapping) or "preset" not in model:
+        return data
+    sizes = {name: sets[f"model.{name}"] for name in ("dim", "num_layers") if f"model.{name}" in sets}
+    try:
+        return {**data, "model": expand_preset({**model, **sizes})}
+    except UserError as error:
+        raise error.within("base", "model") from None
 
 
 def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:

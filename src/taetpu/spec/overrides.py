@@ -277,6 +277,8 @@ def _unknown(cls: type[Config], name: str, done: tuple[str, ...], path: str) -> 
             slot = f"{owner}: {{kind: {having[0]}, {name}: ...}}"
             remedy = f"Use a kind that has {name} ({', '.join(having)}), and write the whole slot: {slot}"
         owner += f" (kind {cls.kind})"
+    elif path == "model.preset":
+        remedy = "Run `taetpu new NAME --from PRESET --to PRESET`, which writes an arm for each difference."
     elif cls is RunConfig:
         if path.startswith("base."):
             remedy = f"Write {path.removeprefix('base.')}: paths start below base."

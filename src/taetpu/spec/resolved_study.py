@@ -194,6 +194,12 @@ class Study:
         rows = [(arm.name, arm.change) for arm in self.arms]
         return paragraph(said, strong=self.name) + table(("arm", "change"), rows, left=2)
 
+    @property
+    def preset(self) -> str | None:
+        """The preset of the baseline's model; None if the model has no preset."""
+        model = self.document.data.get("base", {}).get("model")
+        return model.get("preset") if isinstance(model, Mapping) else None
+
     @cached_property
     def sources(self) -> Sources:
         """The prepared tasks. Each task is prepared on first use."""

@@ -102,6 +102,7 @@ def preview(
     Returns:
         A dictionary with these entries:
         `study`, `seeds`: the study's name and seeds.
+        `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
         `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
@@ -134,6 +135,7 @@ def preview(
     sample = Sample(**stored) if stored else Sample.from_config(first, source)
     return {
         "study": study.name,
+        "preset": study.preset and {"name": study.preset, "model": study.base["model"]},
         "seeds": list(study.seeds),
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),

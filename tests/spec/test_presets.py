@@ -1,0 +1,83 @@
+"""Presets expand to known architectures, and studies lead from one to another."""
+
+from itertools import permutations
+
+import pytest
+
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import UserError
+from taetpu.nn.lm import ModelConfig
+from taetpu.spec.loading import load_study
+from taetpu.spec.preset_study import preset_model, write_study
+from taetpu.spec.presets import PRESETS, expand_preset
+
+STUDY = """\
+study: s
+base:
+  task: {kind: copy, seq_len: 16}
+  model: {preset: llama3, dim: 128, num_layers: 2, ffn: relu, mixer: {num_heads: 8}}
+  train: {steps: 10}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(text, *sets):
+        (tmp_path / "s.yaml").write_text(text)
+        return load_study(tmp_path / "s.yaml", sets)
+
+    return write_and_load
+
+
+@pytest.mark.parametrize("dim", [8, 48, 128, 768, 4096])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_valid_at_any_width(name, dim):
+    model = load_config(ModelConfig, expand_preset({"preset": name, "dim": dim}))
+    model.resolve().check(100, 64)
+    assert model.num_layers == PRESETS[name].num_layers
+
+
+def test_settings_beside_a_preset_replace_its_own(load):
+    model = load(STUDY).arms[0].config.model
+    assert (model.layers[0].ffn.kind, model.layers[0].mixer.num_heads) == ("relu", 8)
+    assert model.layers[0].norm.eps == 1e-5
+    assert len(model.layers) == 2
+
+
+def test_a_size_set_on_the_command_line_changes_the_preset(load):
+    text = STUDY.replace(", ffn: relu, mixer: {num_heads: 8}", "")
+    config = load(text, "model.dim=1024").arms[0].config
+    assert config.model.layers[0].mixer.num_heads == 8
+    written = load(text.replace("128", "1024")).arms[0].config
+    assert config == written
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem", "remedy"),
+    [
+        ("llama3", "lama3", "unknown preset 'lama3'", "Did you mean 'llama3'?"),
+        ("dim: 128, ", "", "preset 'llama3' needs a width", "Set dim"),
+        ("dim: 128", "dim: wide", "got dim='wide'", "Set dim"),
+    ],
+)
+def test_an_unknown_preset_or_a_missing_width_is_refused(load, old, new, problem, remedy):
+    with pytest.raises(UserError, match="preset") as caught:
+        load(STUDY.replace(old, new))
+    assert problem in caught.value.problem
+    assert remedy in str(caught.value.remedy)
+    assert caught.value.path[:2] == ("base", "model")
+
+
+def test_an_arm_cannot_change_the_preset(load):
+    with pytest.raises(UserError, match="'preset'") as caught:
+        load(STUDY + "arms: {other: {model.preset: gpt2}}\n")
+    assert "taetpu new NAME --from PRESET --to PRESET" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(("start", "end"), [*permutations(PRESETS, 2)])
+def test_all_differences_together_are_the_other_preset(load, start, end):
+    study = load(write_study("s", start, end, 64, 4))
+    arms = {arm.name: arm for arm in study.arms}
+    assert arms["baseline"].config.model == preset_model(start, 64, 4).resolve()
+    assert arms["with-all"].config.model == preset_model(end, 64, 4).resolve()
+    assert len(arms) > 3
