@@ -91,6 +91,7 @@ def test_hyper_connections_mix_four_streams():
     assert agree(model, expected)
 
 
+@pytest.mark.slow
 def test_hyper_connections_start_as_the_ordinary_residual_stream():
     """Each of the n equal streams holds the ordinary stream, so the sum is n times it, which the norm undoes."""
     ordinary, hyper = (load_config(ModelConfig, BASE | {"residual": kind}).resolve()
@@ -99,6 +100,7 @@ def test_hyper_connections_start_as_the_ordinary_residual_stream():
     assert np.allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_deepnorm_scales_the_stream_and_the_weights_of_values_and_ffn():
     config = load_config(ModelConfig, BASE | {
         "dim": 64, "num_layers": 8, "residual": "deepnorm", "init": "deepnorm",
@@ -220,6 +222,7 @@ def test_value_residual_mixes_the_values_of_the_first_layer():
     assert np.array_equal(forward(only, TOKENS), forward(changed, TOKENS))
 
 
+@pytest.mark.slow
 def test_u_net_adds_the_outputs_of_the_first_half_to_the_inputs_of_the_second():
     model = build(num_layers=6, after="u-net")
 

@@ -19,6 +19,7 @@ LORA = {"kind": "lora", "rank": 3, "alpha": 6.0, "targets": TARGETS}
 TOKENS = jnp.arange(16).reshape(2, 8) % 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unrolled", [True, False], ids=["unrolled", "rolled"])
 def test_merged_adapters_give_the_same_logits(draw, monkeypatch, unrolled):
     """Layers 0 and 2 have adapters of different ranks, layer 1 has none."""
@@ -41,6 +42,7 @@ def test_merged_adapters_give_the_same_logits(draw, monkeypatch, unrolled):
     assert shapes == {name: a.shape for name, a in bare.items()}
 
 
+@pytest.mark.slow
 def test_a_new_adapter_changes_nothing_and_leaves_other_parameters_as_they_are():
     base, adapted = (
         load_config(ModelConfig, {**SETTINGS, **more}).resolve().build(7, 8, key=root_key(0))

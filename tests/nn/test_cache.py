@@ -77,6 +77,7 @@ def test_padding_on_the_left_changes_nothing(draw, name):
         np.testing.assert_allclose(found[1:, 3:], second, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_recurrent_mixer_of_a_plug_in_keeps_its_state(draw, tmp_path):
     """The mixer is the example of docs/plugins.md."""
     page = (Path(__file__).parents[2] / "docs/plugins.md").read_text()

@@ -57,7 +57,7 @@ def check_logits(model, settings, names, vocab=VOCAB):
     assert np.abs(np.asarray(logits) - expected).max() < BOUND * max(1.0, np.abs(expected).max())
 
 
-@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("parallel", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gpt_neox_has_parallel_branches_with_two_norms(parallel):
     model, have = reference(
         "GPTNeoX", **SIZES, use_parallel_residual=parallel, hidden_act="gelu", tie_word_embeddings=False,

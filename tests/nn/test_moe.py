@@ -100,6 +100,7 @@ def test_balance_loss_is_one_for_a_uniform_router_and_follows_the_formula(x):
     np.testing.assert_allclose(statistics(uniform, x).losses["balance"], 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_deepseek_balance_loss_is_computed_within_each_sequence(x):
     ours = build("deepseek-moe")
     each = [statistics(ours, x[i : i + 1]).losses["balance"] for i in range(BATCH)]

@@ -43,6 +43,7 @@ def assert_the_same(model, remat, key=None):
         np.testing.assert_allclose(ours, theirs, atol=2e-6 * float(np.abs(theirs).max()))
 
 
+@pytest.mark.slow
 def test_full_remat_gives_the_same_gradients_dropout_and_sites(draw):
     assert_the_same(draw(SMALL, seq=16), "full", root_key(2))
 

@@ -54,6 +54,7 @@ def assert_same(a, b, but=()):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_rolled_stack_equals_an_unrolled_one_with_dropout(draw, monkeypatch):
     model, key = draw(BASE | {"mixer": "none", "dropout": 0.5}), root_key(3)
     whole = forward(model, key)

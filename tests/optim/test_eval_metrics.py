@@ -40,6 +40,7 @@ def value(kind: str, seen: Evaluated, batches: int = 1, **fields) -> float:
     return metric_value("m", metric, totals)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_exact_match_counts_sequences_without_any_error(evaluated):
     right, answers = 0, 0
     for logits, targets, weights in zip(evaluated.logits, evaluated.batch.targets, evaluated.weight, strict=True):

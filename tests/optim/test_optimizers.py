@@ -112,6 +112,7 @@ def test_muon_orthogonalises_each_matrix_of_a_stack_alone(draw, rms):
             np.testing.assert_allclose(after[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_first_step_of_muon_equals_torchs(draw):
     """The tolerance is that of torch's Newton-Schulz steps, which are computed in bfloat16."""
     before, (grads,), after = muon_updates(draw(MUON), {"weight_decay": 0.3}, steps=1)

@@ -152,6 +152,7 @@ def test_disconnected_holder_continues_without_a_takeover(store: GcsStore, monke
     assert store.list("s") == ["s/b"]
 
 
+@pytest.mark.slow
 def test_holder_without_a_connection_does_not_write(store: GcsStore, world: World, monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
     monkeypatch.setattr(lease, "awake_seconds", lambda: clock[0])

@@ -11,6 +11,8 @@ from taetpu.train.metric_series import metrics_from_sums
 from taetpu.train.model_io import from_files
 from taetpu.train.step import evaluate
 
+pytestmark = pytest.mark.slow
+
 TEXT = """
 study: kept
 base:

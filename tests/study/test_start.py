@@ -13,6 +13,8 @@ from taetpu.nn.named_arrays import named_parameters
 from taetpu.spec.loading import load_study
 from taetpu.train.model_io import open_run
 
+pytestmark = pytest.mark.slow
+
 BASE = """\
 study: {name}
 base:

@@ -185,6 +185,7 @@ def test_the_losses_of_heads_are_those_of_a_second_model_written_by_hand(make, t
     close(found, differentiate(model, loss))
 
 
+@pytest.mark.slow
 def test_heads_share_the_forward_pass_and_respect_chunked_losses(make, text):
     task, source = text
     plain, headed = make(task, {"num_layers": 2}), make(task, {"num_layers": 2, "heads": HEADS})
@@ -199,6 +200,7 @@ def test_heads_share_the_forward_pass_and_respect_chunked_losses(make, text):
         np.testing.assert_allclose(whole[name], parts[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_two_means_of_one_name_in_a_layer_are_refused_and_losses_are_added(make, text):
     """Both networks of a macaron layer record the load and a loss; the state of each would follow the sum of loads."""
     macaron = {"order": "macaron", "ffn": {**MOE, "balance": 0.5}}

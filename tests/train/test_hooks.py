@@ -124,6 +124,7 @@ def test_hooks_draw_different_noise_for_each_step_and_hook(trainer, make, text):
     assert later[0] / np.sqrt(count) == pytest.approx(np.sqrt(2), rel=0.1)
 
 
+@pytest.mark.slow
 def test_zero_updates_change_no_parameter(trainer, make, text):
     task, source = text
     run = trainer([make(task, hooks=["test-still"])], source)

@@ -90,6 +90,7 @@ def test_init_and_scales_at_a_width(make):
         np.testing.assert_allclose(mup.decode(x), BASE / dim * plain.decode(x), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_rates_of_hidden_matrices_fall_with_the_width_and_their_decay_does_not(make):
     described, _ = parameters(at_width(make, 4 * BASE, True))
     params = described.params

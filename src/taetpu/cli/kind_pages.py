@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from taetpu.cli.output import WIDTH
-from taetpu.spec.document import format_yaml
 
 if TYPE_CHECKING:
     from taetpu.core.config import Component
@@ -134,6 +133,8 @@ def _facts(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def example_lines(kind: str, entry: Mapping[str, Any]) -> list[str]:
     """Return the lines of a study file that define an arm with the kind; none for the default."""
+    from taetpu.spec.document import format_yaml
+
     if not entry["arm"]:
         return []
     return ["arms:", f"  {kind}:", *(f"    {path}: {format_yaml(value)}" for path, value in entry["arm"].items())]
@@ -180,6 +181,8 @@ def markdown_page(classes: "Mapping[tuple[str, str], type[Component]]") -> str:
 
 def _markdown_kind(kind: str, entry: Mapping[str, Any]) -> str:
     """Return the section of a kind."""
+    from taetpu.spec.document import format_yaml
+
     lines = [f"### {kind}{' (default)' * entry['default']}", ""]
     for paragraph in entry["about"].split("\n\n"):
         lines += [textwrap.fill(_escaped(paragraph), 120), ""]

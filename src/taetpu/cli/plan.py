@@ -18,7 +18,6 @@ from taetpu.cli.plan_tpu import (
     requested_slices,
 )
 from taetpu.core.errors import UserError
-from taetpu.spec.document import format_yaml
 
 OTHER_DATA = "different windows than in the baseline, or in a different order"
 
@@ -98,6 +97,8 @@ def _print_plan(found: dict[str, Any]) -> None:
     arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
     typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
     if found["preset"]:
+        from taetpu.spec.document import format_yaml
+
         model = ", ".join(f"{name} {format_yaml(value)}" for name, value in found["preset"]["model"].items())
         print_text(f"preset {found['preset']['name']}: {model}\n", hanging=2)
     idle = any(arm["executed_flops_per_token"] != arm["flops_per_token"] for arm in found["arms"])
