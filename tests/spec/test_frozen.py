@@ -22,6 +22,7 @@ def test_the_baseline_is_stored_first_and_with_its_defaults(stored):
     assert list(stored["arms"]) == ["baseline", "nope", "heads=1", "heads=2"]
     assert stored["base"]["train"]["batch_size"] == 32
     usual = {"primary": "val/loss", "direction": "min", "equivalence": None, "alpha": 0.05, "looks": []}
+    usual |= {"contrasts": {}}
     assert stored["measure"] == usual
 
 

@@ -11,7 +11,7 @@ from taetpu.stats.divergence import Count, impute_worst
 from taetpu.stats.divergence import boschloo_p as exact_test
 from taetpu.stats.linear_model import fit_model
 from taetpu.stats.plan import Plan
-from taetpu.stats.verdict import collect_evidence, decide_verdict, format_evidence
+from taetpu.stats.verdict import Sides, collect_evidence, decide_verdict, format_evidence
 
 
 def test_diverged_runs_count_with_the_worst_finished_value() -> None:
@@ -45,7 +45,7 @@ def test_no_arm_is_better_with_more_diverged_runs(seed: int, lost: set[int], shi
     found = collect_evidence(fit_model(values).effects, fit_model(worst).effects, counts, against, plan, 5)["a"]
     assert decide_verdict(found, plan) != "better"
     assert found.imputed is not None
-    assert f"{len(lost)} of 5 runs diverged" in format_evidence(found, plan, 5)
+    assert f"{len(lost)} of 5 runs diverged" in format_evidence(found, plan, Sides((5, 5)))
 
 
 def test_diverged_runs_of_the_baseline_make_no_arm_worse(table, draw, store_study) -> None:

@@ -14,7 +14,7 @@ from taetpu.stats.divergence import Count
 from taetpu.stats.linear_model import Effect, Estimate, fit_model
 from taetpu.stats.plan import Plan
 from taetpu.stats.power import ALPHA
-from taetpu.stats.verdict import Evidence, decide_verdict, format_evidence, holm, seeds_still_needed
+from taetpu.stats.verdict import Evidence, Sides, decide_verdict, format_evidence, holm, seeds_still_needed
 
 
 def effect(size: float, error: float, df: float = 16) -> Effect:
@@ -78,7 +78,7 @@ def test_arm_without_finished_runs_is_tested_for_divergence(seeds: int, expected
     found = weigh({"a": Effect()}, {"baseline": Count(seeds, 0), "a": Count(0, seeds)})["a"]
     assert found.p == pytest.approx(stats.boschloo_exact([[seeds, 0], [0, seeds]]).pvalue)
     assert decide_verdict(found, plan_for("min")) == expected
-    text = format_evidence(found, plan_for("min", "val/loss"), seeds)
+    text = format_evidence(found, plan_for("min", "val/loss"), Sides((seeds, seeds)))
     assert text.startswith(f"No run finished: {seeds} of {seeds} diverged, 0 of {seeds} of the baseline (exact test")
 
 
@@ -93,7 +93,7 @@ def test_verdict_is_inconclusive_if_divergence_may_explain_the_effect() -> None:
     found = weigh({"a": CLEAR}, counts)["a"]
     assert decide_verdict(found, plan_for("min")) == "worse"
     assert decide_verdict(found, plan_for("max")) == "inconclusive"
-    text = format_evidence(found, plan_for("max", "val/accuracy"), 5)
+    text = format_evidence(found, plan_for("max", "val/accuracy"), Sides((5, 5)))
     assert "2 of 5 runs diverged, 0 of 5 of the baseline (exact test p 0.187)" in text
     assert text.endswith("; the runs that finished are not a fair sample.")
     swapped = weigh({"a": CLEAR}, {"baseline": Count(3, 2), "a": Count(5, 0)})["a"]
@@ -104,7 +104,7 @@ def test_one_diverged_run_is_inconclusive() -> None:
     found = weigh({"a": Effect()}, {"baseline": Count(1, 0), "a": Count(0, 1)})["a"]
     assert (found.p, decide_verdict(found, plan_for("min"))) == (None, "inconclusive")
     text = "No run finished: 1 of 1 diverged, 0 of 1 of the baseline."
-    assert format_evidence(found, plan_for("min", "val/loss"), 1) == text
+    assert format_evidence(found, plan_for("min", "val/loss"), Sides((1, 1))) == text
 
 
 def test_equal_divergence_is_inconclusive() -> None:
@@ -114,17 +114,17 @@ def test_equal_divergence_is_inconclusive() -> None:
 
 def test_evidence_has_the_numbers() -> None:
     counts = {"baseline": Count(5, 0), "a": Count(5, 0)}
-    text = format_evidence(weigh({"a": CLEAR}, counts)["a"], plan_for("min", "val/loss"), 5)
+    text = format_evidence(weigh({"a": CLEAR}, counts)["a"], plan_for("min", "val/loss"), Sides((5, 5)))
     assert text == "val/loss is 0.40 higher than the baseline's (95 % interval +0.30 to +0.50, Holm p <0.001)."
 
 
 def test_evidence_gives_the_reason_for_a_missing_interval() -> None:
     one = weigh({"a": Effect(-0.5)}, {"baseline": Count(1, 0), "a": Count(1, 0)})["a"]
-    assert format_evidence(one, plan_for("min", "val/loss"), 1).endswith(
+    assert format_evidence(one, plan_for("min", "val/loss"), Sides((1, 1))).endswith(
         "a single seed shows no noise, so there is no interval and no p."
     )
     same = weigh({"a": Effect(0.0)}, {"baseline": Count(3, 0), "a": Count(3, 0)})["a"]
-    assert format_evidence(same, plan_for("min", "val/loss"), 3).startswith(
+    assert format_evidence(same, plan_for("min", "val/loss"), Sides((3, 3))).startswith(
         "val/loss is exactly that of the baseline; the runs show no noise"
     )
 

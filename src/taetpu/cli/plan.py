@@ -172,6 +172,8 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
             f"{traced}, because all scores are computed and all widths share a program; static widths need {static}, "
             "where a kernel (splash or cuDNN) skips what the window hides"
         )
+    for name, compared in found["contrasts"].items():
+        yield f"contrast {name}: {compared}"
     for arm in found["arms"]:
         if start := arm["start"]:
             note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.report import overview, summary
+from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
 from taetpu.report.position_curves import PositionCurves, position_section
@@ -20,6 +21,7 @@ def build_sections(
     found = [
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
+        contrasts_section(results),
         *design_sections(results),
         position_section(results, positions),
         priors_section(results, priors),

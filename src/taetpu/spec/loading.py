@@ -12,13 +12,14 @@ from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
+from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
 from taetpu.spec.overrides import apply_overrides, merge_overrides
 from taetpu.spec.presets import expand_preset
 from taetpu.spec.resolved_study import Arm, Study, difference
-from taetpu.spec.study_config import BASELINE, ResolvedConfig, RunConfig, StudySpec, check_name
+from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 
@@ -48,6 +49,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
         measure = spec.measure.directed(first.config.train.eval_metrics)
+        contrasts = _contrasts(measure, arms)
     except UserError as error:
         raise document.locate(error) from None
     return Study(
@@ -65,6 +67,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         match=tuple(kind for kind in spec.match if kind != "steps"),
         tune=tune,
         trackers=trackers,
+        contrasts=contrasts,
     )
 
 
@@ -252,6 +255,15 @@ def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: Res
                 yield path
         except UserError:
             continue  # the other overrides are invalid without this one, so it has an effect
+
+
+def _contrasts(measure: Measure, arms: tuple[Arm, ...]) -> dict[str, dict[str, Any]]:
+    """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
+    changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
+    try:
+        return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics())
+    except UserError as error:
+        raise error.within("measure", "contrasts") from None
 
 
 def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) -> None:

@@ -171,6 +171,7 @@ class Study:
         match: The quantities other than steps by which arms are matched (see `study.matching`).
         tune: The tuning of the arms; None without tuning.
         trackers: The trackers by name (see `taetpu.trackers`).
+        contrasts: The contrasts by name, with the arms that they compare (see `spec.contrasts.plan_contrasts`).
     """
 
     name: str
@@ -187,6 +188,7 @@ class Study:
     match: tuple[str, ...] = ()
     tune: Tuning | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
+    contrasts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """Return the arms and their changes as HTML for notebooks."""

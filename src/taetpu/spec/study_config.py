@@ -15,6 +15,7 @@ from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import MaskConfig, StaticWindowConfig, WindowConfig
 from taetpu.optim.eval_metrics import EvalMetric
+from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
 from taetpu.spec.train_config import TrainConfig
 
@@ -176,6 +177,8 @@ class Measure(Config):
     ] = 0.05
     looks: tuple[int, ...] = ()
     """Numbers of seeds at which interim analyses give verdicts, e.g. [5, 8]."""
+    contrasts: dict[str, ContrastConfig] = Field(default_factory=dict)
+    """Further comparisons by name: `{compare: ARM, to: ARM}`, or `{spread: METRIC, over: PATH, by: PATH}`."""
 
     @model_validator(mode="before")
     @classmethod

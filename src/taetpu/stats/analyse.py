@@ -8,6 +8,7 @@ import numpy as np
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import changes_of, format_changes
+from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
 from taetpu.stats.integrity import find_damage, raise_if_damaged
@@ -62,7 +63,8 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
 
     Returns:
         The content of `results.json`: `study, primary, direction, plan, departures, alpha, seeds, complete, final,
-        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms`; see docs/statistics.md.
+        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms` and, if any are planned,
+        `contrasts`; see docs/statistics.md.
 
     Raises:
         UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged, a run's record
@@ -77,21 +79,17 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     check_same_evaluation_set(table, plan.primary)
     against = baselines(study)
     groups = _groups(table, against, plan)
-    evidence = verdict.collect_evidence(
-        {arm: effect for group in groups for arm, effect in group.fit.effects.items()},
-        {arm: effect for group in groups for arm, effect in group.imputed.effects.items()},
-        {arm: table.count(arm) for arm in study["arms"]},
-        against,
-        plan,
-        len(study["seeds"]),
-    )
-    first = groups[0]
+    contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
+    evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
+    first, compared = groups[0], len(against) + len(contrasts)
     final = table.complete and has_verdicts(plan, len(study["seeds"]))
     judged = {
-        arm: _arm_effect(evidence[arm], plan, study, group, final, len(against), group.places(table))
+        arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, len(group.arms), final, compared,
+                    group.places(table))
         for group in groups
         for arm in group.arms
-    }
+    }  # fmt: skip
+    judged_contrasts = [_contrast(one, evidence[one.key], study, final, compared) for one in contrasts]
     return finite(
         {
             "study": study["study"],
@@ -108,7 +106,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
             "complete": table.complete,
             "final": final,
             "label": _seed_label(len(study["seeds"])),
-            "noise_floor": _noise_floor(table, first, plan, len(against)),
+            "noise_floor": _noise_floor(table, first, plan, compared),
             "model": _model(first, table),
             "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
             "packs": _packs(table),
@@ -117,6 +115,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
             "tuning": study.get("tuning"),
             "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
             "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
+            **({"contrasts": judged_contrasts} if contrasts else {}),
         }
     )
 
@@ -162,31 +161,71 @@ _NOT_JUDGED: dict[str, Any] = {
 }
 
 
-def _arm_effect(
-    found: Evidence, plan: Plan, study: Mapping[str, Any], group: Group, final: bool, compared: int, places: int
+def _collect_evidence(
+    groups: list[Group],
+    contrasts: list[Contrast],
+    table: Table,
+    study: Mapping[str, Any],
+    against: Mapping[str, str],
+    plan: Plan,
+) -> dict[str, Evidence]:
+    """Return the evidence for each arm and each contrast (by `Contrast.key`), corrected for all of them together."""
+    effects = {arm: effect for group in groups for arm, effect in group.fit.effects.items()}
+    imputed = {arm: effect for group in groups for arm, effect in group.imputed.effects.items()}
+    counts = {arm: table.count(arm) for arm in study["arms"]}
+    others, margins = dict(against), dict[str, float | None]()
+    for one in contrasts:
+        effects[one.key], imputed[one.key], others[one.key] = one.effect, one.imputed, one.other
+        counts[one.key], counts[one.other] = one.counts
+        margins[one.key] = one.plan.equivalence
+    found = verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]))
+    without = [key for key, margin in margins.items() if margin is None]  # the margin has the unit of another metric
+    return {**found, **{key: replace(found[key], p_equivalent=None) for key in without}}
+
+
+def _contrast(one: Contrast, found: Evidence, study: Mapping[str, Any], final: bool, compared: int) -> dict[str, Any]:
+    """Return the entry of a contrast in `results.json`."""
+    places, sides = formatting.mean_places(one.residual_sd, one.means[1]), one.sides(len(study["seeds"]))
+    judged = _judge(found, one.plan, study, one.residual_sd, one.number, final, compared, places, sides)
+    return {"name": one.name, **one.planned, "means": list(one.means), **judged}
+
+
+def _judge(
+    found: Evidence,
+    plan: Plan,
+    study: Mapping[str, Any],
+    residual_sd: float | None,
+    effects: int,
+    final: bool,
+    compared: int,
+    places: int,
+    sides: verdict.Sides | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of an arm in `results.json` that describe its effect.
+    """Return the fields of an arm or a contrast in `results.json` that describe its effect.
 
     Args:
-        found: the arm's evidence.
+        found: the evidence.
         plan: the analysis plan.
         study: the frozen study.
-        group: the arms with the same baseline.
+        residual_sd: standard deviation of the noise in the model.
+        effects: number of effects in the model.
         final: whether the results include verdicts.
-        compared: number of arms in Holm's correction.
+        compared: number of arms and contrasts in Holm's correction.
         places: number of decimal places for the arms' means.
+        sides: the compared sides; None for an arm and its baseline.
     """
     if not final:  # readers might mistake unplanned p-values for verdicts
         found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
     effect, seeds = found.effect, len(study["seeds"])
     decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
-    known, sd, worst = effect.effect, group.fit.residual_sd, found.imputed
+    known, worst = effect.effect, found.imputed
     return {
         "effect": known,
         "ci95": effect.interval,
         "ci90": effect.interval_at(0.9),
-        "ci_simultaneous": effect.interval_with(lambda df: critical_value(len(group.arms), df)),
-        "effect_sd": None if known is None or not sd else known / sd,  # in standard deviations of one run's noise
+        "ci_simultaneous": effect.interval_with(lambda df: critical_value(effects, df)),
+        # in standard deviations of one run's noise
+        "effect_sd": None if known is None or not residual_sd else known / residual_sd,
         "p": found.p,
         "p_holm": found.p_holm,
         "p_equivalent": found.p_equivalent,
@@ -194,7 +233,7 @@ def _arm_effect(
         "worst_case": None if worst is None else {"effect": worst.effect, "ci95": worst.interval},
         "guarded": effect.guarded,
         "verdict": decision,
-        "evidence": verdict.format_evidence(found, plan, seeds, places),
+        "evidence": verdict.format_evidence(found, plan, sides or verdict.Sides((seeds, seeds)), places),
         "more_seeds": verdict.seeds_still_needed(found, compared, plan) if decision == "inconclusive" else None,
     }
 

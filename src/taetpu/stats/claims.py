@@ -12,9 +12,14 @@ from taetpu.stats import formatting
 
 CLAIM = re.compile(
     r"(?P<arm>\S+) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
+    r"(?: (?:than|to) (?P<other>\S+))?"
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
-EXAMPLES = "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent` or `one-head is not better`."
+EXAMPLES = (
+    "Write e.g. `nope is worse by at least 0.02`, `layernorm is equivalent`, `one-head is not better`, or `swiglu is "
+    "better than relu` for a contrast of measure.contrasts."
+)
+OPPOSITE = {"better": "worse", "worse": "better"}
 
 MIN_PLACES = 4
 """Minimum number of decimal places for the end of an interval in a finding."""
@@ -22,15 +27,16 @@ MIN_PLACES = 4
 
 @dataclass(frozen=True)
 class Claim:
-    """Claim about an arm.
+    """Claim about an arm or a contrast.
 
     Attributes:
         text: the claim as written.
-        arm: the arm's name.
+        arm: the name of the arm or the contrast.
         verdict: the claimed verdict.
         negated: whether the claim says that the verdict does not hold.
         bound: `at least` or `at most` if the claim bounds the size of the effect, else None.
         size: the bound on the effect's size. The claim holds only if the whole 95 % interval satisfies the bound.
+        other: the arm that the claim compares with; None for the arm's baseline, or for a contrast.
     """
 
     text: str
@@ -39,6 +45,7 @@ class Claim:
     negated: bool = False
     bound: str | None = None
     size: float = 0.0
+    other: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
         problem = f"{text!r} gives a size for a negated or inconclusive verdict"
         raise UserError(problem, path=where, remedy=EXAMPLES)
     size = _parse_size(found["size"], where) if found["bound"] else 0.0
-    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), found["bound"], size)
+    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), found["bound"], size, found["other"])
 
 
 def _parse_size(text: str, where: KeyPath) -> float:
@@ -83,7 +90,7 @@ def _parse_size(text: str, where: KeyPath) -> float:
 
 
 def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
-    """Check a claim against a study's results. No claim holds if its arm has no verdict.
+    """Check a claim against a study's results. No claim holds if its arm or contrast has no verdict.
 
     Args:
         claim: the claim.
@@ -91,19 +98,15 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
         where: the claim's location in the claims file, for messages.
 
     Raises:
-        UserError: If the study has no such arm, or the arm is a baseline.
+        UserError: If the study has no such arm or contrast, the arm is a baseline, or two arms are compared that no
+            planned contrast compares.
     """
-    arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
-    if claim.arm not in arms:
-        raise UserError(
-            f"study {results['study']!r} has no arm {claim.arm!r}", path=where, remedy=suggest(claim.arm, arms)
-        )
-    arm = arms[claim.arm]
+    arm, verdict = _judged(claim, results, where)
     if arm["verdict"] is None:
         why = "a single seed gives no verdict" if results.get("label") == "single seed" else "there is no verdict yet"
         return Finding(claim, False, f"{why}. {arm['evidence']}")
     evidence = f"{arm['verdict']}. {arm['evidence']}"
-    if (arm["verdict"] == claim.verdict) == claim.negated:
+    if (arm["verdict"] == verdict) == claim.negated:
         return Finding(claim, False, evidence)
     least, most = _effect_sizes(arm["ci95"])
     places = max(formatting.decimals(formatting.half_width(arm["ci95"])), MIN_PLACES)
@@ -114,6 +117,37 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
         size = formatting.number(most, places)
         return Finding(claim, False, f"the 95 % interval contains effects as large as {size}. {evidence}")
     return Finding(claim, True, evidence)
+
+
+def _judged(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> tuple[Mapping[str, Any], str]:
+    """Return the entry of the arm or contrast that a claim is about, and the claimed verdict on this entry."""
+    contrasts = {one["name"]: one for one in results.get("contrasts", ())}
+    arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
+    if claim.other is None:
+        known = arms | contrasts
+        if claim.arm not in known:
+            what = "arm or contrast" if contrasts else "arm"
+            problem = f"study {results['study']!r} has no {what} {claim.arm!r}"
+            raise UserError(problem, path=where, remedy=suggest(claim.arm, known))
+        return known[claim.arm], claim.verdict
+    names = [arm["name"] for arm in results["arms"]]
+    for name in (claim.arm, claim.other):
+        if name not in names:
+            problem = f"study {results['study']!r} has no arm {name!r}"
+            raise UserError(problem, path=where, remedy=suggest(name, names))
+    if claim.arm in arms and arms[claim.arm]["against"] == claim.other:
+        return arms[claim.arm], claim.verdict
+    for one in (one for one in contrasts.values() if "spread" not in one):
+        if (one["compare"], one["to"]) == ([claim.arm], [claim.other]):
+            return one, claim.verdict
+        if (one["compare"], one["to"]) == ([claim.other], [claim.arm]):
+            return one, OPPOSITE.get(claim.verdict, claim.verdict)
+    contrast = f"{{{claim.arm}-vs-{claim.other}: {{compare: {claim.arm}, to: {claim.other}}}}}"
+    raise UserError(
+        f"no planned contrast compares {claim.arm!r} with {claim.other!r}",
+        path=where,
+        remedy=f"Plan it before the first run of a study: measure: {{contrasts: {contrast}}}.",
+    )
 
 
 def _effect_sizes(interval: list[float] | None) -> tuple[float, float]:

@@ -50,6 +50,12 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
             for name in JUDGED_BY
             if name in measure and measure[name] != getattr(plan, name)
         ]
+        planned = {name.partition("=")[0] for name in plan.contrasts} | set(plan.contrasts)
+        found += [
+            f"contrast {name!r} is in measure.contrasts, and the plan does not have it"
+            for name in measure.get("contrasts") or ()
+            if name not in planned
+        ]
         looks = tuple(measure.get("looks") or ())
         if looks and looks != plan.looks:
             found.append(f"measure.looks is {list(looks)}, and the plan says {list(plan.looks)}")

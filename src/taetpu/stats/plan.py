@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from taetpu.core.errors import UserError
@@ -43,7 +43,9 @@ class Plan:
         seeds: the seeds of the first analysis.
         looks: numbers of seeds per arm at the planned analyses, ascending.
         equivalence: the equivalence margin, or None if equivalence is not tested.
-        alpha: maximum probability of at least one false verdict of better or worse over all arms and planned analyses.
+        alpha: maximum probability of at least one false verdict of better or worse over all arms, contrasts and planned
+            analyses.
+        contrasts: contrasts by name, with the arms that they compare (see `stats.contrasts`).
     """
 
     primary: str
@@ -53,6 +55,7 @@ class Plan:
     looks: tuple[int, ...]
     equivalence: float | None = None
     alpha: float = ALPHA
+    contrasts: Mapping[str, Any] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -69,7 +72,8 @@ class Plan:
         return metric_bounds(self.primary)
 
     def _text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        # Without contrasts, the hash is that of a plan of earlier versions, which had none.
+        return json.dumps({k: v for k, v in asdict(self).items() if k != "contrasts" or v}, sort_keys=True)
 
     def analysis_index(self, seeds: int) -> int | None:
         """Return the index of the planned analysis at this number of seeds, or None if no analysis is planned there."""
@@ -133,7 +137,7 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
     }
     sha256 = data.pop("sha256", None)
-    plan = Plan(**data) if set(data) == set(Plan.__dataclass_fields__) else None
+    plan = Plan(**data) if {"contrasts", *data} == set(Plan.__dataclass_fields__) else None
     if plan is None or plan.sha256 != sha256:
         raise UserError(
             "the analysis plan differs from the plan that was frozen before the first run",

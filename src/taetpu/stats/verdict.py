@@ -128,26 +128,42 @@ def decide_verdict(evidence: Evidence, plan: Plan) -> Verdict:
     return "better" if _is_better(evidence.effect, plan.direction) else "worse"
 
 
-def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0) -> str:
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a comparison in the sentence of `format_evidence`.
+
+    Attributes:
+        first: the name of the first side in a list of both.
+        other: the name of the second side.
+        runs: number of planned runs of each side.
+    """
+
+    runs: tuple[int, int]
+    first: str = "the arm"
+    other: str = "the baseline"
+
+
+def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 0) -> str:
     """Format the evidence as a sentence.
 
     Args:
-        evidence: the arm's evidence.
+        evidence: the evidence on an arm or a contrast.
         plan: the analysis plan.
-        seeds: number of seeds per arm.
+        sides: the compared sides.
         places: minimum number of decimal places for the effect, namely the number for the arms' means.
     """
     effect, count, base = evidence.effect, evidence.count, evidence.baseline
     if evidence.all_diverged:
-        text = f"No run finished: {count.diverged} of {seeds} diverged, {base.diverged} of {seeds} of the baseline"
+        first, second = sides.runs
+        text = f"No run finished: {count.diverged} of {first} diverged, {base.diverged} of {second} of {sides.other}"
         return (
             f"{text}." if evidence.p is None else f"{text} (exact test, Holm p {formatting.p_value(evidence.p_holm)})."
         )
     if effect.effect is None:
-        return f"No effect can be estimated from {count.finished} of {seeds} finished runs."
-    text, notes = _format_difference(effect, plan.primary, places), []
+        return f"No effect can be estimated from {count.finished} of {sides.runs[0]} finished runs."
+    text, notes = _format_difference(effect, plan.primary, places, sides.other), []
     if effect.interval is None:
-        notes.append(_why_no_interval(effect, count, base))
+        notes.append(_why_no_interval(effect, count, base, sides))
     else:
         p = "" if evidence.p_holm is None else f", Holm p {formatting.p_value(evidence.p_holm)}"
         cut = ", cut to what is possible" if effect.is_clipped else ""
@@ -156,12 +172,13 @@ def format_evidence(evidence: Evidence, plan: Plan, seeds: int, places: int = 0)
         known = "there is a difference, but of" if _is_significant(evidence, plan) else "whatever it is, it is"
         notes.append(f"{known} less than the {plan.equivalence:g} that matters")
     if effect.guarded and effect.interval is not None:
-        notes.append("the arm or the baseline is noisier than the rest, so the most cautious of its tests counts")
+        noisy = f"{sides.first} or {sides.other} is noisier than the rest"
+        notes.append(f"{noisy}, so the most cautious of its tests counts")
     elif effect.copies and effect.interval is not None:
         notes.append(
             "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious"
         )
-    return "; ".join([text, *notes, *_divergence_notes(evidence, plan, seeds, places)]) + "."
+    return "; ".join([text, *notes, *_divergence_notes(evidence, plan, sides, places)]) + "."
 
 
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
@@ -207,12 +224,13 @@ def _favoured_by_divergence(evidence: Evidence, plan: Plan) -> bool:
     return more or _is_better(evidence.imputed, plan.direction) != better
 
 
-def _divergence_notes(evidence: Evidence, plan: Plan, seeds: int, places: int) -> list[str]:
+def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int) -> list[str]:
     count, base, worst = evidence.count, evidence.baseline, evidence.imputed
     if worst is None:
         return []
     p = "" if evidence.divergence_p is None else f" (exact test p {formatting.p_value(evidence.divergence_p)})"
-    notes = [f"{count.diverged} of {seeds} runs diverged, {base.diverged} of {seeds} of the baseline{p}"]
+    first, second = sides.runs
+    notes = [f"{count.diverged} of {first} runs diverged, {base.diverged} of {second} of {sides.other}{p}"]
     if worst.effect is not None:
         size = formatting.effect(worst.effect, worst.interval, places)
         notes.append(f"counted as the worst value that finished, the effect is {size}")
@@ -221,20 +239,20 @@ def _divergence_notes(evidence: Evidence, plan: Plan, seeds: int, places: int) -
     return notes
 
 
-def _format_difference(effect: Effect, metric: str, places: int) -> str:
+def _format_difference(effect: Effect, metric: str, places: int, other: str) -> str:
     size = effect.effect or 0.0
     if formatting.is_zero(size):
-        return f"{metric} is exactly that of the baseline"
+        return f"{metric} is exactly that of {other}"
     places = formatting.effect_places(size, effect.interval, places)
     text = formatting.number(abs(size), places)
     if not float(text):
-        return f"{metric} is within {10**-places:.{places}f} of the baseline's"
-    return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than the baseline's"
+        return f"{metric} is within {10**-places:.{places}f} of {other}'s"
+    return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than {other}'s"
 
 
-def _why_no_interval(effect: Effect, count: Count, baseline: Count) -> str:
+def _why_no_interval(effect: Effect, count: Count, baseline: Count, sides: Sides) -> str:
     if min(count.finished, baseline.finished) < 2:
         return "a single seed shows no noise, so there is no interval and no p"
     if effect.guarded:
-        return "the arm or the baseline is noisier than the rest and shares too few seeds for an interval"
+        return f"{sides.first} or {sides.other} is noisier than the rest and shares too few seeds for an interval"
     return "the runs show no noise at all, so there is nothing to judge the effect by"

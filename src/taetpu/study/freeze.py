@@ -66,6 +66,7 @@ def analysis_plan(study: Study) -> Plan:
         looks=measure.looks or (len(study.seeds),),
         equivalence=measure.equivalence,
         alpha=measure.alpha,
+        contrasts=study.contrasts,
     )
 
 

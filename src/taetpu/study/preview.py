@@ -13,6 +13,7 @@ from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
 from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
+from taetpu.report.contrasts import describe_contrast
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
@@ -110,6 +111,7 @@ def preview(
         see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and `data` (facts about the
         evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
+        `contrasts`: what each planned contrast compares.
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -140,6 +142,7 @@ def preview(
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
+        "contrasts": {name: describe_contrast(one) for name, one in study.contrasts.items()},
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
@@ -400,7 +403,7 @@ def resolution(
         remedy = "Use e.g. --noise 0.01, or run the study first."
         raise UserError("the number of seeds for an effect depends on the noise, which is not known yet", remedy=remedy)
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
-    arms, together = len(compared), sum(baseline is study.arms[0] for baseline in compared)
+    arms, together = len(compared) + len(study.contrasts), sum(baseline is study.arms[0] for baseline in compared)
     found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
     low, high = metric_bounds(study.measure.primary)
     found["most"] = high - low if isfinite(high) else None
