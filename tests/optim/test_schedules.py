@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.config_parsing import build_component
+from taetpu.core.errors import UserError
 
 PEAK, STEPS = 2.0, 11
 
@@ -43,3 +44,20 @@ def test_the_last_step_reaches_the_minimum(kind):
 def test_runs_shorter_than_warm_up_and_runs_of_one_step():
     np.testing.assert_allclose(rates(steps=3, kind="cosine", warmup=10), [0.2, 0.4, 0.6], rtol=1e-6)
     np.testing.assert_allclose(rates(steps=1, kind="cosine"), [PEAK])
+
+
+def test_warm_up_as_a_share_of_all_steps():
+    np.testing.assert_allclose(
+        rates(steps=40, kind="cosine", warmup_share=0.1), rates(steps=40, kind="cosine", warmup=4)
+    )
+    with pytest.raises(UserError, match="warmup=4 and warmup_share=0.1 are both set"):
+        build_component("schedule", {"kind": "cosine", "warmup": 4, "warmup_share": 0.1})
+
+
+def test_wsd_stays_at_the_peak_until_the_decay():
+    found = rates(steps=40, kind="wsd", warmup=4, decay_share=0.25, min_lr=0.2)
+    np.testing.assert_allclose(found[3:30], PEAK)
+    np.testing.assert_allclose(found[29:], PEAK + (0.2 - PEAK) * np.sqrt(np.arange(11) / 10), rtol=1e-5)
+    with pytest.raises(UserError, match="exceed all steps") as caught:
+        build_component("schedule", {"kind": "wsd", "warmup_share": 0.5, "decay_share": 0.6})
+    assert caught.value.remedy == "Use at most 0.5."

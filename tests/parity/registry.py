@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 BOUND = 5e-5
@@ -23,6 +24,7 @@ class Entry:
         variant: The settings that differ from the defaults; empty if none do.
         compare: A function that returns our result and the reference's for the same random inputs and weights.
         module: The module that registers the comparison.
+        float64: Whether both sides are computed in float64, because rounding in float32 exceeds the bound.
     """
 
     kind: str
@@ -30,6 +32,7 @@ class Entry:
     variant: str
     compare: Callable[[], tuple[Any, Any]]
     module: str
+    float64: bool = False
 
     @property
     def name(self) -> str:
@@ -38,7 +41,8 @@ class Entry:
 
     def difference(self) -> float:
         """Return the largest difference, as a share of the reference's largest value if that exceeds 1."""
-        ours, theirs = (np.asarray(one, np.float64) for one in self.compare())
+        with jax.enable_x64(self.float64):
+            ours, theirs = (np.asarray(one, np.float64) for one in self.compare())
         assert ours.shape == theirs.shape, f"{self.name}: shapes {ours.shape} and {theirs.shape} differ"
         return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
 
@@ -46,11 +50,13 @@ class Entry:
 ENTRIES: list[Entry] = []
 
 
-def parity(kind: str, reference: str, variant: str = "") -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+def parity(
+    kind: str, reference: str, variant: str = "", float64: bool = False
+) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     """Register the decorated function, which returns our result and that of a reference."""
 
     def registered(compare: Callable[[], Any]) -> Callable[[], Any]:
-        ENTRIES.append(Entry(kind, reference, variant, compare, compare.__module__))
+        ENTRIES.append(Entry(kind, reference, variant, compare, compare.__module__, float64))
         return compare
 
     return registered

@@ -5,16 +5,18 @@ Warm-up is linear and reaches the peak in the last step of warm-up.
 Schedules from optax cannot be used, because they branch in Python on the peak, which is traced here.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
 Scalar = Float[Array, ""]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ScheduleConfig(Component):
@@ -22,10 +24,25 @@ class ScheduleConfig(Component):
 
     warmup: Annotated[NonNegativeInt, Traced()] = 0
     """Number of steps of linear warm-up from 0 to the peak."""
+    warmup_share: Annotated[Share | None, Traced(neutral=None)] = None
+    """Share of all steps that are warm-up, instead of their number `warmup`."""
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> "ScheduleConfig":
+        if self.warmup_share is not None and self.warmup:
+            problem = f"warmup={self.warmup} and warmup_share={self.warmup_share:g} are both set"
+            raise UserError(problem, path=("warmup_share",), remedy="Remove one of them.")
+        return self
+
+    def warmup_steps(self, steps: int) -> Scalar:
+        """Return the number of steps of warm-up out of `steps` updates."""
+        if self.warmup_share is None:
+            return jnp.asarray(self.warmup, jnp.float32)
+        return jnp.round(jnp.asarray(self.warmup_share, jnp.float32) * steps)
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
         """Return the learning rate for update number `step`, from 0, out of `steps` updates."""
-        now, warmup = step.astype(jnp.float32), jnp.asarray(self.warmup, jnp.float32)
+        now, warmup = step.astype(jnp.float32), self.warmup_steps(steps)
         rising = jnp.minimum(1.0, (now + 1) / jnp.maximum(warmup, 1.0))
         progress = jnp.clip((now - warmup) / jnp.maximum(steps - 1 - warmup, 1.0), 0.0, 1.0)
         return jnp.where(now < warmup, peak * rising, self.after(progress, peak))
@@ -62,3 +79,90 @@ class Linear(ScheduleConfig):
     def after(self, progress: Scalar, peak: Any) -> Scalar:
         """Return the learning rate after warm-up. `progress` rises from 0 to 1."""
         return peak + (self.min_lr - peak) * progress
+
+
+@register("schedule", "inverse-sqrt")
+class InverseSqrt(ScheduleConfig):
+    """peak * sqrt(T / (T + n)) in step n after warm-up, with T = `timescale`. Vaswani et al. 2017, section 5.3.
+
+    With T = warmup, the learning rate in step s is peak * min(s / warmup, sqrt(warmup / s)).
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: transformers.get_inverse_sqrt_schedule.
+    """
+
+    timescale: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    """Steps after which the learning rate has fallen to peak / sqrt(2); `none`: the length of warm-up, or 10000 without
+    warm-up.
+    """
+
+    def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
+        """Return the learning rate for update number `step`, from 0, out of `steps` updates."""
+        now, warmup = step.astype(jnp.float32), self.warmup_steps(steps)
+        scale = jnp.where(warmup > 0, warmup, 1e4) if self.timescale is None else self.timescale
+        rising = (now + 1) / jnp.maximum(warmup, 1.0)
+        falling = jnp.sqrt(scale / (scale + jnp.maximum(now + 1 - warmup, 0.0)))
+        return peak * jnp.where(now < warmup, rising, falling)
+
+
+@register("schedule", "wsd")
+class WSD(ScheduleConfig):
+    """Warm-up, a stable phase at the peak, and a decay to `min_lr` over the last steps. Hu et al. 2024 (MiniCPM).
+
+    With `shape: 1-sqrt`, the learning rate is peak (1 - sqrt(t)) at the share t of the decay, which Haegele et al. 2024
+    found best; with `linear`, peak (1 - t).
+
+    Source: Haegele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", arXiv
+    2405.18392.
+    """
+
+    decay_share: Annotated[Share, Traced()] = 0.2
+    """Share of all steps that are decay."""
+    shape: Literal["linear", "1-sqrt"] = "1-sqrt"
+    """Shape of the decay."""
+    min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+    """Learning rate of the last step."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> "WSD":
+        if self.warmup_share is not None and self.warmup_share + self.decay_share > 1:
+            problem = f"warmup_share={self.warmup_share:g} and decay_share={self.decay_share:g} exceed all steps"
+            raise UserError(problem, path=("decay_share",), remedy=f"Use at most {1 - self.warmup_share:g}.")
+        return self
+
+    def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
+        """Return the learning rate for update number `step`, from 0, out of `steps` updates."""
+        now, warmup = step.astype(jnp.float32), self.warmup_steps(steps)
+        decay = jnp.maximum(jnp.asarray(self.decay_share, jnp.float32) * steps, 1.0)
+        share = jnp.clip((now - (steps - 1 - decay)) / decay, 0.0, 1.0)
+        fallen = share if self.shape == "linear" else jnp.sqrt(share)
+        return jnp.where(
+            now < warmup, peak * (now + 1) / jnp.maximum(warmup, 1.0), peak + (self.min_lr - peak) * fallen
+        )
+
+
+@register("schedule", "cyclic")
+class Cyclic(ScheduleConfig):
+    """`cycles` cycles between `min_lr` and the peak. Smith 2017 (triangular); Loshchilov and Hutter 2017 (cosine).
+
+    With `shape: triangular`, a cycle rises from `min_lr` to the peak and falls back; with `cosine`, it starts at the
+    peak and falls to `min_lr` along half a cosine (warm restarts).
+
+    Source: Smith 2017, "Cyclical Learning Rates for Training Neural Networks", arXiv 1506.01186; Loshchilov and Hutter
+    2017, "SGDR: Stochastic Gradient Descent with Warm Restarts", arXiv 1608.03983.
+    Reference: torch.optim.lr_scheduler.CyclicLR.
+    """
+
+    cycles: Annotated[PositiveInt, Traced()] = 4
+    """Number of cycles after warm-up."""
+    shape: Literal["triangular", "cosine"] = "triangular"
+    """Shape of a cycle."""
+    min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
+    """Lowest learning rate."""
+
+    def after(self, progress: Scalar, peak: Any) -> Scalar:
+        """Return the learning rate after warm-up. `progress` rises from 0 to 1."""
+        turns = progress * self.cycles
+        phase = jnp.where(progress >= 1, 1.0, turns - jnp.floor(turns))
+        height = 1 - jnp.abs(2 * phase - 1) if self.shape == "triangular" else 0.5 * (1 + jnp.cos(jnp.pi * phase))
+        return self.min_lr + (peak - self.min_lr) * height
