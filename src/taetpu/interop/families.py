@@ -183,6 +183,7 @@ GPT2 = Family(
         "mixer.head_dim": (None,),
         "position.kind": ("learned",),
         "norm.kind": ("layer",),
+        "norm.affine": (True,),
         "ffn.kind": tuple(dict.fromkeys(GPT2_ACTIVATIONS.values())),
     },
     write=write_gpt2,
@@ -293,7 +294,14 @@ LLAMA = Family(
     fixed={"attention_dropout": 0.0, "partial_rotary_factor": 1.0},
     ignored=(".rotary_emb.inv_freq",),
     read=read_llama,
-    needs={**PLAIN, "position.kind": ("rope",), "norm.kind": ("rms",), "ffn.kind": ("swiglu",)},
+    needs={
+        **PLAIN,
+        "position.kind": ("rope",),
+        "norm.kind": ("rms",),
+        "norm.affine": (True,),
+        "norm.unit_offset": (False,),
+        "ffn.kind": ("swiglu",),
+    },
     write=write_llama,
 )
 

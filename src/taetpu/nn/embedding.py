@@ -6,7 +6,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -83,3 +83,40 @@ class Untied(eqx.Module):
     def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
         """Return the logits in float32."""
         return project(x, self.unembed, out=jnp.float32)
+
+
+@register("embedding", "factorised")
+class FactorisedConfig(Component):
+    """E P for the input and P^T E^T for the output, with a narrow table E and a projection P. Lan et al. 2020 (ALBERT).
+
+    The table has vocab_size * size parameters instead of vocab_size * dim. In ALBERT, the output has another projection
+    and a bias.
+
+    Source: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning", arXiv 1909.11942.
+    """
+
+    size: Size = 128
+    """Width of the table."""
+    own_init = True
+
+    def init(self, dims: Dims, *, key: Key) -> "Factorised":
+        """Build the module at the given sizes."""
+        return Factorised(
+            weight=dims.weight(named(key, "weight"), dims.vocab_size, self.size, role="embedding"),
+            project=dims.weight(named(key, "project"), self.size, dims.dim),
+        )
+
+
+class Factorised(eqx.Module):
+    """A narrow table, and a projection from it to the stream and back."""
+
+    weight: Float[Array, "vocab size"]
+    project: Float[Array, "size dim"]
+
+    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens."""
+        return project(gather_rows(self.weight, tokens), self.project)
+
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+        """Return the logits in float32."""
+        return project(project(x, self.project.T), self.weight.T, out=jnp.float32)

@@ -55,6 +55,67 @@ class GPT2Scaled(Component):
         return std * jax.random.normal(key, shape)
 
 
+@register("init", "normal")
+class Normal(Component):
+    """N(0, std^2) for all weights. GPT-2's std for all but the projections that write to the residual stream.
+
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+    """
+
+    std: Annotated[NonNegativeFloat, Traced()] = 0.02
+    """Standard deviation of weights."""
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        return self.std * jax.random.normal(key, shape)
+
+
+@register("init", "zero-out")
+class ZeroOut(Normal):
+    """0 for projections that write to the residual stream, N(0, std^2) for other weights. Zhang et al. 2019 (Fixup).
+
+    Every block is then the identity at first. muP and modded-nanogpt initialise these projections so too.
+
+    Source: Zhang et al. 2019, "Fixup Initialization: Residual Learning Without Normalization", arXiv 1901.09321.
+    """
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        drawn = super().draw(dims, role, shape, key=key)
+        return 0 * drawn if role in WRITING else drawn
+
+
+@register("init", "small")
+class SmallInit(Component):
+    """N(0, 2 / (5 dim)) for all weights. Nguyen and Salazar 2019 (SmallInit).
+
+    This is the distribution of Glorot and Bengio 2010 for the up projection of an ffn with an inner size of 4 dim.
+
+    Source: Nguyen and Salazar 2019, "Transformers without Tears", arXiv 1910.05895.
+    """
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        return (2 / (5 * dims.dim)) ** 0.5 * jax.random.normal(key, shape)
+
+
+@register("init", "xavier")
+class Xavier(Component):
+    """N(0, 2 / (fan_in + fan_out)) for projections, and N(0, 1 / dim) for embedding tables. Glorot and Bengio 2010.
+
+    Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks".
+    Reference: torch.nn.init.xavier_normal_.
+    """
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        drawn = jax.random.normal(key, shape)
+        if role in TABLES:
+            return dims.dim**-0.5 * drawn
+        refuse_unknown_fan_in(shape)
+        return (2 / sum(shape)) ** 0.5 * drawn
+
+
 @register("init", "mup")
 class MuPInit(GPT2Scaled):
     """Maximal update parametrisation: `gpt2-scaled`, with the variance of matrices between layers divided by the width.

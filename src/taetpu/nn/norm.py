@@ -4,15 +4,16 @@ Norms operate on rank-2 arrays, because XLA's CPU backend reduces them twice as 
 to save a tenth of a train step.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.core.sites import is_requested, rename_sites, site
@@ -53,16 +54,20 @@ class LayerNormConfig(NormConfig):
     """Number added to the variance."""
     bias: bool | None = None
     """Whether a bias is added; `none`: as `model.bias`."""
+    affine: bool = True
+    """Whether the result is multiplied by a weight, and a bias may be added."""
 
     def init(self, dims: Dims, *, key: Key) -> "LayerNorm":
         """Build the module at the given sizes."""
+        if not self.affine:
+            return LayerNorm(None, None, self.eps)
         return LayerNorm(jnp.ones(dims.dim), dims.zeros(dims.dim, self.bias), self.eps)
 
 
 class LayerNorm(eqx.Module):
     """Layer normalisation; see `LayerNormConfig`."""
 
-    weight: Float[Array, " dim"]
+    weight: Float[Array, " dim"] | None
     bias: Float[Array, " dim"] | None
     eps: float = eqx.field(static=True)
 
@@ -70,33 +75,136 @@ class LayerNorm(eqx.Module):
         """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
         h = h - h.mean(-1, keepdims=True)
-        h = h * inverse_rms(h, self.eps, x.shape[:-1]) * self.weight
+        h = h * inverse_rms(h, self.eps, x.shape[:-1])
+        h = h if self.weight is None else h * self.weight
         return (h if self.bias is None else h + self.bias).astype(x.dtype).reshape(x.shape)
 
 
 @register("norm", "rms")
 class RMSNormConfig(NormConfig):
-    """x / sqrt(mean(x^2) + eps) * weight. Zhang and Sennrich 2019; eps as in Llama."""
+    """x / sqrt(mean(x^2) + eps) * weight. Zhang and Sennrich 2019; eps as in Llama.
+
+    All of it is computed in float32 before the result is rounded to the dtype of activations, as in Gemma; Llama rounds
+    before the multiplication by the weight.
+
+    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", arXiv 1910.07467.
+    Reference: torch.nn.RMSNorm.
+    """
 
     eps: PositiveFloat = 1e-6
     """Number added to the mean square."""
+    affine: bool = True
+    """Whether the result is multiplied by a weight."""
+    unit_offset: bool = False
+    """Whether the factor is 1 + weight, with weights that start at 0, as in Gemma."""
+
+    @model_validator(mode="after")
+    def _has_a_weight(self) -> "RMSNormConfig":
+        if self.unit_offset and not self.affine:
+            problem = "unit_offset needs a weight, but affine is false"
+            raise UserError(problem, path=("unit_offset",), remedy="Remove unit_offset, or set affine: true.")
+        return self
 
     def init(self, dims: Dims, *, key: Key) -> "RMSNorm":
         """Build the module at the given sizes."""
-        return RMSNorm(jnp.ones(dims.dim), self.eps)
+        weight = jnp.zeros(dims.dim) if self.unit_offset else jnp.ones(dims.dim)
+        return RMSNorm(weight if self.affine else None, self.eps, self.unit_offset)
 
 
 class RMSNorm(eqx.Module):
     """Root mean square normalisation; see `RMSNormConfig`."""
 
-    weight: Float[Array, " dim"]
+    weight: Float[Array, " dim"] | None
+    eps: float = eqx.field(static=True)
+    unit_offset: bool = eqx.field(static=True, default=False)
+
+    def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
+        """Return the normalised rows, computed in float32."""
+        h = flatten_rows(x).astype(jnp.float32)
+        h = h * inverse_rms(h, self.eps, x.shape[:-1])
+        if self.weight is not None:
+            h = h * (1 + self.weight if self.unit_offset else self.weight)
+        return h.astype(x.dtype).reshape(x.shape)
+
+
+@register("norm", "scale")
+class ScaleNormConfig(NormConfig):
+    """g x / |x|, with one trained number g that starts at sqrt(dim). Nguyen and Salazar 2019 (ScaleNorm).
+
+    Source: Nguyen and Salazar 2019, "Transformers without Tears", arXiv 1910.05895.
+    """
+
+    eps: PositiveFloat = 1e-6
+    """Number added to the mean square of the elements."""
+    own_init = True
+
+    def init(self, dims: Dims, *, key: Key) -> "ScaleNorm":
+        """Build the module at the given sizes."""
+        return ScaleNorm(jnp.asarray(dims.dim**0.5), self.eps)
+
+
+class ScaleNorm(eqx.Module):
+    """Normalisation to a trained length; see `ScaleNormConfig`."""
+
+    length: Float[Array, ""]
     eps: float = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
         """Return the normalised rows, computed in float32."""
         h = flatten_rows(x).astype(jnp.float32)
-        h = h * inverse_rms(h, self.eps, x.shape[:-1]) * self.weight
+        h = h * inverse_rms(h, self.eps, x.shape[:-1]) * (self.length / x.shape[-1] ** 0.5)
         return h.astype(x.dtype).reshape(x.shape)
+
+
+class SquashConfig(NormConfig):
+    """Base of functions of single elements that take the place of a norm."""
+
+    alpha: Annotated[PositiveFloat, Traced()] = 0.5
+    """Initial factor on the input."""
+    mixer_alpha: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    """Initial factor on the input of the mixer; `none`: as `alpha`."""
+    own_init = True
+
+    def init(self, dims: Dims, *, key: Key) -> "Squash":
+        """Build the module at the given sizes."""
+        alpha = self.mixer_alpha if dims.branch == "mixer" and self.mixer_alpha is not None else self.alpha
+        shift = jnp.zeros(()) if self.kind == "derf" else None
+        return Squash(jnp.asarray(alpha, jnp.float32), shift, jnp.ones(dims.dim), jnp.zeros(dims.dim))
+
+
+@register("norm", "dyt")
+class DyTConfig(SquashConfig):
+    """tanh(a x) * weight + bias, with a trained number a that starts at `alpha`. Zhu et al. 2025 (DyT).
+
+    For language models, the paper uses a larger alpha in attention than elsewhere, and smaller ones in wider models.
+
+    Source: Zhu et al. 2025, "Transformers without Normalization", arXiv 2503.10622.
+    Reference: x_transformers.x_transformers.DynamicTanh.
+    """
+
+
+@register("norm", "derf")
+class DerfConfig(SquashConfig):
+    """erf(a x + s) * weight + bias, with trained numbers a and s that start at `alpha` and 0. Chen et al. 2025 (Derf).
+
+    Source: Chen et al. 2025, "Stronger Normalization-Free Transformers", arXiv 2512.10938.
+    Reference: x_transformers.x_transformers.Derf.
+    """
+
+
+class Squash(eqx.Module):
+    """A bounded function of each element; tanh without a shift, erf with one. See `DyTConfig` and `DerfConfig`."""
+
+    alpha: Float[Array, ""]
+    shift: Float[Array, ""] | None
+    weight: Float[Array, " dim"]
+    bias: Float[Array, " dim"]
+
+    def __call__(self, x: Float[Array, "*lead dim"]) -> Float[Array, "*lead dim"]:
+        """Return the bounded elements, computed in float32."""
+        h = self.alpha * flatten_rows(x).astype(jnp.float32)
+        h = jnp.tanh(h) if self.shift is None else jax.lax.erf(h + self.shift)
+        return (h * self.weight + self.bias).astype(x.dtype).reshape(x.shape)
 
 
 @register("norm", "none")

@@ -1,17 +1,18 @@
 """Slot `qk_norm` in attention: normalisation of queries and keys before positions are encoded."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, model_validator
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
-from taetpu.nn.common import AttentionDims, Dims
+from taetpu.nn.common import AttentionDims, Dims, Fixed
 from taetpu.nn.norm import RMSNorm
 
 Heads = Float[Array, "batch head seq head_dim"]
@@ -33,17 +34,41 @@ class QKRMSNormConfig(Component):
 
     With `over: head`, each head is normalised, with weights that all heads share (Qwen 3, Gemma 3). With `over: all`,
     the heads of a token are normalised together, before they are split (OLMo 2).
+
+    nanochat normalises without weights, after RoPE, and multiplies by 1.2: `affine: false, factor: 1.2` computes the
+    same, because a rotation changes no norm.
+
+    Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", arXiv 2302.05442.
+    Reference: transformers.Qwen3ForCausalLM.
     """
 
     over: Literal["head", "all"] = "head"
     """The elements that are normalised together: those of a head (`head`) or of all heads of a token (`all`)."""
     eps: PositiveFloat = 1e-6
     """Number added to the mean square."""
+    affine: bool = True
+    """Whether the result is multiplied by a weight."""
+    unit_offset: bool = False
+    """Whether the factor is 1 + weight, with weights that start at 0, as in Gemma."""
+    factor: Annotated[PositiveFloat, Traced(neutral=1.0)] = 1.0
+    """Factor on the normalised queries and keys."""
+
+    @model_validator(mode="after")
+    def _has_a_weight(self) -> "QKRMSNormConfig":
+        if self.unit_offset and not self.affine:
+            problem = "unit_offset needs a weight, but affine is false"
+            raise UserError(problem, path=("unit_offset",), remedy="Remove unit_offset, or set affine: true.")
+        return self
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "QKRMSNorm":
         """Build the module at the given sizes."""
         sizes = (heads.num_heads, heads.num_kv_heads) if self.over == "all" else (1, 1)
-        return QKRMSNorm(*(RMSNorm(jnp.ones(size * heads.head_dim), self.eps) for size in sizes))
+        first = jnp.zeros if self.unit_offset else jnp.ones
+        q, k = (
+            RMSNorm(first(size * heads.head_dim) if self.affine else None, self.eps, self.unit_offset) for size in sizes
+        )
+        neutral = isinstance(self.factor, float) and self.factor == 1
+        return QKRMSNorm(q, k, None if neutral else Fixed(self.factor), self.over == "all")
 
 
 class QKRMSNorm(eqx.Module):
@@ -51,18 +76,23 @@ class QKRMSNorm(eqx.Module):
 
     q: RMSNorm
     k: RMSNorm
+    factor: Fixed | None = None
+    together: bool = eqx.field(static=True, default=False)
 
     def __call__(self, q: Heads, k: KVHeads) -> tuple[Heads, KVHeads]:
         """Return the normalised queries and keys."""
         with rename_sites("norm", "mixer.q_norm"):
-            q = _normalised(self.q, q)
+            q = self.normalised(self.q, q)
         with rename_sites("norm", "mixer.k_norm"):
-            return q, _normalised(self.k, k)
+            return q, self.normalised(self.k, k)
+
+    def normalised(self, norm: RMSNorm, x: Heads) -> Heads:
+        """Return heads, normalised each alone or all together, times the factor."""
+        x = _norm_together(norm, x) if self.together else norm(x)
+        return x if self.factor is None else x * self.factor.value.astype(x.dtype)
 
 
-def _normalised(norm: RMSNorm, x: Heads) -> Heads:
+def _norm_together(norm: RMSNorm, x: Heads) -> Heads:
     batch, heads, seq, head_dim = x.shape
-    if norm.weight.shape[0] == head_dim:
-        return norm(x)
     together = norm(x.transpose(0, 2, 1, 3).reshape(batch, seq, heads * head_dim))
     return together.reshape(batch, seq, heads, head_dim).transpose(0, 2, 1, 3)

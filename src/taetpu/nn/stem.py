@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
+from pydantic import PositiveFloat
 
-from taetpu.core.config import Component, SlotMark
+from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
-from taetpu.nn.common import Context, Dims, Identity
+from taetpu.nn.common import Context, Dims, Fixed, Identity
 from taetpu.nn.norm import LayerNormConfig
 
 
@@ -20,6 +21,34 @@ class NoStem(Component):
     def init(self, dims: Dims, *, key: Key) -> Identity:
         """Build the module at the given sizes."""
         return Identity()
+
+
+@register("stem", "scale")
+class StemScaleConfig(Component):
+    """The embeddings times `factor`, by default sqrt(dim). Vaswani et al. 2017, section 3.4; Gemma.
+
+    Gemma rounds the factor to the dtype of the weights; here it is rounded to that of activations.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: transformers.GemmaForCausalLM.
+    """
+
+    factor: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
+    """Factor; `none`: sqrt(dim)."""
+
+    def init(self, dims: Dims, *, key: Key) -> "StemScale":
+        """Build the module at the given sizes."""
+        return StemScale(Fixed(dims.dim**0.5 if self.factor is None else self.factor))
+
+
+class StemScale(eqx.Module):
+    """A factor on the embeddings."""
+
+    factor: Fixed
+
+    def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
+        """Return the scaled embeddings."""
+        return x * self.factor.value.astype(x.dtype)
 
 
 @register("stem", "norm")

@@ -1,17 +1,6 @@
 """Slot `ffn`: the feed-forward network of a block."""
 
-from taetpu.nn.ffn.dense import MLP, GELUErf, GELUTanh, MLPConfig, NoFFN, ReLU, SwiGLU, SwiGLUConfig
+from taetpu.nn.ffn.dense import GLU, MLP, GLUConfig, MLPConfig, NoFFN, SwiGLUConfig
 from taetpu.nn.ffn.moe import DeepSeekMoEConfig, MoEConfig
 
-__all__ = [
-    "MLP",
-    "DeepSeekMoEConfig",
-    "GELUErf",
-    "GELUTanh",
-    "MLPConfig",
-    "MoEConfig",
-    "NoFFN",
-    "ReLU",
-    "SwiGLU",
-    "SwiGLUConfig",
-]
+__all__ = ["GLU", "MLP", "DeepSeekMoEConfig", "GLUConfig", "MLPConfig", "MoEConfig", "NoFFN", "SwiGLUConfig"]

@@ -80,7 +80,23 @@ def _gelu_erf(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=False)
 
 
-ACTIVATIONS = {"relu": jax.nn.relu, "gelu-tanh": _gelu_tanh, "gelu-erf": _gelu_erf}
+def _relu2(x: Array) -> Array:
+    return jax.nn.relu(x) ** 2
+
+
+def _identity(x: Array) -> Array:
+    return x
+
+
+ACTIVATIONS = {
+    "relu": jax.nn.relu,
+    "relu2": _relu2,
+    "silu": jax.nn.silu,
+    "gelu-tanh": _gelu_tanh,
+    "gelu-erf": _gelu_erf,
+    "sigmoid": jax.nn.sigmoid,
+    "identity": _identity,
+}
 
 
 class MLP(eqx.Module):
@@ -119,9 +135,30 @@ class GELUErf(MLPConfig):
     activation = "gelu-erf"
 
 
-@register("ffn", "swiglu")
-class SwiGLUConfig(Component):
-    """(silu(x W_gate) * x W_up) W_down. Shazeer 2020.
+@register("ffn", "relu2")
+class ReLU2(MLPConfig):
+    """max(0, x W_up)^2 W_down. So et al. 2021 (Primer); nanochat and modded-nanogpt.
+
+    Source: So et al. 2021, "Primer: Searching for Efficient Transformers for Language Modeling", arXiv 2109.08668.
+    Reference: transformers.activations.ReLUSquaredActivation.
+    """
+
+    activation = "relu2"
+
+
+@register("ffn", "silu")
+class SiLU(MLPConfig):
+    """silu(x W_up) W_down with silu(h) = h sigmoid(h). Elfwing et al. 2017; Ramachandran et al. 2017 (Swish).
+
+    Source: Ramachandran et al. 2017, "Searching for Activation Functions", arXiv 1710.05941.
+    Reference: torch.nn.functional.silu.
+    """
+
+    activation = "silu"
+
+
+class GLUConfig(Component):
+    """(act(x W_gate) * x W_up) W_down.
 
     The inner size is `mult` times dim, rounded to a multiple of 8. With the default of 8/3, the three matrices have as
     many parameters as the two matrices of an MLP with `mult: 4`.
@@ -133,26 +170,28 @@ class SwiGLUConfig(Component):
     """Inner size; `none`: mult * dim, rounded."""
     bias: bool | None = None
     """Whether projections have biases; `none`: as `model.bias`."""
+    activation: ClassVar[str]
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
         inner_size(self.mult, self.hidden, dims.dim, multiple=8)
 
-    def init(self, dims: Dims, *, key: Key) -> "SwiGLU":
+    def init(self, dims: Dims, *, key: Key) -> "GLU":
         """Build the module at the given sizes."""
         hidden = inner_size(self.mult, self.hidden, dims.dim, multiple=8)
-        return SwiGLU(
+        return GLU(
             gate=dims.weight(named(key, "gate"), dims.dim, hidden, role="gate"),
             gate_bias=dims.zeros(hidden, self.bias),
             up=dims.weight(named(key, "up"), dims.dim, hidden, role="up"),
             up_bias=dims.zeros(hidden, self.bias),
             down=dims.weight(named(key, "down"), hidden, dims.dim, role="down"),
             down_bias=dims.zeros(dims.dim, self.bias),
+            activation=self.activation,
         )
 
 
-class SwiGLU(eqx.Module):
-    """(silu(x W_gate) * x W_up) W_down; see `SwiGLUConfig`."""
+class GLU(eqx.Module):
+    """(act(x W_gate) * x W_up) W_down; see `GLUConfig`."""
 
     gate: Float[Array, "dim hidden"]
     gate_bias: Float[Array, " hidden"] | None
@@ -160,8 +199,78 @@ class SwiGLU(eqx.Module):
     up_bias: Float[Array, " hidden"] | None
     down: Float[Array, "hidden dim"]
     down_bias: Float[Array, " dim"] | None
+    activation: str = eqx.field(static=True, default="silu")
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
-        """Return (silu(x W_gate) * x W_up) W_down."""
-        h = jax.nn.silu(project(x, self.gate, self.gate_bias)) * project(x, self.up, self.up_bias)
+        """Return (act(x W_gate) * x W_up) W_down."""
+        h = ACTIVATIONS[self.activation](project(x, self.gate, self.gate_bias)) * project(x, self.up, self.up_bias)
         return project(site("ffn.hidden", h), self.down, self.down_bias)
+
+
+@register("ffn", "swiglu")
+class SwiGLUConfig(GLUConfig):
+    """(silu(x W_gate) * x W_up) W_down. Shazeer 2020.
+
+    The inner size is `mult` times dim, rounded to a multiple of 8. With the default of 8/3, the three matrices have as
+    many parameters as the two matrices of an MLP with `mult: 4`.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    Reference: transformers.models.llama.modeling_llama.LlamaMLP.
+    """
+
+    activation = "silu"
+
+
+@register("ffn", "glu")
+class GLUKind(GLUConfig):
+    """(sigmoid(x W_gate) * x W_up) W_down. Dauphin et al. 2016; Shazeer 2020.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    Reference: torch.nn.functional.glu.
+    """
+
+    activation = "sigmoid"
+
+
+@register("ffn", "bilinear")
+class Bilinear(GLUConfig):
+    """(x W_gate * x W_up) W_down, a gated network without an activation. Shazeer 2020.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    Reference: x_transformers.x_transformers.GLU.
+    """
+
+    activation = "identity"
+
+
+@register("ffn", "reglu")
+class ReGLU(GLUConfig):
+    """(max(0, x W_gate) * x W_up) W_down. Shazeer 2020.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    Reference: x_transformers.x_transformers.GLU.
+    """
+
+    activation = "relu"
+
+
+@register("ffn", "geglu")
+class GEGLU(GLUConfig):
+    """(gelu(x W_gate) * x W_up) W_down with the exact GELU. Shazeer 2020. Gemma uses `geglu-tanh`.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer", arXiv 2002.05202.
+    Reference: x_transformers.x_transformers.GLU.
+    """
+
+    activation = "gelu-erf"
+
+
+@register("ffn", "geglu-tanh")
+class GEGLUTanh(GLUConfig):
+    """(gelu(x W_gate) * x W_up) W_down with the tanh approximation of GELU. Gemma Team 2024.
+
+    Source: Gemma Team 2024, "Gemma: Open Models Based on Gemini Research and Technology", arXiv 2403.08295.
+    Reference: transformers.models.gemma.modeling_gemma.GemmaMLP.
+    """
+
+    activation = "gelu-tanh"

@@ -19,7 +19,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.nn.common import Context, Dims, Fixed, project
-from taetpu.nn.ffn.dense import Stream, SwiGLU, inner_size
+from taetpu.nn.ffn.dense import GLU, Stream, inner_size
 from taetpu.nn.matmul import active_share
 from taetpu.nn.state import State
 
@@ -157,13 +157,13 @@ class DeepSeekMoEConfig(ExpertsConfig):
             top=self.top,
         )
 
-    def build_shared(self, dims: Dims, *, key: Key) -> SwiGLU | None:
+    def build_shared(self, dims: Dims, *, key: Key) -> GLU | None:
         """Build the shared experts; None if there are none."""
         if self.shared == 0:
             return None
         hidden = self.shared * inner_size(self.mult, self.hidden, dims.dim, multiple=8)
         up, gate = (dims.weight(named(key, name), dims.dim, hidden, role=name) for name in ("up", "gate"))
-        return SwiGLU(gate, None, up, None, dims.weight(named(key, "down"), hidden, dims.dim, role="down"), None)
+        return GLU(gate, None, up, None, dims.weight(named(key, "down"), hidden, dims.dim, role="down"), None)
 
 
 class DeepSeekMoE(eqx.Module):
@@ -172,7 +172,7 @@ class DeepSeekMoE(eqx.Module):
     router: Float[Array, "dim experts"]
     bias: State
     experts: Experts
-    shared: SwiGLU | None
+    shared: GLU | None
     scale: Fixed
     bias_rate: Fixed
     balance: Fixed
