@@ -1,6 +1,7 @@
 """`taetpu catalog`: every kind and every field, in 80 columns."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -145,7 +146,8 @@ ARMS = [(slot, kind) for slot in BUILTIN_MODULES for kind, cls in kinds(slot).it
 @pytest.mark.parametrize(("slot", "kind"), ARMS)
 def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
     cls, form = kinds(slot)[kind], "encoder" if kind == "full" else "causal"
-    base = f"{{task: {{kind: copy, seq_len: 16, form: {form}}}, model: {{dim: 8, num_layers: 4}}, train: {{steps: 9}}}}"
+    model = "model: {dim: 64, num_layers: 4}"
+    base = f"{{task: {{kind: copy, seq_len: 16, form: {form}}}, {model}, train: {{steps: 9}}}}"
     lines = ["study: example", f"base: {base}", *example_lines(kind, {"arm": example_arm(cls)})]
     file = tmp_path / "s.yaml"
     file.write_text("\n".join(lines))
@@ -155,3 +157,8 @@ def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
         return
     used = iter_components(load_study(file).arms[1].config)
     assert any(isinstance(component, cls) for component in used)
+
+
+def test_the_page_of_all_kinds_is_current(taetpu):
+    page = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text()
+    assert taetpu("catalog", "--markdown").out == page, "run taetpu catalog --markdown > docs/catalogue.md"

@@ -16,6 +16,7 @@ SETTINGS = {
     "text": {"source": "README.md", "seq_len": 12},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
+    "mamba2": {"head_dim": 8, "state": 4},
     "in_context_score": {"early": 2, "late": 6},
 }
 QUICK = {("schedule", "cosine"), ("tokenizer", "bpe"), ("task", "copy")}

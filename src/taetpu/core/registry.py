@@ -15,7 +15,7 @@ KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 # The modules with the built-in kinds. A module is imported when its slot is first used, so that importing taetpu is
 # fast.
 BUILTIN_MODULES = {
-    "mixer": "taetpu.nn.attention",
+    "mixer": "taetpu.nn.mixer",
     "position": "taetpu.nn.position",
     "norm": "taetpu.nn.norm",
     "ffn": "taetpu.nn.ffn",

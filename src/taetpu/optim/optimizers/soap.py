@@ -88,12 +88,29 @@ def _transpose(matrix: Matrix) -> Float[Array, "*count m n"]:
 
 
 def _power_iteration(covariance: Matrix, vectors: Matrix) -> Matrix:
-    """Return eigenvectors after one power iteration, orthogonalised by a QR decomposition.
+    """Return eigenvectors after one power iteration, orthonormalised by Gram-Schmidt, as in a QR decomposition.
 
     The shift keeps the directions in which there were no gradients yet; otherwise, rounding would choose them.
     """
     shift = SHIFT * jnp.trace(covariance, axis1=-2, axis2=-1)[..., None, None]
-    return jnp.linalg.qr(covariance @ vectors + shift * vectors)[0]
+    return orthonormalise(covariance @ vectors + shift * vectors)
+
+
+def orthonormalise(matrix: Float[Array, "*count n n"]) -> Float[Array, "*count n n"]:
+    """Return orthonormal columns, each from the column of the matrix minus its projection on earlier ones.
+
+    Each projection is removed twice, which is as exact as Householder's QR. jnp.linalg.qr is not used, because on a CPU
+    that is divided into several devices it can wait forever for a thread (seen with jax 0.10.2).
+    """
+
+    def add(number: Array, columns: Matrix) -> Matrix:
+        column = jax.lax.dynamic_index_in_dim(matrix, number, -1, keepdims=True)
+        for _ in range(2):
+            column = column - columns @ (_transpose(columns) @ column)
+        column = column / jnp.maximum(jnp.linalg.norm(column, axis=-2, keepdims=True), 1e-30)
+        return jax.lax.dynamic_update_index_in_dim(columns, column[..., 0], number, -1)
+
+    return jax.lax.fori_loop(0, matrix.shape[-1], add, jnp.zeros_like(matrix))
 
 
 def scale_by_soap(described: Any, config: SOAP) -> optax.GradientTransformation:
