@@ -1,6 +1,6 @@
 """The feed-forward's output, squared: `{model.ffn.kind: squared-swiglu}`."""
 
-from taetpu.nn.ffn import SwiGLU, SwiGLUConfig
+from taetpu.nn.ffn import GLU, SwiGLUConfig
 from taetpu.plugin import register
 
 
@@ -12,6 +12,6 @@ class SquaredConfig(SwiGLUConfig):
         return Squared(**vars(super().init(dims, key=key)))
 
 
-class Squared(SwiGLU):
+class Squared(GLU):
     def __call__(self, x, ctx):
         return super().__call__(x, ctx) ** 2

@@ -6,7 +6,7 @@ import numpy as np
 from jax import Array
 
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.ffn import SwiGLU, SwiGLUConfig
+from taetpu.nn.ffn import GLU, SwiGLUConfig
 from taetpu.nn.init import FanIn
 from taetpu.plugin import register
 
@@ -26,7 +26,7 @@ class Honest(SwiGLUConfig):
         return Weighted(**vars(super().init(dims, key=key)), weights=(1.0,) * (dims.dim - 1) + (self.weight,))
 
 
-class Weighted(SwiGLU):
+class Weighted(GLU):
     weights: tuple = eqx.field(static=True)
 
     def __call__(self, x, ctx):
@@ -77,7 +77,7 @@ class Hindsight(SwiGLUConfig):
 
 
 class Leaking(eqx.Module):
-    inner: SwiGLU
+    inner: GLU
     share: Array
 
     def __call__(self, x, ctx):

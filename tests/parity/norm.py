@@ -38,14 +38,14 @@ def rms():
 def rms_offset():
     from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 
-    return normed("rms", Gemma3RMSNorm(16), {"weight": "weight"}, unit_offset=True)
+    return normed("rms", Gemma3RMSNorm(16), {"weight": "weight"}, weight="unit-offset")
 
 
 @parity("norm/rms", "transformers.models.nanochat.modeling_nanochat.NanoChatRMSNorm", "without weight")
 def rms_plain():
     from transformers.models.nanochat.modeling_nanochat import NanoChatRMSNorm
 
-    return normed("rms", NanoChatRMSNorm(), {}, affine=False)
+    return normed("rms", NanoChatRMSNorm(), {}, weight="none")
 
 
 @parity("norm/scale", "x_transformers.x_transformers.ScaleNorm")

@@ -63,8 +63,8 @@ def parity(
 
 
 def entries() -> list[Entry]:
-    """Return all comparisons, in alphabetical order of their modules."""
+    """Return all comparisons, in alphabetical order of their modules, which may have been imported in any order."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.stem not in OTHERS and not path.stem.startswith("_"):
             import_module(f"tests.parity.{path.stem}")
-    return ENTRIES
+    return sorted(ENTRIES, key=lambda entry: entry.module)

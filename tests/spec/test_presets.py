@@ -44,6 +44,14 @@ def test_settings_beside_a_preset_replace_its_own(load):
     assert len(model.layers) == 2
 
 
+def test_settings_beside_a_preset_reach_its_single_layers(load):
+    text = STUDY.replace("preset: llama3, dim: 128, num_layers: 2", "preset: gemma3, dim: 128, num_layers: 6")
+    layers = load(text).arms[0].config.model.layers
+    assert {layer.mixer.num_heads for layer in layers} == {8}
+    assert [getattr(layer.mixer.mask, "width", None) for layer in layers] == [51] * 5 + [None]
+    assert [layer.position.base for layer in layers] == [1e4] * 5 + [1e6]
+
+
 def test_a_size_set_on_the_command_line_changes_the_preset(load):
     text = STUDY.replace(", ffn: relu, mixer: {num_heads: 8}", "")
     config = load(text, "model.dim=1024").arms[0].config

@@ -109,7 +109,7 @@ def _catalog_presets(as_json: bool) -> None:
     from taetpu.spec.presets import PRESETS
 
     if as_json:
-        shown = {name: {**vars(one), "settings": one.settings(128)} for name, one in PRESETS.items()}
+        shown = {name: {**vars(one), "settings": one.settings(128, one.num_layers)} for name, one in PRESETS.items()}
         print_json({PRESET: shown})
         return
     for name, preset in PRESETS.items():

@@ -10,14 +10,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat, model_validator
+from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Traced
-from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.core.sites import is_requested, rename_sites, site
 from taetpu.nn.common import Dims, Identity, flatten_rows
+
+Weight = Literal["plain", "unit-offset", "none"]
 
 
 def inverse_rms(h: Float[Array, "rows dim"], eps: float, lead: tuple[int, ...]) -> Float[Array, "rows 1"]:
@@ -93,22 +94,13 @@ class RMSNormConfig(NormConfig):
 
     eps: PositiveFloat = 1e-6
     """Number added to the mean square."""
-    affine: bool = True
-    """Whether the result is multiplied by a weight."""
-    unit_offset: bool = False
-    """Whether the factor is 1 + weight, with weights that start at 0, as in Gemma."""
-
-    @model_validator(mode="after")
-    def _has_a_weight(self) -> "RMSNormConfig":
-        if self.unit_offset and not self.affine:
-            problem = "unit_offset needs a weight, but affine is false"
-            raise UserError(problem, path=("unit_offset",), remedy="Remove unit_offset, or set affine: true.")
-        return self
+    weight: Weight = "plain"
+    """Factor on the result: a weight that starts at 1 (`plain`), 1 + weight with a weight that starts at 0
+    (`unit-offset`, as in Gemma), or `none`."""
 
     def init(self, dims: Dims, *, key: Key) -> "RMSNorm":
         """Build the module at the given sizes."""
-        weight = jnp.zeros(dims.dim) if self.unit_offset else jnp.ones(dims.dim)
-        return RMSNorm(weight if self.affine else None, self.eps, self.unit_offset)
+        return build_rms(dims.dim, self.eps, self.weight)
 
 
 class RMSNorm(eqx.Module):
@@ -125,6 +117,12 @@ class RMSNorm(eqx.Module):
         if self.weight is not None:
             h = h * (1 + self.weight if self.unit_offset else self.weight)
         return h.astype(x.dtype).reshape(x.shape)
+
+
+def build_rms(size: int, eps: float, weight: Weight) -> RMSNorm:
+    """Return an RMS norm of `size` elements; see `RMSNormConfig.weight`."""
+    first = {"plain": jnp.ones(size), "unit-offset": jnp.zeros(size), "none": None}[weight]
+    return RMSNorm(first, eps, weight == "unit-offset")
 
 
 @register("norm", "scale")

@@ -3,17 +3,15 @@
 from typing import Annotated, Literal
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat, model_validator
+from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Traced
-from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
 from taetpu.nn.common import AttentionDims, Dims, Fixed
-from taetpu.nn.norm import RMSNorm
+from taetpu.nn.norm import RMSNorm, Weight, build_rms
 
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
@@ -35,7 +33,7 @@ class QKRMSNormConfig(Component):
     With `over: head`, each head is normalised, with weights that all heads share (Qwen 3, Gemma 3). With `over: all`,
     the heads of a token are normalised together, before they are split (OLMo 2).
 
-    nanochat normalises without weights, after RoPE, and multiplies by 1.2: `affine: false, factor: 1.2` computes the
+    nanochat normalises without weights, after RoPE, and multiplies by 1.2: `weight: none, factor: 1.2` computes the
     same, because a rotation changes no norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", arXiv 2302.05442.
@@ -46,27 +44,16 @@ class QKRMSNormConfig(Component):
     """The elements that are normalised together: those of a head (`head`) or of all heads of a token (`all`)."""
     eps: PositiveFloat = 1e-6
     """Number added to the mean square."""
-    affine: bool = True
-    """Whether the result is multiplied by a weight."""
-    unit_offset: bool = False
-    """Whether the factor is 1 + weight, with weights that start at 0, as in Gemma."""
+    weight: Weight = "plain"
+    """Factor on the result: a weight that starts at 1 (`plain`), 1 + weight with a weight that starts at 0
+    (`unit-offset`, as in Gemma), or `none`."""
     factor: Annotated[PositiveFloat, Traced(neutral=1.0)] = 1.0
     """Factor on the normalised queries and keys."""
-
-    @model_validator(mode="after")
-    def _has_a_weight(self) -> "QKRMSNormConfig":
-        if self.unit_offset and not self.affine:
-            problem = "unit_offset needs a weight, but affine is false"
-            raise UserError(problem, path=("unit_offset",), remedy="Remove unit_offset, or set affine: true.")
-        return self
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "QKRMSNorm":
         """Build the module at the given sizes."""
         sizes = (heads.num_heads, heads.num_kv_heads) if self.over == "all" else (1, 1)
-        first = jnp.zeros if self.unit_offset else jnp.ones
-        q, k = (
-            RMSNorm(first(size * heads.head_dim) if self.affine else None, self.eps, self.unit_offset) for size in sizes
-        )
+        q, k = (build_rms(size * heads.head_dim, self.eps, self.weight) for size in sizes)
         neutral = isinstance(self.factor, float) and self.factor == 1
         return QKRMSNorm(q, k, None if neutral else Fixed(self.factor), self.over == "all")
 

@@ -1,11 +1,12 @@
 """Studies that lead from one preset to another, with one arm for each difference."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from taetpu.core.config import Component, slot_of, to_data
+from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
+from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.document import format_yaml
 from taetpu.spec.presets import PRESETS, expand_preset
@@ -57,24 +58,55 @@ def preset_model(name: str, dim: int, num_layers: int) -> ModelConfig:
 def differences(start: ModelConfig, end: ModelConfig) -> dict[str, dict[str, Any]]:
     """Return the changes that lead from one model to another, by name, each as overrides by path.
 
-    A change is another kind in a slot, or another value of a field in a slot whose kind is the same.
+    A change is another kind in a slot, or another value of a field in a slot whose kind is the same, in all layers.
     """
-    changes = dict(_changes(start, end, "model."))
-    names = short_paths(list(changes))
-    return {names[path]: {path: value} for path, value in changes.items()}
-
-
-def _changes(start: Any, end: Any, before: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the new value of each difference between two configs of one class."""
-    for name in type(start).model_fields:
-        old, new = getattr(start, name), getattr(end, name)
-        path = f"{before}{name}"
-        if old == new:
+    found: dict[str, dict[str, Any]] = {}
+    first, second = start.resolve(), end.resolve()
+    for slot in ModelConfig.model_fields:
+        if slot in ("dim", "num_layers", "layers"):
             continue
-        if isinstance(old, Component) and isinstance(new, Component) and old.kind == new.kind:
-            yield from _changes(old, new, f"{path}.")
-        else:
-            yield path, changed_settings(new) if isinstance(new, Component) else to_data(new)
+        levels = [(getattr(start, slot), getattr(end, slot))]
+        if slot in LayerConfig.model_fields:
+            levels += [(getattr(old, slot), getattr(new, slot))
+                       for old, new in zip(first.layers, second.layers, strict=True)]  # fmt: skip
+        separate = [slot in start.layers.get(i, {}) for i in range(start.num_layers)]
+        for path, values in _changes(levels, slot):
+            found[path] = _overrides(path, values, separate)
+    names = short_paths([f"model.{path}" for path in found])
+    return {names[f"model.{path}"]: overrides for path, overrides in found.items()}
+
+
+def _changes(levels: Sequence[tuple[Any, Any]], path: str) -> Iterator[tuple[str, Sequence[tuple[Any, Any]]]]:
+    """Yield the path of each difference, with the old and the new value of the model and of each layer."""
+    if all(old == new for old, new in levels):
+        return
+    kinds = {getattr(one, "kind", None) for pair in levels for one in pair}
+    if len(kinds) == 1 and None not in kinds:
+        for name in type(levels[0][0]).model_fields:
+            yield from _changes([(getattr(old, name), getattr(new, name)) for old, new in levels], f"{path}.{name}")
+    else:
+        yield path, levels
+
+
+def _overrides(path: str, levels: Sequence[tuple[Any, Any]], separate: Sequence[bool]) -> dict[str, Any]:
+    """Return the overrides of the model and, where they are needed, of single layers.
+
+    Args:
+        path: The path of the setting, from the model on.
+        levels: The old and the new value of the model, and of each layer if layers have the setting.
+        separate: Whether each layer of the baseline has its own component in the slot.
+    """
+    (old, new), *layers = levels
+    found = {f"model.{path}": setting(new)} if old != new else {}
+    for i, (before, after) in enumerate(layers):
+        if after != (before if separate[i] else new):
+            found[f"model.layers.{i}.{path}"] = setting(after)
+    return found
+
+
+def setting(value: Any) -> Any:
+    """Return the value of a setting as the data of a study file."""
+    return changed_settings(value) if isinstance(value, Component) else to_data(value)
 
 
 def changed_settings(component: Component) -> Any:
@@ -83,8 +115,7 @@ def changed_settings(component: Component) -> Any:
     for name, info in type(component).model_fields.items():
         value = getattr(component, name)
         if info.is_required() or value != info.get_default(call_default_factory=True):
-            filled = isinstance(value, Component) and slot_of(type(component), name) is not None
-            fields[name] = changed_settings(value) if filled else to_data(value)
+            fields[name] = setting(value)
     return {"kind": component.kind, **fields} if fields else component.kind
 
 
@@ -98,8 +129,15 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
     parts = differences(first, second)
     if not parts:
         raise UserError(f"{start} and {end} do not differ", remedy=f"Use two of: {', '.join(PRESETS)}.")
-    arms = "\n".join(f"  {part}: {format_yaml(overrides)}" for part, overrides in parts.items())
+    arms = "\n".join(line for part, overrides in parts.items() for line in _part_lines(part, overrides))
     return STUDY.format(
         name=name, file=f"{name}.yaml", start=start, end=end, dim=dim, num_layers=num_layers, arms=arms,
         start_about=PRESETS[start].about, end_about=PRESETS[end].about,
     )  # fmt: skip
+
+
+def _part_lines(part: str, overrides: dict[str, Any]) -> list[str]:
+    """Return the lines of a study file that define a part."""
+    if len(overrides) == 1:
+        return [f"  {part}: {format_yaml(overrides)}"]
+    return [f"  {part}:", *(f"    {path}: {format_yaml(value)}" for path, value in overrides.items())]

@@ -25,14 +25,14 @@ class Preset:
         source: The description of the model.
         reference: The class in transformers that the tests compare the preset with; empty if there is none.
         num_layers: The default number of layers.
-        settings: A function that returns the settings of the model for a width.
+        settings: A function that returns the settings of the model for a width and a number of layers.
     """
 
     about: str
     source: str
     reference: str
     num_layers: int
-    settings: Callable[[int], Settings]
+    settings: Callable[[int, int], Settings]
 
 
 def num_heads(dim: int, head_dim: int) -> int:
@@ -49,7 +49,7 @@ def attention(dim: int, head_dim: int, group: int = 1, **settings: Any) -> Setti
     return {"kind": "attention", "num_heads": heads, **shared, **settings}
 
 
-def gpt2(dim: int) -> Settings:
+def gpt2(dim: int, num_layers: int) -> Settings:
     """Return GPT-2."""
     return {
         "mixer": attention(dim, 64),
@@ -61,7 +61,7 @@ def gpt2(dim: int) -> Settings:
     }
 
 
-def llama3(dim: int) -> Settings:
+def llama3(dim: int, num_layers: int) -> Settings:
     """Return Llama 3 with the proportions of the 8B model."""
     return {
         "mixer": attention(dim, 128, group=4),
@@ -72,9 +72,88 @@ def llama3(dim: int) -> Settings:
     }
 
 
+def qwen3(dim: int, num_layers: int) -> Settings:
+    """Return Qwen 3 with the proportions of the 8B model."""
+    return {
+        "mixer": attention(dim, 128, group=4, qk_norm={"kind": "rms", "eps": 1e-6}),
+        "position": {"kind": "rope", "base": 1000000.0},
+        "norm": {"kind": "rms", "placement": "pre", "eps": 1e-6},
+        "ffn": {"kind": "swiglu", "mult": 3.0},
+        "embedding": "untied",
+    }
+
+
+def olmo2(dim: int, num_layers: int) -> Settings:
+    """Return OLMo 2 with the proportions of the 7B model."""
+    return {
+        "mixer": attention(dim, 128, qk_norm={"kind": "rms", "over": "all", "eps": 1e-6}),
+        "position": {"kind": "rope", "base": 500000.0},
+        "norm": {"kind": "rms", "placement": "output", "eps": 1e-6},
+        "ffn": {"kind": "swiglu", "mult": 2.6875},
+        "embedding": "untied",
+    }
+
+
+def gemma3(dim: int, num_layers: int) -> Settings:
+    """Return Gemma 3 with the proportions of the 4B model, without the linear scaling of RoPE in its global layers.
+
+    Every sixth layer and the last one are global. The window of local layers is 0.4 dim tokens: 1024 in the 4B model.
+    """
+    mixer = attention(dim, 256, group=2, qk_norm={"kind": "rms", "weight": "unit-offset"})
+    local = {
+        "mixer": {**mixer, "mask": {"kind": "window", "width": max(2, round(0.4 * dim))}},
+        "position": {"kind": "rope", "base": 10000.0},
+    }
+    return {
+        "mixer": mixer,
+        "position": {"kind": "rope", "base": 1000000.0},
+        "norm": {"kind": "rms", "placement": "sandwich", "weight": "unit-offset"},
+        "ffn": {"kind": "geglu-tanh", "mult": 4.0},
+        "embedding": "tied",
+        "stem": "scale",
+        "layers": {i: deepcopy(local) for i in range(num_layers - 1) if (i + 1) % 6},
+    }
+
+
+def nanochat(dim: int, num_layers: int) -> Settings:
+    """Return nanochat. Norms have no weights, and queries and keys are multiplied by 1.2 after their norm."""
+    plain = {"kind": "rms", "weight": "none"}
+    return {
+        "mixer": attention(dim, 128, qk_norm={**plain, "factor": 1.2}),
+        "position": {"kind": "rope", "base": 10000.0},
+        "norm": {**plain, "placement": "pre"},
+        "ffn": "relu2",
+        "embedding": "untied",
+        "stem": {"kind": "norm", "norm": plain},
+        "logits": {"kind": "softcap", "cap": 15.0},
+        "init": "zero-out",
+    }
+
+
+def modded_nanogpt(dim: int, num_layers: int) -> Settings:
+    """Return the main architectural changes of modded-nanogpt; its optimizer and schedules are separate settings."""
+    plain = {"kind": "rms", "weight": "none"}
+    return {
+        "mixer": attention(dim, 128, qk_norm=plain, values="residual"),
+        "position": {"kind": "rope", "base": 10000.0},
+        "norm": {**plain, "placement": "pre"},
+        "ffn": "relu2",
+        "embedding": "untied",
+        "stem": {"kind": "norm", "norm": plain},
+        "after": "u-net",
+        "logits": {"kind": "softcap", "cap": 30.0},
+        "init": "zero-out",
+    }
+
+
 PRESETS: Mapping[str, Preset] = {
     "gpt2": Preset("GPT-2 small", "Radford et al. 2019; modeling_gpt2.py in transformers", "GPT2LMHeadModel", 12, gpt2),
     "llama3": Preset("Llama 3 8B", "Llama Team 2024, arXiv 2407.21783", "LlamaForCausalLM", 32, llama3),
+    "qwen3": Preset("Qwen 3 8B", "Qwen Team 2025, arXiv 2505.09388", "Qwen3ForCausalLM", 36, qwen3),
+    "gemma3": Preset("Gemma 3 4B", "Gemma Team 2025, arXiv 2503.19786", "Gemma3ForCausalLM", 34, gemma3),
+    "olmo2": Preset("OLMo 2 7B", "OLMo Team 2025, arXiv 2501.00656", "Olmo2ForCausalLM", 32, olmo2),
+    "nanochat": Preset("nanochat d20", "github.com/karpathy/nanochat", "NanoChatForCausalLM", 20, nanochat),
+    "modded-nanogpt": Preset("modded-nanogpt", "github.com/KellerJordan/modded-nanogpt", "", 12, modded_nanogpt),
 }
 
 
@@ -97,11 +176,24 @@ def expand_preset(model: Mapping[str, Any]) -> Settings:
         problem = f"preset {name!r} needs a width" + (f", got dim={dim!r}" if "dim" in own else "")
         raise UserError(problem, path=("dim",) if "dim" in own else (), remedy="Set dim, e.g. dim: 128.")
     preset = PRESETS[name]
-    made: Settings = {"dim": dim, "num_layers": preset.num_layers, **deepcopy(preset.settings(dim))}
+    num_layers = normalize_value(own.get("num_layers", preset.num_layers), integers=True)
+    layers = num_layers if type(num_layers) is int else preset.num_layers  # another value is refused with the model
+    made: Settings = {"dim": dim, "num_layers": preset.num_layers, **deepcopy(preset.settings(dim, layers))}
     for key, value in own.items():
         if isinstance(value, Mapping) and "kind" not in value and key != "layers" and key in made:
-            there = made[key] if isinstance(made[key], Mapping) else {"kind": made[key]}
-            made[key] = {**there, **value}
+            made[key] = _with_fields(made[key], value)
         else:
             made[key] = value
+    for layer in made["layers"].values() if "layers" not in own and "layers" in made else ():
+        layer.update({key: _in_layer(layer[key], value) for key, value in own.items() if key in layer})
     return made
+
+
+def _with_fields(component: Any, fields: Mapping[str, Any]) -> Settings:
+    """Return a component of a preset with other fields."""
+    return {**(component if isinstance(component, Mapping) else {"kind": component}), **fields}
+
+
+def _in_layer(component: Any, value: Any) -> Any:
+    """Return a component of a single layer, changed like that of the model."""
+    return _with_fields(component, value) if isinstance(value, Mapping) and "kind" not in value else deepcopy(value)

@@ -199,7 +199,7 @@ class GLU(eqx.Module):
     up_bias: Float[Array, " hidden"] | None
     down: Float[Array, "hidden dim"]
     down_bias: Float[Array, " dim"] | None
-    activation: str = eqx.field(static=True, default="silu")
+    activation: str = eqx.field(static=True)
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return (act(x W_gate) * x W_up) W_down."""

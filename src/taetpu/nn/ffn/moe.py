@@ -163,7 +163,7 @@ class DeepSeekMoEConfig(ExpertsConfig):
             return None
         hidden = self.shared * inner_size(self.mult, self.hidden, dims.dim, multiple=8)
         up, gate = (dims.weight(named(key, name), dims.dim, hidden, role=name) for name in ("up", "gate"))
-        return GLU(gate, None, up, None, dims.weight(named(key, "down"), hidden, dims.dim, role="down"), None)
+        return GLU(gate, None, up, None, dims.weight(named(key, "down"), hidden, dims.dim, role="down"), None, "silu")
 
 
 class DeepSeekMoE(eqx.Module):
