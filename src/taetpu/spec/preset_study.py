@@ -6,11 +6,11 @@ from typing import Any
 from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
+from taetpu.core.registry import slots
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.document import format_yaml
 from taetpu.spec.presets import PRESETS, expand_preset
-from taetpu.spec.unresolved_arms import short_paths
 
 STUDY = """\
 # Which of the differences between {start} and {end} matter?
@@ -72,8 +72,13 @@ def differences(start: ModelConfig, end: ModelConfig) -> dict[str, dict[str, Any
         separate = [slot in start.layers.get(i, {}) for i in range(start.num_layers)]
         for path, values in _changes(levels, slot):
             found[path] = _overrides(path, values, separate)
-    names = short_paths([f"model.{path}" for path in found])
-    return {names[f"model.{path}"]: overrides for path, overrides in found.items()}
+    return {_part_name(path): overrides for path, overrides in found.items()}
+
+
+def _part_name(path: str) -> str:
+    """Return the name of a part: that of the slot or, for a field, those of its component and the field."""
+    *above, last = path.split(".")
+    return last if last in slots() or not above else f"{above[-1]}-{last}"
 
 
 def _changes(levels: Sequence[tuple[Any, Any]], path: str) -> Iterator[tuple[str, Sequence[tuple[Any, Any]]]]:
