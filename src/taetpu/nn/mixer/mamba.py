@@ -1,5 +1,7 @@
 """Mamba 2: a selective state space whose state decays by one number for each head."""
 
+from math import gcd
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -33,8 +35,8 @@ class Mamba2Config(Component):
 
     expand: PositiveInt = 2
     """Inner width as a multiple of dim."""
-    head_dim: Size = 64
-    """Width of a head, a divisor of the inner width."""
+    head_dim: Size | None = None
+    """Width of a head, a divisor of the inner width; `none`: the greatest common divisor of the inner width and 64."""
     state: Size = 64
     """Size of b and c, so that a head's state is (state, head_dim)."""
     conv: PositiveInt = 4
@@ -45,7 +47,7 @@ class Mamba2Config(Component):
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
         inner = self.expand * dims.dim
-        if inner % self.head_dim:
+        if self.head_dim is not None and inner % self.head_dim:
             fits = [n for n in range(1, inner + 1) if inner % n == 0 and n <= 128]
             raise UserError(
                 f"head_dim={self.head_dim} does not divide the inner width {inner} (expand * dim)",
@@ -56,7 +58,8 @@ class Mamba2Config(Component):
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Mamba2":
         """Build the module at the given sizes."""
         inner = self.expand * dims.dim
-        heads, mixed = inner // self.head_dim, inner + 2 * self.state
+        head_dim = self.head_dim or gcd(inner, 64)
+        heads, mixed = inner // head_dim, inner + 2 * self.state
         # dt is log-uniform from 0.001 to 0.1 at first; the bias is its inverse softplus.
         dt = jnp.exp(jax.random.uniform(named(key, "dt"), (heads,), minval=jnp.log(1e-3), maxval=jnp.log(0.1)))
         return Mamba2(
@@ -72,7 +75,7 @@ class Mamba2Config(Component):
             decay=jnp.log(jnp.arange(1, heads + 1, dtype=jnp.float32)),
             skip=jnp.ones(heads),
             norm=RMSNorm(jnp.ones(inner), 1e-5),
-            head_dim=self.head_dim,
+            head_dim=head_dim,
             chunk=self.chunk,
         )
 
