@@ -17,6 +17,7 @@ KIND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 BUILTIN_MODULES = {
     "mixer": "taetpu.nn.mixer",
     "position": "taetpu.nn.position",
+    "rope_scaling": "taetpu.nn.rope_scaling",
     "norm": "taetpu.nn.norm",
     "ffn": "taetpu.nn.ffn",
     "residual": "taetpu.nn.residual",

@@ -46,6 +46,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "values": Declaration("taetpu.nn.values.ValuesConfig"),
     "head": Declaration("taetpu.nn.head.HeadConfig"),
     "position": Declaration("taetpu.nn.position.PositionConfig"),
+    "rope_scaling": Declaration("taetpu.nn.rope_scaling.RopeScalingConfig"),
     "init": Declaration(methods={"draw": lambda self, dims, role, shape, *, key: None}),
     "optimizer": Declaration(
         methods={"transform": lambda self, lr, decayed: None},

@@ -297,6 +297,9 @@ LLAMA = Family(
     needs={
         **PLAIN,
         "position.kind": ("rope",),
+        "position.fraction": (1.0,),
+        "position.pairs": ("half",),
+        "position.scaling.kind": ("none",),
         "norm.kind": ("rms",),
         "norm.weight": ("plain",),
         "ffn.kind": ("swiglu",),

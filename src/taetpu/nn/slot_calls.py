@@ -148,6 +148,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "residual": {"": Part({"x": residual_shape, "y": stream_shape}, residual_shape, context=False)},
     "order": {},  # called with the block
     "adapter": {},  # called with the block
+    "rope_scaling": {},  # called by rope
     "mask": {},  # returns a mask, of any shape that can be broadcast
     "qk_norm": {
         "": Part({"q": query_shape, "k": key_shape}, (query_shape, key_shape), context=False, build=build_in_attention)

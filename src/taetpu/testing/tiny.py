@@ -86,6 +86,8 @@ def host_config(component: Component | None = None) -> LMConfig:
     settings: dict[str, Any] = dict(HOST)
     if component is not None and component.slot in ATTENTION_SLOTS:
         settings["mixer"] = {**HOST["mixer"], component.slot: component}
+    elif component is not None and component.slot == "rope_scaling":
+        settings["position"] = {"kind": "rope", "scaling": component}
     elif component is not None and component.slot == "head":
         settings["heads"] = {component.kind: component}
     elif component is not None:

@@ -1,0 +1,130 @@
+"""Slot `position`: the encoding of token order.
+
+A kind may act on the input embeddings (`at_input`), on queries and keys (`in_attention`) and on scores (`on_scores`). A
+kind that is set for a single layer replaces only the model's actions in attention, so it must change one of them (see
+`check_layer`).
+
+In sequences of several documents (`Context.segments`), absolute positions restart in each document. Relative positions
+are differences, which a restart would not change between tokens of one document.
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+from jaxtyping import Array, Float
+from pydantic import model_validator
+
+from taetpu.core.config import Component
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key
+from taetpu.core.registry import kinds, register
+from taetpu.nn.common import AttentionDims, Context, Dims, Identity
+
+Heads = Float[Array, "batch head seq head_dim"]
+KVHeads = Float[Array, "batch kv_head seq head_dim"]
+Keys = Float[Array, "batch head key head_dim"]
+Scores = Float[Array, "batch head query key"]
+
+
+class PositionConfig(Component):
+    """Base of position kinds, which override `at_input`, `in_attention` or `on_scores`. The base class changes nothing.
+
+    Attributes:
+        shared: Whether all layers use one module, built once, for their scores.
+        extrapolates: Whether the modules accept sequences that are longer than those of training.
+    """
+
+    shared: ClassVar[bool] = False
+    extrapolates: ClassVar[bool] = True
+
+    @model_validator(mode="after")
+    def _acts(self) -> "PositionConfig":
+        if self.kind != "none" and not (self.acts_at_input() or self.acts_in_attention() or self.acts_on_scores()):
+            problem = f"position {self.kind!r} changes nothing"
+            raise UserError(problem, remedy="Define at_input, in_attention or on_scores.")
+        return self
+
+    @classmethod
+    def acts_at_input(cls) -> bool:
+        """Return whether the kind acts on the input embeddings."""
+        return cls.at_input is not PositionConfig.at_input
+
+    @classmethod
+    def acts_in_attention(cls) -> bool:
+        """Return whether the kind acts on queries and keys."""
+        return cls.in_attention is not PositionConfig.in_attention
+
+    @classmethod
+    def acts_on_scores(cls) -> bool:
+        """Return whether the kind acts on scores."""
+        return cls.on_scores is not PositionConfig.on_scores
+
+    def check_layer(self, own: "PositionConfig", number: int) -> None:
+        """Raise `UserError` if `own`, the position of layer `number`, cannot act in a single layer.
+
+        `self` is the position of the model.
+        """
+        if own == self:
+            return
+        if own.acts_at_input():
+            known = kinds("position").items()
+            usable = [kind for kind, cls in known
+                      if issubclass(cls, PositionConfig) and not cls.acts_at_input() and not cls.shared]  # fmt: skip
+            raise UserError(
+                f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
+                path=("position",),
+                remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}.",
+            )
+        if own.shared:
+            raise UserError(
+                f"{own.kind!r} positions are shared by all layers, so a single layer cannot have them",
+                path=("position",),
+                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
+            )
+        if not any(one.acts_in_attention() or one.acts_on_scores() for one in (own, self)):
+            raise UserError(
+                f"{own.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
+                "embeddings",
+                path=("position",),
+                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
+            )
+
+    def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:
+        """Build the module that acts on the input embeddings."""
+        return Identity()
+
+    def in_attention(self, head_dim: int) -> eqx.Module:
+        """Build the module that acts on queries and keys."""
+        return Untouched()
+
+    def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> Any:
+        """Build the module `(scores, q, k, ctx) -> scores`; None if scores are unchanged.
+
+        The module receives the scaled scores, the queries and keys after `in_attention`, with a key for each query
+        head, and the mixer's input as `ctx.x`.
+        """
+        return None
+
+
+class SharedScores(eqx.Module):
+    """A call of the module that acts on the scores of all layers (`PositionConfig.shared`)."""
+
+    def __call__(self, scores: Scores, q: Heads, k: Keys, ctx: Context) -> Scores:
+        """Return the changed scores."""
+        return ctx.shared_scores(scores, q, k, ctx)
+
+
+SHARED = SharedScores()
+
+
+class Untouched(eqx.Module):
+    """The identity function for queries and keys."""
+
+    def __call__(self, q: Heads, k: KVHeads, ctx: Context) -> tuple[Heads, KVHeads]:
+        """Return queries and keys unchanged."""
+        return q, k
+
+
+@register("position", "none")
+class NoPosition(PositionConfig):
+    """No encoding, so that only the causal mask depends on order. Haviv et al. 2022 (NoPE)."""
