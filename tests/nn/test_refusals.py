@@ -51,7 +51,8 @@ CASES = {
     "learned positions in a layer": (
         {"layers": {1: {"position": "learned"}}},
         "'learned' positions are added to the input embeddings, so a single layer cannot have them\n"
-        "  where:  layers.1.position\n  remedy: Set model.position, or give the layer one of: alibi, none, rope",
+        "  where:  layers.1.position\n"
+        "  remedy: Set model.position, or give the layer one of: alibi, cope, fire, kerple, none, rope",
     ),
     "other sinusoids in a layer": (
         {"position": "sinusoidal", "layers": {1: {"position": {"kind": "sinusoidal", "base": 10.0}}}},

@@ -10,9 +10,8 @@ from pydantic import PositiveInt
 
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
-from taetpu.nn.common import AttentionDims, Context, Dims
+from taetpu.nn.common import AttentionDims, Context, Dims, project
 from taetpu.nn.mask import Causal, visible
-from taetpu.nn.matmul import matmul
 from taetpu.nn.position.base import Heads, Keys, PositionConfig, Scores
 
 
@@ -46,7 +45,7 @@ class Cope(eqx.Module):
         gates = jnp.where(earlier, jax.nn.sigmoid(scores), 0.0)
         position = jax.lax.cumsum(gates, axis=3, reverse=True)
         position = jnp.minimum(position, len(self.table) - 1.0)
-        whole = matmul(q, self.table.T.astype(q.dtype), jnp.float32)  # (batch, head, query, position)
+        whole = project(q, self.table.T, out=jnp.float32)  # (batch, head, query, position)
         below = jnp.floor(position)
         above = jnp.take_along_axis(whole, jnp.ceil(position).astype(jnp.int32), -1)
         share = position - below

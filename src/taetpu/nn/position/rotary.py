@@ -86,7 +86,7 @@ class Rope(eqx.Module):
 
         return at_elements(jnp.cos), at_elements(jnp.sin)
 
-    def at_elements(self, values: Float[Array, "*seq half"], ctx: Context) -> Float[Array, "*seq size"]:
+    def at_elements(self, values: Float[Array, "*seq half"], ctx: Context) -> Float[Array, "*batch_and_seq size"]:
         """Return values of pairs at both elements of each pair, with an axis for heads if sequences differ."""
         both = jnp.repeat(values, 2, -1) if self.interleaved else jnp.concatenate([values] * 2, -1)
         return both[:, None] if ctx.positions.ndim == 2 else both
