@@ -197,11 +197,14 @@ def fire():
     scores, made = stream(2, 4, SEQ, SEQ), []
     ours = scored("fire", scores, lambda module: made.append(module) or module, threshold=4.0)
     (module,) = made
-    network = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    network = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4, bias=False))
     with torch.no_grad():
-        for layer, weight, bias in ((0, module.up[None], module.up_bias), (2, module.down, module.down_bias)):
-            network[layer].weight.copy_(torch.tensor(np.array(weight)).T)
-            network[layer].bias.copy_(torch.tensor(np.array(bias)))
+        for layer, name, value in (
+            (0, "weight", module.up[None]),
+            (0, "bias", module.up_bias),
+            (2, "weight", module.down),
+        ):
+            getattr(network[layer], name).copy_(torch.tensor(np.array(value)).T)
         at = torch.arange(SEQ).float()
         reach = torch.maximum(at, torch.tensor(4.0))[:, None]
         share = torch.log(0.1 * (at[:, None] - at).abs() + 1) / torch.log(0.1 * reach + 1)

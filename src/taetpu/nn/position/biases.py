@@ -150,7 +150,8 @@ class FireConfig(PositionConfig):
     """Scores plus f(log(1 + c |i - j|) / log(1 + c max(L, i))) with a small network f for each head. Li et al. 2023.
 
     f has one hidden layer of ReLUs, c starts at 0.1, and L at `threshold`; all are trained. The query position i counts
-    from the start of its document. f starts as torch.nn.Linear does, as in the authors' code.
+    from the start of its document. f starts as torch.nn.Linear does, as in the authors' code. Its output has no bias: one
+    number added to all scores of a query does not change their softmax.
 
     Source: Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers", arXiv
     2310.04418.
@@ -172,7 +173,6 @@ class FireConfig(PositionConfig):
             up=draw("up", 1, self.width)[0],
             up_bias=draw("up_bias", 1, self.width)[0],
             down=draw("down", self.width, heads.num_heads),
-            down_bias=draw("down_bias", self.width, heads.num_heads)[0],
             c=jnp.full((), 0.1),
             multiplier=jnp.ones(()),
             threshold=Fixed(self.threshold),
@@ -185,7 +185,6 @@ class Fire(eqx.Module):
     up: Float[Array, " width"]
     up_bias: Float[Array, " width"]
     down: Float[Array, "width head"]
-    down_bias: Float[Array, " head"]
     c: Float[Array, ""]
     multiplier: Float[Array, ""]
     threshold: Fixed
@@ -198,5 +197,5 @@ class Fire(eqx.Module):
         distance = jnp.log1p(jnp.abs(self.c * (queries - keys)))
         share = distance / (jnp.log1p(jnp.abs(self.c * reach)) + 1e-6)
         hidden = jax.nn.relu(share[..., None] * self.up + self.up_bias)
-        bias = hidden @ self.down + self.down_bias  # (..., query, key, head)
+        bias = hidden @ self.down  # (..., query, key, head)
         return scores + (bias.transpose(2, 0, 1) if bias.ndim == 3 else bias[:, 0].transpose(0, 3, 1, 2))
