@@ -204,7 +204,7 @@ def fire():
             (0, "bias", module.up_bias),
             (2, "weight", module.down),
         ):
-            getattr(network[layer], name).copy_(torch.tensor(np.array(value)).T)
+            getattr(network[layer], name).copy_(torch.tensor(np.array(value).T))
         at = torch.arange(SEQ).float()
         reach = torch.maximum(at, torch.tensor(4.0))[:, None]
         share = torch.log(0.1 * (at[:, None] - at).abs() + 1) / torch.log(0.1 * reach + 1)
