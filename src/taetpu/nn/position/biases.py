@@ -150,8 +150,8 @@ class FireConfig(PositionConfig):
     """Scores plus f(log(1 + c |i - j|) / log(1 + c max(L, i))) with a small network f for each head. Li et al. 2023.
 
     f has one hidden layer of ReLUs, c starts at 0.1, and L at `threshold`; all are trained. The query position i counts
-    from the start of its document. f starts as torch.nn.Linear does, as in the authors' code. Its output has no bias: one
-    number added to all scores of a query does not change their softmax.
+    from the start of its document. f starts as torch.nn.Linear does, as in the authors' code. Its output has no bias,
+    because one number added to all scores of a query does not change their softmax.
 
     Source: Li et al. 2023, "Functional Interpolation for Relative Positions Improves Long Context Transformers", arXiv
     2310.04418.
