@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.lens.opening import open_run
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.plots import plot
     from taetpu.study.run import run
-    from taetpu.train.model_io import open_run
 
 __all__ = [
     "Failed",
@@ -38,11 +38,11 @@ _HOMES = {
     "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "lens.opening": ("open_run",),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
     "study.plots": ("plot",),
     "study.run": ("run",),
-    "train.model_io": ("open_run",),
 }
 
 

@@ -11,11 +11,11 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds
+from taetpu.lens.opening import open_run
 from taetpu.spec.loading import load_study
 from taetpu.spec.train_config import TrainConfig
 from taetpu.store.documents import from_yaml, to_yaml
 from taetpu.testing import check_component
-from taetpu.train.model_io import open_run
 
 SMALL = [
     word

@@ -12,9 +12,9 @@ from tests.fake_google.fixtures import BUCKET
 from tests.fake_google.world import World
 
 import taetpu
+from taetpu.lens.opening import open_run
 from taetpu.store.index import find_study, list_studies
 from taetpu.store.lease import LEASE_SECONDS
-from taetpu.train.model_io import open_run
 
 STUDY = """
 study: killed

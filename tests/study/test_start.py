@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 
 from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
+from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.spec.loading import load_study
-from taetpu.train.model_io import open_run
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,9 @@ import pytest
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.data.tokenizers import load_tokenizer
+from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
-from taetpu.train.model_io import from_files, open_run, to_files
+from taetpu.train.model_io import from_files, to_files
 
 
 def files(draw, make, text, settings):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,12 +15,10 @@ from taetpu.core.config import iter_components, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
-from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import kinds, slots
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.named_arrays import named_constants, named_parameters, with_constants, with_parameters
-from taetpu.store.backend import open_store
 from taetpu.train.model_cost import model_shapes
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -109,24 +106,6 @@ def _blank(config: LMConfig, vocab_size: int, seq_len: int, constants: set[str])
     if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
         return build_model(config, vocab_size, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
-
-
-def open_run(folder: str | Path, plugins: Iterable[str | Path] = ()) -> SavedModel:
-    """Return the trained model in a run's folder, e.g. `runs/quickstart/runs/baseline/0-1a2b3c4d` or `gs://...`.
-
-    Args:
-        folder: the folder of the run.
-        plugins: the plug-ins that define the model's kinds; plug-ins that are already loaded can be omitted. Loading a
-            plug-in executes its code, so the study's copies are never loaded automatically.
-
-    Raises:
-        UserError: if no model is stored in the folder, or a plug-in is missing or has changed.
-    """
-    if files := [Path(file) for file in plugins]:
-        load_plugins(files)
-    run = open_store(folder)
-    stored = {key.removeprefix("model/"): run.read(key) for key in run.list("model")}
-    return from_files(stored, run.where("model"))
 
 
 def _check_plugins(digests: Iterable[str], where: str) -> None:

@@ -10,7 +10,7 @@ from taetpu.nn.lm import LM
 
 def draw(
     logits: Float[Array, "*lead vocab"], key: Key, *, temperature: float = 1.0, top_k: int | None = None,
-    top_p: float | None = None,
+    top_p: float | None = None, min_p: float | None = None,
 ) -> Int[Array, "*lead"]:  # fmt: skip
     """Return a token drawn from each row of logits.
 
@@ -21,6 +21,7 @@ def draw(
         top_k: the number of most likely tokens to sample from (Fan et al. 2018).
         top_p: the minimum total probability of the tokens to sample from. The smallest such set of tokens is used
             (nucleus sampling; Holtzman et al. 2020).
+        min_p: the minimum probability of the tokens to sample from, as a share of the largest (Nguyen et al. 2024).
     """
     if temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)
@@ -32,6 +33,8 @@ def draw(
         before = jnp.cumsum(jax.nn.softmax(ranked, -1), -1) - jax.nn.softmax(ranked, -1)
         least = jnp.min(jnp.where(before < top_p, ranked, jnp.inf), -1, keepdims=True)
         logits = jnp.where(logits < least, -jnp.inf, logits)
+    if min_p is not None and min_p > 0:
+        logits = jnp.where(logits < logits.max(-1, keepdims=True) + jnp.log(min_p), -jnp.inf, logits)
     return jax.random.categorical(key, logits).astype(jnp.int32)
 
 

@@ -1,0 +1,1 @@
+"""The lens: trained and imported models opened for generation, inspection and ablation."""

@@ -1,0 +1,109 @@
+"""Texts and token numbers as batches, padded on the left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from taetpu.core.errors import UserError
+from taetpu.data.tokenizers import Tokenizer
+from taetpu.nn.lm import LMConfig
+
+LENGTHS = 16
+"""Lengths of batches are multiples of this number, so that texts of similar length share a compiled program."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A batch of sequences, padded on the left.
+
+    Attributes:
+        ids: The token numbers; 0 in padding.
+        padding: True for padding.
+    """
+
+    ids: Int[np.ndarray, "batch seq"]
+    padding: Bool[np.ndarray, "batch seq"]
+
+    @property
+    def lengths(self) -> Int[np.ndarray, " batch"]:
+        """The number of tokens of each sequence."""
+        return (~self.padding).sum(-1)
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.ids)
+
+    def of(self, sequence: int) -> Int[np.ndarray, " length"]:
+        """Return the token numbers of a sequence, without padding."""
+        return self.ids[sequence][~self.padding[sequence]]
+
+    def strip(self, sequence: int, values: np.ndarray, axis: int = 0) -> np.ndarray:
+        """Return values of the positions of a sequence, without those of padding.
+
+        Args:
+            sequence: The number of the sequence.
+            values: Values of the sequence's positions.
+            axis: The axis of positions.
+        """
+        return np.take(values, np.flatnonzero(~self.padding[sequence]), axis)
+
+
+def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> list[np.ndarray]:
+    """Return the token numbers of each input.
+
+    Args:
+        inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`.
+        tokenizer: The tokenizer of texts; None if the tokens are not text.
+        vocab_size: The number of different tokens.
+
+    Raises:
+        UserError: if there is no input, an input is empty, a text cannot be encoded, or a number is not a token.
+    """
+    if isinstance(inputs, str):
+        inputs = [inputs]
+    rows = list(inputs)
+    if rows and all(np.ndim(row) == 0 and not isinstance(row, str) for row in rows):
+        rows = [rows]
+    if not rows:
+        raise UserError("there is no input", remedy="Pass a text, token numbers, or a list of these.")
+    return [_encode(row, number, tokenizer, vocab_size) for number, row in enumerate(rows)]
+
+
+def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int) -> np.ndarray:
+    if isinstance(row, str):
+        if tokenizer is None:
+            problem = "this model has no tokenizer, so it cannot read text"
+            raise UserError(problem, remedy=f"Pass token numbers from 0 to {vocab_size - 1}.")
+        ids = tokenizer.encode(row)
+    else:
+        ids = np.asarray(row)
+    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
+        problem = f"input {number} has shape {ids.shape} and type {ids.dtype}, expected a list of token numbers"
+        raise UserError(problem, remedy="Pass a text, token numbers, or a list of these.")
+    if not ids.size:
+        raise UserError(f"input {number} contains no token", remedy="Pass a text with at least one token.")
+    if (wrong := ids[(ids < 0) | (ids >= vocab_size)]).size:
+        raise UserError(f"{wrong[0]} is not a token of this model", remedy=f"Use numbers from 0 to {vocab_size - 1}.")
+    return ids.astype(np.int32)
+
+
+def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0) -> Tokens:
+    """Return sequences as a batch whose length is a multiple of a number, padded on the left."""
+    length = max(least, *map(len, rows))
+    length = -(-length // multiple) * multiple
+    ids = np.zeros((len(rows), length), np.int32)
+    padding = np.ones((len(rows), length), bool)
+    for number, row in enumerate(rows):
+        ids[number, length - len(row) :], padding[number, length - len(row) :] = row, False
+    return Tokens(ids, padding)
+
+
+def check_length(config: LMConfig, seq_len: int, tokens: int) -> None:
+    """Raise `UserError` if the model has no positions for a number of tokens."""
+    for position in (config.position, *(layer.position for layer in config.layers)):
+        if tokens > seq_len and not position.extrapolates:
+            problem = f"{position.kind!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
+            raise UserError(problem, remedy=f"Use at most {seq_len} tokens, those of the prompt included.")

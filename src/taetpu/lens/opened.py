@@ -1,0 +1,172 @@
+"""A model opened with its tokenizer, data, metrics and config, and calls that read and edit its activations."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from taetpu.core.config_parsing import load_config
+from taetpu.core.errors import UserError
+from taetpu.core.sites import Edit, Read, capture, find_sites
+from taetpu.data.base import Source
+from taetpu.lens.inputs import Tokens, as_sequences, check_length, pad_left
+from taetpu.spec.study_config import ResolvedConfig
+from taetpu.store.metrics import Series
+from taetpu.store.runs import RunFolder
+from taetpu.train.model_io import SavedModel
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result of a call to a model.
+
+    Attributes:
+        logits: The logits of each position, in float32. Those of padding have no meaning.
+        tokens: The input.
+        sites: The activations that were asked for, by site. Sites in layers have a leading layer axis; a site whose
+            shape differs between layers is a `core.sites.Ragged`.
+    """
+
+    logits: Float[Array, "batch seq vocab"]
+    tokens: Tokens
+    sites: Mapping[str, Read]
+
+
+@dataclass(frozen=True)
+class OpenedModel(SavedModel):
+    """A trained or imported model with everything that belongs to it.
+
+    Attributes:
+        name: The run as `study/arm/seed`, or the folder of the model.
+        run: The folder of the run; None for models that were not trained by taetpu.
+        step: The number of training steps; None if unknown.
+        data_folder: The folder to which paths in the run's task are relative.
+    """
+
+    name: str = ""
+    run: RunFolder | None = None
+    step: int | None = None
+    data_folder: Path = Path()
+    _programs: dict[Hashable, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
+
+    def encode(self, inputs: Any) -> Tokens:
+        """Return texts or token numbers as a batch that is padded on the left.
+
+        Args:
+            inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`; or `Tokens`.
+
+        Raises:
+            UserError: if an input is empty, unknown, or longer than the model's positions.
+        """
+        if isinstance(inputs, Tokens):
+            return inputs
+        rows = as_sequences(inputs, self.tokenizer, self.vocab_size)
+        check_length(self.config, self.seq_len, max(map(len, rows)))
+        return pad_left(rows)
+
+    def decode(self, ids: Any) -> str:
+        """Return the text of token numbers; numbers separated by spaces if the model has no tokenizer."""
+        ids = np.asarray(ids).ravel()
+        return " ".join(map(str, ids)) if self.tokenizer is None else self.tokenizer.decode(ids)
+
+    def token_texts(self, ids: Any) -> list[str]:
+        """Return the text of each token."""
+        return [self.decode([number]) for number in np.asarray(ids).ravel()]
+
+    def __call__(
+        self,
+        inputs: Any,
+        sites: Iterable[str] = (),
+        edits: Iterable[Edit] = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> Output:
+        """Return the logits of inputs, and the activations at sites.
+
+        Args:
+            inputs: See `encode`.
+            sites: The names of the sites to read (see `site_layers`).
+            edits: Edits of activations (see `core.sites.Edit`).
+            values: The arrays that edits name. New values do not cause recompilation.
+
+        Raises:
+            UserError: if an input cannot be read, or the model has no such site or layer.
+        """
+        tokens, sites, edits = self.encode(inputs), tuple(sites), tuple(edits)
+
+        def build() -> Callable[..., Any]:
+            def forward(model: Any, ids: Array, padding: Array, values: Any) -> Any:
+                return capture(lambda: model(ids, padding=padding), sites, edits)(values=values)
+
+            return jax.jit(forward)
+
+        program = self.program(("call", sites, edits), build)
+        logits, reads = program(self.model, tokens.ids, tokens.padding, dict(values or {}))
+        return Output(logits, tokens, reads)
+
+    def program(self, key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the compiled function with a key, which is built on first use.
+
+        Args:
+            key: The key. Functions of one key must compute the same.
+            build: A function that returns the compiled function.
+        """
+        if key not in self._programs:
+            self._programs[key] = build()
+        return self._programs[key]
+
+    @cached_property
+    def site_layers(self) -> dict[str, tuple[int, ...]]:
+        """The layers of each site of the model, by name; empty for sites outside the layers."""
+        ids = jnp.zeros((1, min(self.seq_len, 8)), jnp.int32)
+        return find_sites(self.model, ids)
+
+    # --- of a run ----------------------------------------------------------------------------------------------------
+
+    def _own_run(self, what: str) -> RunFolder:
+        if self.run is None:
+            raise UserError(f"{self.name} was not trained in a study, so it has no {what}", remedy="Open a run.")
+        return self.run
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The content of the run's `config.json`.
+
+        Raises:
+            UserError: if the model is not that of a run.
+        """
+        return self._own_run("config of training").config()
+
+    @cached_property
+    def run_config(self) -> ResolvedConfig:
+        """The resolved config of the run: task, model and training."""
+        return load_config(ResolvedConfig, self.record["config"])
+
+    @cached_property
+    def metrics(self) -> dict[str, Series]:
+        """The metrics of training by name, each with `step` and `value`."""
+        return self._own_run("metrics").metrics()
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """The result of training; empty if the run has not ended."""
+        return self._own_run("result").result() or {}
+
+    @cached_property
+    def data(self) -> Source:
+        """The prepared task, with the evaluation sets of training.
+
+        Raises:
+            UserError: if the data is missing, or differs from the data of training.
+        """
+        source = self.run_config.task.prepare(self.data_folder)
+        if source.fingerprint != self.record["data"]:
+            problem = "the task's data differs from the data that this run was trained on"
+            remedy = "Restore the data, or name the folder of the study file (data_folder, --data-folder)."
+            raise UserError(problem, file=self._own_run("data").where, remedy=remedy)
+        return source

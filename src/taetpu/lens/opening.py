@@ -1,0 +1,97 @@
+"""Opening of models: of runs, of folders with files of taetpu, and of folders with files of Hugging Face."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from taetpu.core.errors import UserError
+from taetpu.core.plugins import load_plugins
+from taetpu.interop.huggingface import load_folder
+from taetpu.lens.opened import OpenedModel
+from taetpu.store.backend import open_store
+from taetpu.store.find_run import find_run, run_in_folder
+from taetpu.store.gcs_client import parse_address
+from taetpu.store.runs import RunFolder
+from taetpu.train.model_io import CONFIG, SavedModel, from_files
+
+
+def open_run(
+    name: str | Path,
+    plugins: Iterable[str | Path] = (),
+    *,
+    step: int | None = None,
+    root: str | Path | None = None,
+    data_folder: str | Path = ".",
+) -> OpenedModel:
+    """Return a model with its tokenizer, data, metrics and config.
+
+    Args:
+        name: a run (its folder, the start of its ID, `study/arm/seed`, or `latest` for the run that finished last), or
+            a folder with a model of taetpu or of Hugging Face.
+        plugins: the plug-ins that define the model's kinds; plug-ins that are already loaded can be omitted. Loading a
+            plug-in executes its code, so the study's copies are never loaded automatically.
+        step: the training step of a stored checkpoint (`train.keep_checkpoints`); by default, the trained model.
+        root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
+        data_folder: the folder to which paths in the run's task are relative, usually that of the study file.
+
+    Raises:
+        UserError: if there is no such model or step, a plug-in is missing or has changed, or files are damaged.
+    """
+    if files := [Path(file) for file in plugins]:
+        load_plugins(files)
+    run = run_in_folder(name)
+    for place in (name, f"{name}/model") if run is None else ():  # the second of a run's folder that was copied
+        if (config := _model_config(place)) is not None:
+            if step is not None:
+                raise UserError("a model's folder has no steps", file=name, remedy="Remove the step, or open a run.")
+            return _open_folder(str(place), config)
+    return _open_run_folder(run or find_run(name, root), step, Path(data_folder))
+
+
+def _model_config(name: str | Path) -> Mapping[str, Any] | None:
+    """Return the `config.json` of a folder that holds a model itself; None for other names."""
+    if parse_address(name) is not None:
+        store = open_store(name)
+        text = store.read(CONFIG) if store.exists(CONFIG) else None
+    else:
+        file = Path(name).expanduser() / CONFIG
+        text = file.read_bytes() if file.is_file() else None
+    if text is None:
+        return None
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"not JSON: {error}", file=f"{name}/{CONFIG}", remedy="Restore the file.") from None
+    return config if isinstance(config, dict) and ("model_type" in config or "format" in config) else None
+
+
+def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
+    if "model_type" in config:
+        loaded = load_folder(name)
+        vocab_size, seq_len = config["vocab_size"], config.get("max_position_embeddings", config.get("n_positions"))
+        saved = SavedModel(loaded[1], loaded[0].resolve(), vocab_size, seq_len or 2048, None)
+    else:
+        store = open_store(name)
+        saved = from_files({key: store.read(key) for key in store.list("", depth=1)}, name)
+    return OpenedModel(**_parts(saved), name=name)
+
+
+def _open_run_folder(run: RunFolder, step: int | None, data_folder: Path) -> OpenedModel:
+    name = f"{run.study}/{run.arm}/{run.seed}"
+    if step is not None:
+        files, where = run.read_checkpoint(step), f"{run.where}/checkpoints/{step}"
+        if not files:
+            stored = ", ".join(map(str, run.checkpoints())) or "none"
+            remedy = f"Stored steps: {stored}. Set train.keep_checkpoints to store models during training."
+            raise UserError(f"no model of step {step} is stored", file=run.where, remedy=remedy)
+    else:
+        files, where = run.read_model(), f"{run.where}/model"
+        step = (run.result() or {}).get("steps")
+    saved = from_files(files, where)
+    return OpenedModel(**_parts(saved), name=name, run=run, step=step, data_folder=data_folder)
+
+
+def _parts(saved: SavedModel) -> dict[str, Any]:
+    return {one.name: getattr(saved, one.name) for one in fields(saved)}

@@ -1,0 +1,129 @@
+"""Models are found by their names, and opened with what belongs to them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import taetpu
+from taetpu.core.errors import UserError
+from taetpu.core.sites import Edit
+from taetpu.nn.named_arrays import named_parameters
+
+
+@pytest.fixture
+def runs(trained):
+    """Return a function that opens a run of the study."""
+    return lambda name, **options: taetpu.open_run(name, root=trained / "runs", data_folder=trained, **options)
+
+
+def same_weights(one, other) -> bool:
+    mine, theirs = named_parameters(one.model), named_parameters(other.model)
+    return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_a_run_has_several_names(runs, opened):
+    assert (opened.name, opened.step, opened.run.seed) == ("small/baseline/0", 30, 0)
+    for name in (opened.run.id, opened.run.id[:5], opened.run.where):
+        assert same_weights(runs(name), opened)
+    assert runs("small/nope/1").run.arm == "nope"
+    assert not same_weights(runs("small/baseline/1"), opened)
+
+
+def test_latest_is_the_run_that_finished_last(runs, trained):
+    results = sorted((trained / "runs").glob("small/runs/*/*/result.json"), key=lambda file: file.stat().st_mtime_ns)
+    assert runs("latest").run.where == str(results[-1].parent)
+
+
+def test_earlier_steps_differ_from_the_trained_model(runs, opened):
+    early = runs("small/baseline/0", step=10)
+    assert early.step == 10
+    assert not same_weights(early, opened)
+    with pytest.raises(UserError, match="no model of step 11") as caught:
+        runs("small/baseline/0", step=11)
+    assert "10, 20" in caught.value.remedy
+
+
+def test_what_belongs_to_a_run(opened):
+    assert opened.run_config.train.steps == 30
+    assert opened.metrics["val/loss"].step[-1] == 30
+    assert opened.result["outcome"] == "finished"
+    assert opened.data.evaluation("val").tokens.shape[1] == 32
+    assert opened.site_layers["mixer.pattern"] == (0, 1)
+    assert opened.site_layers["embed"] == ()
+
+
+def test_other_data_than_that_of_training_is_refused(trained, tmp_path):
+    (tmp_path / "words.txt").write_text("other words " * 100)
+    other = taetpu.open_run("small/baseline/0", root=trained / "runs", data_folder=tmp_path)
+    with pytest.raises(UserError, match="differs from the data that this run was trained on") as caught:
+        _ = other.data
+    assert "--data-folder" in caught.value.remedy
+
+
+def test_copies_of_a_run_and_of_its_model_open(opened, tmp_path):
+    shutil.copytree(opened.run.where, tmp_path / "copy")
+    for place in (tmp_path / "copy", tmp_path / "copy" / "model"):
+        copy = taetpu.open_run(place)
+        assert same_weights(copy, opened)
+        with pytest.raises(UserError, match="was not trained in a study, so it has no metrics"):
+            _ = copy.metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "remedy"),
+    [
+        ("smal/baseline/0", "no study 'smal'", "'small'"),
+        ("small/baselin/0", "no arm 'baselin'", "'baseline'"),
+        ("small/baseline/7", "has no seed 7", "0, 1"),
+        ("small/baseline", "matches 2 runs", "small/baseline/1"),
+        ("ffffffff", "no run has the ID 'ffffffff'", "study/arm/seed"),
+        ("what is this", "'what is this' is not a run", "latest"),
+    ],
+)
+def test_unknown_names_are_refused(runs, name, problem, remedy):
+    with pytest.raises(UserError, match=problem) as caught:
+        runs(name)
+    assert remedy in caught.value.remedy
+
+
+def test_texts_and_tokens_give_the_same_logits(opened):
+    texts = ["the quick", "dog."]
+    both = opened(texts)
+    for number, text in enumerate(texts):
+        alone = opened(opened.tokenizer.encode(text))
+        mine = both.tokens.strip(number, np.asarray(both.logits[number]))
+        np.testing.assert_allclose(mine, alone.tokens.strip(0, np.asarray(alone.logits[0])), atol=1e-5)
+        assert opened.decode(both.tokens.of(number)) == text
+
+
+def test_a_call_reads_and_edits_sites(opened):
+    plain = opened("the quick", ["mixer.z", "residual"])
+    assert plain.sites["mixer.z"].shape == (2, 1, 2, 16, 8)
+    zero = Edit("mixer.out", lambda x, _: x * 0, layer=1)
+    edited = opened("the quick", ["residual", "ffn.out"], [zero])
+    np.testing.assert_array_equal(edited.sites["residual"][0], plain.sites["residual"][0])
+    assert np.abs(np.asarray(edited.logits - plain.logits)).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ("", "input 0 contains no token"),
+        (["a", ""], "input 1 contains no token"),
+        ([], "there is no input"),
+        ([3, 4000], "4000 is not a token of this model"),
+        ([[1.5, 2.0]], "expected a list of token numbers"),
+    ],
+)
+def test_invalid_inputs_are_refused(opened, inputs, problem):
+    with pytest.raises(UserError, match=problem):
+        opened(inputs)
+
+
+def test_a_damaged_config_is_named(opened, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"format": "taetpu"})[:-3])
+    with pytest.raises(UserError, match="not JSON") as caught:
+        taetpu.open_run(tmp_path)
+    assert "config.json" in str(caught.value.file)
