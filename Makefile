@@ -56,7 +56,7 @@ install: $(STAMP)
 	touch $@
 
 $(STAMP): .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,trackers,ui]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,harness,trackers,ui]'
 	touch $@
 
 clean:

@@ -61,12 +61,13 @@ def test_seeds_give_different_texts_and_one_seed_the_same(opened):
 
 def test_stop_strings_and_tokens_end_the_text(opened):
     (whole,) = generate(opened, "the ", max_tokens=30, sampling=GREEDY)
-    word = whole.text[3:7]
+    text = str(whole.text)
+    word = text[3:7]
     parts: list[str] = []
     (found,) = generate(
         opened, "the ", max_tokens=30, sampling=GREEDY, stop=[word], on_text=lambda _, text: parts.append(text)
     )
-    assert (found.text, found.stopped) == (whole.text[: whole.text.index(word)], word)
+    assert (found.text, found.stopped) == (text[: text.index(word)], word)
     assert "".join(parts) == found.text
     token = int(whole.tokens[2])
     (found,) = generate(opened, "the ", max_tokens=30, sampling=GREEDY, stop=[token])
