@@ -67,6 +67,7 @@ class Component(Config):
         static_layer: Whether `init` needs the number of its layer (`dims.layer`) as an integer instead of a tracer.
             Each layer then forms a separate stack.
         one_stream: Whether the component requires a single residual stream (see `nn.residual.num_streams`).
+        draws_in_training: Whether the module draws random numbers in training steps.
         example: Settings of an arm that uses this kind: required fields by name, and settings that the kind needs
             elsewhere by dotted path.
     """
@@ -76,6 +77,7 @@ class Component(Config):
     own_init: ClassVar[bool] = False
     static_layer: ClassVar[bool] = False
     one_stream: ClassVar[bool] = False
+    draws_in_training: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {}
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 

@@ -22,6 +22,7 @@ BUILTIN_MODULES = {
     "ffn": "taetpu.nn.ffn",
     "residual": "taetpu.nn.residual",
     "order": "taetpu.nn.order",
+    "layer_dropout": "taetpu.nn.layer_dropout",
     "after": "taetpu.nn.post_block",
     "adapter": "taetpu.nn.adapter",
     "mask": "taetpu.nn.mask",

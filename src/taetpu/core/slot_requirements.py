@@ -38,6 +38,7 @@ DECLARATIONS: dict[str, Declaration] = {
     "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
     "norm": Declaration(methods=INIT, fields={"placement": "'pre', 'post', 'sandwich' or 'output'"}),
     "order": Declaration("taetpu.nn.order.OrderConfig"),
+    "layer_dropout": Declaration("taetpu.nn.layer_dropout.LayerDropoutConfig"),
     "adapter": Declaration("taetpu.nn.adapter.AdapterConfig"),
     "mask": Declaration("taetpu.nn.mask.MaskConfig"),
     **dict.fromkeys(

@@ -160,6 +160,7 @@ PLAIN = {
     "mixer.scores.kind": ("none",),
     "residual.kind": ("standard",),
     "order.kind": ("sequential",),
+    "layer_dropout.kind": ("none",),
     "after.kind": ("none",),
     "adapter.kind": ("none",),
     "stem.kind": ("none",),

@@ -17,6 +17,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import root_key
 from taetpu.interop.families import FAMILIES, Family, Settings
+from taetpu.nn.block import SLOTS
 from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.store.flat_config import flatten
@@ -24,7 +25,7 @@ from taetpu.store.flat_config import flatten
 Tensors = Mapping[str, np.ndarray]
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LAYER_SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "adapter", "same_as", "drop")
+LAYER_SLOTS = (*SLOTS, "same_as", "drop")
 
 
 # --- import ----------------------------------------------------------------------------------------------------------

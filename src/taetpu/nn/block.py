@@ -18,14 +18,15 @@ from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
+from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.norm import NormPair, RMSNormConfig, name_sites
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import NoResidualConfig, StandardConfig, branch_input
+from taetpu.nn.residual import Connection, NoResidualConfig, StandardConfig, branch_input
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
-SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "after", "adapter")
+SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "layer_dropout", "after", "adapter")
 BRANCHES = ("mixer", "ffn")
 DROPPABLE = (*BRANCHES, "layer")
 
@@ -49,6 +50,8 @@ class LayerConfig(Config):
     """The same as `model.residual`, for this layer."""
     order: Annotated[Any, SlotMark("order")] = SequentialConfig()
     """The same as `model.order`, for this layer."""
+    layer_dropout: Annotated[Any, SlotMark("layer_dropout")] = NoLayerDropoutConfig()
+    """The same as `model.layer_dropout`, for this layer."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The same as `model.after`, for this layer."""
     adapter: Annotated[Any, SlotMark("adapter")] = NoAdapter()
@@ -73,6 +76,7 @@ class LayerConfig(Config):
             problem = f"norm {self.norm.kind!r} has the unknown placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
         self.order.check_layer(self)
+        self.layer_dropout.check_layer(self)
         for part in self.drop:
             if part not in DROPPABLE:
                 raise UserError(
@@ -80,7 +84,7 @@ class LayerConfig(Config):
                 )
             if part != "layer" and getattr(self, part).kind == "none":
                 raise UserError(f"this layer has no {part} to drop", path=("drop",), remedy=f"Remove {part} from drop.")
-            if part != "layer" and isinstance(self.residual, NoResidualConfig):
+            if part != "layer" and isinstance(self.residual, NoResidualConfig) and self.residual.removes(part):
                 raise UserError(
                     f"dropping the {part} of a layer without a residual connection makes the layer's output zero",
                     path=("drop",),
@@ -102,6 +106,7 @@ class LayerConfig(Config):
         block = Block(
             **parts,
             order=self.order.init(dims, self, key=named(key, "order")),
+            layer_dropout=self.layer_dropout.init(dims, key=named(key, "layer_dropout")),
             after=self.after.init(dims, key=named(key, "after")),
             dropout=build_dropout(dims),
             keep=None if isinstance(keep, tuple) else Fixed(keep),
@@ -145,6 +150,11 @@ def output(x: Stream, norm: Callable, branch: Callable, residual: Any) -> Stream
 WIRINGS = {"pre": pre, "post": post, "sandwich": sandwich, "output": output}
 
 
+def with_key(ctx: Context, *name: str) -> Context:
+    """Return the context with the key at `name` below its key; unchanged without a key."""
+    return ctx if ctx.key is None else replace(ctx, key=named(ctx.key, *name))
+
+
 class Block(eqx.Module):
     """A mixer branch and a feed-forward branch on the residual stream; see `LayerConfig`."""
 
@@ -155,6 +165,7 @@ class Block(eqx.Module):
     ffn_norm: Any
     ffn_residual: Any
     order: Any
+    layer_dropout: Any
     after: Any
     dropout: Any
     keep: Fixed | None
@@ -165,7 +176,8 @@ class Block(eqx.Module):
         """Return the residual stream after the block."""
         block = self if self.adapter is None else self.adapter(self)
         y = block.order(block, x, ctx)
-        y = block.after(y, replace(ctx, key=None if ctx.key is None else named(ctx.key, "after")))
+        y = block.layer_dropout.layer(x, y, with_key(ctx, "layer_dropout"))
+        y = block.after(y, with_key(ctx, "after"))
         return site("residual", y if self.keep is None else jnp.where(self.keep.value[2] > 0, y, x))
 
     def add(self, name: str, x: Stream, ctx: Context, factor: float = 1.0) -> Stream:
@@ -178,7 +190,15 @@ class Block(eqx.Module):
             return y if factor == 1.0 else y * factor
 
         norm = name_sites(getattr(self, f"{name}_norm"), f"{name}_norm")
-        return self.wire(x, norm, branch, getattr(self, f"{name}_residual"))
+        return self.wire(x, norm, branch, self.connect(name, getattr(self, f"{name}_residual"), ctx))
+
+    def connect(self, name: str, residual: Any, ctx: Context) -> Connection:
+        """Return the residual connection of a branch, with layer dropout on the branch's output."""
+        return Connection(residual, lambda y: self.skip_branch(name, y, ctx))
+
+    def skip_branch(self, name: str, y: Stream, ctx: Context) -> Stream:
+        """Return the output of a branch after layer dropout, as its residual connection adds it to the stream."""
+        return self.layer_dropout.branch(y, with_key(ctx, name, "layer_dropout"))
 
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
         """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped."""
@@ -194,7 +214,7 @@ class Block(eqx.Module):
             ctx: The context of the block.
             name: The name from which the module's key is derived; by default, `part`.
         """
-        key = None if ctx.key is None else named(ctx.key, name or part)
-        y = site(f"{part}.out", module(h, replace(ctx, key=key)))
-        y = self.dropout(y, None if key is None else named(key, "dropout"))
+        own = with_key(ctx, name or part)
+        y = site(f"{part}.out", module(h, own))
+        y = self.dropout(y, with_key(own, "dropout").key)
         return y if self.keep is None else y * self.keep.value[DROPPABLE.index(part)].astype(y.dtype)

@@ -111,7 +111,8 @@ class EarlyExitConfig(HeadConfig):
     """The loss of the model's own logits, decoded from the stream after earlier layers. Elhoushi et al. 2024.
 
     The final norm and the output embedding are those of the model. The loss is the mean over `layers`. LayerSkip also
-    drops layers at random and changes the weights of the layers in training, which this component does not.
+    skips layers at random (`layer_dropout: layerskip`) and changes the weights of the layers in training, which this
+    component does not.
     """
 
     example: ClassVar = {"layers": [0]}

@@ -33,6 +33,7 @@ from taetpu.nn.common import (
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
+from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
@@ -66,6 +67,8 @@ class ModelConfig(Config):
     """The connection of a branch's output to the residual stream."""
     order: Annotated[Any, SlotMark("order")] = SequentialConfig()
     """The order of the branches in each layer."""
+    layer_dropout: Annotated[Any, SlotMark("layer_dropout")] = NoLayerDropoutConfig()
+    """The branches or layers that training skips at random."""
     after: Annotated[Any, SlotMark("after")] = NoAfter()
     """The change of each block's output."""
     adapter: Annotated[Any, SlotMark("adapter")] = NoAdapter()

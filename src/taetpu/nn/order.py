@@ -12,7 +12,7 @@ from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
 from taetpu.nn.common import Context, Dims
 from taetpu.nn.norm import name_sites
-from taetpu.nn.residual import branch_input
+from taetpu.nn.residual import NoResidualConfig, branch_input
 
 if TYPE_CHECKING:
     from taetpu.nn.block import Block, LayerConfig
@@ -74,6 +74,12 @@ class ParallelConfig(OrderConfig):
             if getattr(layer, branch).kind == "none":
                 problem = f"order {self.kind!r} computes two branches at once, but this layer has no {branch}"
                 raise UserError(problem, path=("order",), remedy="Use order sequential, which has the same result.")
+        if isinstance(layer.residual, NoResidualConfig) and layer.residual.branch != "both":
+            problem = (
+                f"order {self.kind!r} has one skip connection for both branches, so residual 'none' cannot remove that "
+                f"of the {layer.residual.branch} alone"
+            )
+            raise UserError(problem, path=("residual", "branch"), remedy="Use branch both, or order sequential.")
 
     def init(self, dims: Dims, layer: "LayerConfig", *, key: Key) -> "Parallel":
         """Build the module of a layer at the given sizes."""
@@ -96,8 +102,8 @@ class Parallel(eqx.Module):
         h = name_sites(block.mixer_norm, "mixer_norm")(stream)
         shared = block.ffn_norm is None
         own = h if shared else name_sites(block.ffn_norm, "ffn_norm")(stream)
-        y = block.branch("mixer", h, ctx) + block.branch("ffn", own, ctx)
-        return block.mixer_residual(x, y)
+        mixed, fed = block.branch("mixer", h, ctx), block.branch("ffn", own, ctx)
+        return block.mixer_residual(x, block.skip_branch("mixer", mixed, ctx) + block.skip_branch("ffn", fed, ctx))
 
 
 @register("order", "macaron")
@@ -138,6 +144,7 @@ class Macaron(eqx.Module):
             with rename_sites("ffn", "first_ffn"):
                 return block.apply("ffn", self.ffn, h, ctx, name="first_ffn") / 2
 
-        x = block.wire(x, name_sites(self.ffn_norm, "first_ffn_norm"), half, self.ffn_residual)
+        residual = block.connect("first_ffn", self.ffn_residual, ctx)
+        x = block.wire(x, name_sites(self.ffn_norm, "first_ffn_norm"), half, residual)
         x = block.add("mixer", x, ctx)
         return block.add("ffn", x, ctx, factor=0.5)

@@ -1,6 +1,8 @@
 """Slot `residual`: the connection of a branch's output to the stream. Each branch has a separate connection."""
 
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -31,6 +33,27 @@ def branch_input(residual: Any, x: Array) -> Stream:
     return residual.read(x) if hasattr(residual, "read") else x
 
 
+@dataclass(frozen=True)
+class Connection:
+    """A residual connection that changes the branch's output first.
+
+    Attributes:
+        residual: The module of a kind.
+        change: A function of the branch's output.
+    """
+
+    residual: Any
+    change: Callable[[Stream], Stream]
+
+    def read(self, x: Array) -> Stream:
+        """Return the input of the branch."""
+        return branch_input(self.residual, x)
+
+    def __call__(self, x: Array, y: Stream) -> Array:
+        """Return the residual stream after the branch."""
+        return self.residual(x, self.change(y))
+
+
 @register("residual", "standard")
 class StandardConfig(Component):
     """x + y, with the branch's output y. He et al. 2016."""
@@ -52,9 +75,16 @@ class Standard(eqx.Module):
 class NoResidualConfig(Component):
     """The branch's output y alone, without a skip connection."""
 
-    def init(self, dims: Dims, *, key: Key) -> "NoResidual":
+    branch: Literal["both", "mixer", "ffn"] = "both"
+    """The branch without a skip connection: the `mixer`, the `ffn`, or `both`. The other branch has x + y."""
+
+    def removes(self, branch: str) -> bool:
+        """Return whether a branch, `mixer` or `ffn`, has no skip connection."""
+        return self.branch in ("both", branch)
+
+    def init(self, dims: Dims, *, key: Key) -> "NoResidual | Standard":
         """Build the module at the given sizes."""
-        return NoResidual()
+        return NoResidual() if self.removes(dims.branch) else Standard()
 
 
 class NoResidual(eqx.Module):

@@ -147,6 +147,10 @@ PARTS: dict[str, dict[str, Part]] = {
     "after": {"": Part({"x": residual_shape}, residual_shape)},
     "residual": {"": Part({"x": residual_shape, "y": stream_shape}, residual_shape, context=False)},
     "order": {},  # called with the block
+    "layer_dropout": {
+        "branch": Part({"y": stream_shape}, stream_shape, "branch"),
+        "layer": Part({"x": residual_shape, "y": residual_shape}, residual_shape, "layer"),
+    },
     "adapter": {},  # called with the block
     "rope_scaling": {},  # called by rope
     "mask": {},  # returns a mask, of any shape that can be broadcast

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import jax
 
-from taetpu.core.config import to_data
+from taetpu.core.config import iter_components, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.base import Source
@@ -235,11 +235,12 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
 def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     """Return the numbers of devices over which a run's batch can be divided with the same results up to rounding.
 
-    Batches are divided only on CPUs. The batch of a run with dropout, hooks or plug-ins is never divided, because the
-    run's random numbers may depend on the number of devices.
+    Batches are divided only on CPUs. The batch of a run that draws random numbers in training, or has hooks or
+    plug-ins, is never divided, because its random numbers may depend on the number of devices.
     """
     train, own = config.train, bool(plugin_sources(config))
-    if jax.default_backend() != "cpu" or config.model.dropout or train.hooks or own:
+    draws = config.model.dropout or any(component.draws_in_training for component in iter_components(config.model))
+    if jax.default_backend() != "cpu" or draws or train.hooks or own:
         return [1]
     return [count for count in device_counts() if train.batch_size // train.accumulate % count == 0]
 
