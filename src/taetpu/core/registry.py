@@ -21,6 +21,7 @@ BUILTIN_MODULES = {
     "norm": "taetpu.nn.norm",
     "ffn": "taetpu.nn.ffn",
     "residual": "taetpu.nn.residual",
+    "short_conv": "taetpu.nn.short_conv",
     "order": "taetpu.nn.order",
     "layer_dropout": "taetpu.nn.layer_dropout",
     "after": "taetpu.nn.post_block",

@@ -34,7 +34,9 @@ class Declaration:
 
 INIT = {"init": lambda self, dims, *, key: None}
 DECLARATIONS: dict[str, Declaration] = {
-    **dict.fromkeys(("ffn", "residual", "after", "scores", "embedding", "stem", "logits"), Declaration(methods=INIT)),
+    **dict.fromkeys(
+        ("ffn", "residual", "short_conv", "after", "scores", "embedding", "stem", "logits"), Declaration(methods=INIT)
+    ),
     "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
     "norm": Declaration(methods=INIT, fields={"placement": "'pre', 'post', 'sandwich' or 'output'"}),
     "order": Declaration("taetpu.nn.order.OrderConfig"),

@@ -160,6 +160,7 @@ PLAIN = {
     "mixer.scores.kind": ("none",),
     "residual.kind": ("standard",),
     "order.kind": ("sequential",),
+    "short_conv.kind": ("none",),
     "layer_dropout.kind": ("none",),
     "after.kind": ("none",),
     "adapter.kind": ("none",),

@@ -24,9 +24,10 @@ from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import Connection, NoResidualConfig, StandardConfig, branch_input
+from taetpu.nn.short_conv import NoShortConvConfig
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
-SLOTS = ("mixer", "position", "norm", "ffn", "residual", "order", "layer_dropout", "after", "adapter")
+SLOTS = ("mixer", "position", "norm", "ffn", "residual", "short_conv", "order", "layer_dropout", "after", "adapter")
 BRANCHES = ("mixer", "ffn")
 DROPPABLE = (*BRANCHES, "layer")
 
@@ -48,6 +49,8 @@ class LayerConfig(Config):
     """The same as `model.ffn`, for this layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     """The same as `model.residual`, for this layer."""
+    short_conv: Annotated[Any, SlotMark("short_conv")] = NoShortConvConfig()
+    """The same as `model.short_conv`, for this layer."""
     order: Annotated[Any, SlotMark("order")] = SequentialConfig()
     """The same as `model.order`, for this layer."""
     layer_dropout: Annotated[Any, SlotMark("layer_dropout")] = NoLayerDropoutConfig()
@@ -105,6 +108,11 @@ class LayerConfig(Config):
             parts[residual] = self.build_residual(dims, branch, key=named(key, residual))
         block = Block(
             **parts,
+            short_conv={
+                branch: self.short_conv.init(replace(dims, branch=branch), key=named(key, "short_conv", branch))
+                for branch in BRANCHES
+                if parts[branch] is not None
+            },
             order=self.order.init(dims, self, key=named(key, "order")),
             layer_dropout=self.layer_dropout.init(dims, key=named(key, "layer_dropout")),
             after=self.after.init(dims, key=named(key, "after")),
@@ -164,6 +172,7 @@ class Block(eqx.Module):
     ffn: Any
     ffn_norm: Any
     ffn_residual: Any
+    short_conv: dict[str, Any]  # of each branch's input
     order: Any
     layer_dropout: Any
     after: Any
@@ -201,8 +210,11 @@ class Block(eqx.Module):
         return self.layer_dropout.branch(y, with_key(ctx, name, "layer_dropout"))
 
     def branch(self, name: str, h: Stream, ctx: Context) -> Stream:
-        """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped."""
-        return self.apply(name, getattr(self, name), h, ctx)
+        """Return the output of the mixer or the ffn after dropout, or zeros if the branch is dropped.
+
+        The input `h` is convolved first.
+        """
+        return self.apply(name, getattr(self, name), self.short_conv[name](h, with_key(ctx, name, "short_conv")), ctx)
 
     def apply(self, part: str, module: Callable, h: Stream, ctx: Context, name: str = "") -> Stream:
         """Return the output of a module as `branch` does.

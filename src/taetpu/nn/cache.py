@@ -2,7 +2,8 @@
 
 A mixer offers a cache by a method `cache_shapes(length)` of its module, which returns the shapes of one sequence's
 arrays by name. In `__call__`, `ctx.cache` is then a `nn.common.LayerCache`: attention appends keys and values with
-`extend`, and a recurrent mixer reads and assigns its state in `ctx.cache.values`.
+`extend`, and a recurrent mixer reads and assigns its state in `ctx.cache.values`. Short convolutions of the inputs of
+branches have the same method.
 """
 
 from typing import Any
@@ -60,6 +61,8 @@ def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) ->
                 problem = f"the mixer {kind} of layer {stack.start} offers no cache, so its tokens cannot be extended"
                 raise UserError(problem, remedy="Compute the whole sequence at once, or define `cache_shapes`.")
             shapes = block.mixer.cache_shapes(length)
+        for convolution in block.short_conv.values():
+            shapes = shapes | getattr(convolution, "cache_shapes", lambda length: {})(length)
         stacks.append({name: jnp.zeros((stack.size, batch, *shape), dtype) for name, shape in shapes.items()})
     places = jnp.zeros((batch, length), jnp.int32)
     return Cache(tuple(stacks), places, places, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))

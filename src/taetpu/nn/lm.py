@@ -40,6 +40,7 @@ from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import StandardConfig, num_streams
+from taetpu.nn.short_conv import NoShortConvConfig
 from taetpu.nn.stack import Stack, build_stacks
 from taetpu.nn.stem import NoStem
 
@@ -65,6 +66,8 @@ class ModelConfig(Config):
     """The feed-forward branch of each layer."""
     residual: Annotated[Any, SlotMark("residual")] = StandardConfig()
     """The connection of a branch's output to the residual stream."""
+    short_conv: Annotated[Any, SlotMark("short_conv")] = NoShortConvConfig()
+    """The short convolution of the input of each branch."""
     order: Annotated[Any, SlotMark("order")] = SequentialConfig()
     """The order of the branches in each layer."""
     layer_dropout: Annotated[Any, SlotMark("layer_dropout")] = NoLayerDropoutConfig()

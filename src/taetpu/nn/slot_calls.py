@@ -146,6 +146,7 @@ PARTS: dict[str, dict[str, Part]] = {
     "norm": {"": Part(X, stream_shape, context=False)},
     "after": {"": Part({"x": residual_shape}, residual_shape)},
     "residual": {"": Part({"x": residual_shape, "y": stream_shape}, residual_shape, context=False)},
+    "short_conv": {"": Part({"h": stream_shape}, stream_shape)},
     "order": {},  # called with the block
     "layer_dropout": {
         "branch": Part({"y": stream_shape}, stream_shape, "branch"),

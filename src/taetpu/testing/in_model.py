@@ -27,7 +27,7 @@ OWN = {
 }  # fmt: skip
 """A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""
 
-CACHED = ("mixer", "mask", "position", "rope_scaling", "scores")
+CACHED = ("mixer", "short_conv", "mask", "position", "rope_scaling", "scores")
 """The slots whose components read earlier tokens, from a cache if a sequence is extended."""
 
 

@@ -1,13 +1,11 @@
-"""Parts of mixers without attention: short convolutions, states in a cache, and the number of heads."""
+"""Parts of mixers without attention: states in a cache, and the width of a head."""
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from taetpu.core.errors import UserError
-from taetpu.core.keys import Key
 from taetpu.nn.common import Context, Dims
 
 Stream = Float[Array, "batch seq size"]
@@ -28,40 +26,6 @@ def head_width(dims: Dims, num_heads: int, head_dim: int | None) -> int:
             remedy=f"Set num_heads to one of {', '.join(map(str, sorted(near)))}, or set head_dim.",
         )
     return head_dim or dims.dim // num_heads
-
-
-def draw_taps(key: Key, width: int, size: int) -> Float[Array, "width size"]:
-    """Return the initial taps of a convolution of each channel: uniform, as in torch.nn.Conv1d."""
-    bound = width**-0.5
-    return jax.random.uniform(key, (width, size), minval=-bound, maxval=bound)
-
-
-def keep_real(x: Stream, ctx: Context) -> Stream:
-    """Return a stream with zeros in place of padding."""
-    return x if ctx.real is None else jnp.where(ctx.real[..., None], x, 0)
-
-
-def short_convolution(x: Stream, taps: Float[Array, "width size"], ctx: Context, name: str = "conv") -> Stream:
-    """Return a causal convolution of each channel over the last `width` tokens of a document.
-
-    The cache holds the last `width` - 1 tokens under `name`. Padding counts as zeros.
-    """
-    width, seq = len(taps), x.shape[1]
-    x = keep_real(x, ctx)
-    before = jnp.zeros((len(x), width - 1, x.shape[-1]), x.dtype)
-    if ctx.cache is not None:
-        before = ctx.cache.values[name].astype(x.dtype)
-    whole = jnp.concatenate([before, x], 1)
-    if ctx.cache is not None:
-        ctx.cache.values[name] = whole[:, seq:].astype(ctx.cache.values[name].dtype)
-    total = jnp.zeros_like(x)
-    for i in range(width):
-        part = whole[:, i : i + seq]
-        if ctx.segments is not None:
-            shifted = jnp.pad(ctx.segments, ((0, 0), (width - 1 - i, 0)), mode="edge")[:, :seq]
-            part = jnp.where((shifted == ctx.segments)[..., None], part, 0)
-        total = total + part * taps[i].astype(x.dtype)
-    return total
 
 
 def read_state(ctx: Context, name: str, shape: tuple[int, ...]) -> Array:

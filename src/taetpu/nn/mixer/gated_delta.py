@@ -12,18 +12,11 @@ from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
 from taetpu.nn.attention import join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
-from taetpu.nn.mixer.common import (
-    Stream,
-    draw_taps,
-    head_width,
-    masked,
-    read_state,
-    short_convolution,
-    write_state,
-)
+from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import gated_delta_rule
 from taetpu.nn.norm import RMSNorm
 from taetpu.nn.position import PositionConfig
+from taetpu.nn.short_conv import draw_taps, short_convolution
 
 
 @register("mixer", "gated-delta")

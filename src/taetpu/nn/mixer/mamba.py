@@ -15,10 +15,11 @@ from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
 from taetpu.nn.attention import join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
-from taetpu.nn.mixer.common import Stream, draw_taps, masked, read_state, short_convolution, write_state
+from taetpu.nn.mixer.common import Stream, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
 from taetpu.nn.norm import RMSNorm
 from taetpu.nn.position import PositionConfig
+from taetpu.nn.short_conv import draw_taps, short_convolution
 
 
 @register("mixer", "mamba2")
