@@ -1,57 +1,17 @@
-"""Slot `residual`: the connection of a branch's output to the stream. Each branch has a separate connection."""
+"""Residual connections with one stream."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims, Fixed
-
-Stream = Float[Array, "batch seq dim"]
-Streams = Float[Array, "batch seq stream dim"]
-
-
-def num_streams(config: Component) -> int:
-    """Return the number of residual streams of a kind: its attribute `streams`, or 1.
-
-    With several streams, the stream is `(batch, seq, streams, dim)`. It starts as copies of the embeddings, and the sum
-    of the streams is the input of the final norm.
-    """
-    return getattr(config, "streams", 1)
-
-
-def branch_input(residual: Any, x: Array) -> Stream:
-    """Return the input of a branch: `residual.read(x)` if the connection has this method, otherwise `x`."""
-    return residual.read(x) if hasattr(residual, "read") else x
-
-
-@dataclass(frozen=True)
-class Connection:
-    """A residual connection that changes the branch's output first.
-
-    Attributes:
-        residual: The module of a kind.
-        change: A function of the branch's output.
-    """
-
-    residual: Any
-    change: Callable[[Stream], Stream]
-
-    def read(self, x: Array) -> Stream:
-        """Return the input of the branch."""
-        return branch_input(self.residual, x)
-
-    def __call__(self, x: Array, y: Stream) -> Array:
-        """Return the residual stream after the branch."""
-        return self.residual(x, self.change(y))
+from taetpu.nn.residual.base import Stream
 
 
 @register("residual", "standard")
@@ -151,38 +111,3 @@ class DeepNorm(eqx.Module):
     def __call__(self, x: Stream, y: Stream) -> Stream:
         """Return a x + y."""
         return x * self.scale.value.astype(x.dtype) + y
-
-
-@register("residual", "hyper-connections")
-class HyperConnectionsConfig(Component):
-    """n residual streams X: a branch reads a X, and X becomes R X + b y. Zhu et al. 2024, static hyper-connections.
-
-    a, b and R are trained for each branch. Initially, R is the identity, b is 1, and branch number k (two per layer)
-    reads stream k mod n, so that each stream holds the ordinary residual stream.
-    """
-
-    streams: Annotated[int, Field(gt=1, le=64)] = 4
-    """The number n of residual streams."""
-
-    def init(self, dims: Dims, *, key: Key) -> "HyperConnections":
-        """Build the module at the given sizes."""
-        number = 2 * dims.layer + (dims.branch == "ffn")
-        n = self.streams
-        return HyperConnections(jax.nn.one_hot(number % n, n), jnp.eye(n), jnp.ones(n))
-
-
-class HyperConnections(eqx.Module):
-    """Static hyper-connections of one branch."""
-
-    reads: Float[Array, " stream"]
-    mixes: Float[Array, "stream stream"]
-    writes: Float[Array, " stream"]
-
-    def read(self, x: Streams) -> Stream:
-        """Return the input of the branch."""
-        return jnp.einsum("bsnd,n->bsd", x, self.reads.astype(x.dtype))
-
-    def __call__(self, x: Streams, y: Stream) -> Streams:
-        """Return the residual streams after the branch."""
-        mixed = jnp.einsum("bsnd,mn->bsmd", x, self.mixes.astype(x.dtype))
-        return mixed + y[:, :, None] * self.writes.astype(x.dtype)[:, None]
