@@ -108,8 +108,8 @@ def _source_hash() -> str:
     digest = sha256()
     for package in ("core", "nn", "optim", "data", "spec", "train", "tpu"):
         folder = Path(str(files("taetpu").joinpath(package)))
-        for file in sorted(folder.glob("*.py")):
-            digest.update(file.name.encode() + file.read_bytes())
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()
 
 
