@@ -29,6 +29,7 @@ COMMANDS = (
     "dev",
     "doctor",
     "export",
+    "lens",
 )
 GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
 WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]
