@@ -74,7 +74,7 @@ def test_copies_of_a_run_and_of_its_model_open(opened, tmp_path):
 @pytest.mark.parametrize(
     ("name", "problem", "remedy"),
     [
-        ("tiny/baseline/0", "no study 'tiny'", "'small'"),
+        ("tiny/baseline/0", "no study 'tiny'", "small"),
         ("small/baselin/0", "no arm 'baselin'", "'baseline'"),
         ("small/baseline/7", "has no seed 7", "0, 1"),
         ("small/baseline", "matches 2 runs", "small/baseline/1"),
