@@ -1,0 +1,72 @@
+"""The commands `taetpu lens sample`, `check` and `diff`."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from taetpu.cli.main import app
+from taetpu.core.errors import Failed, UserError
+from taetpu.lens.generate import Sampling, generate
+
+
+@pytest.fixture
+def lens(trained, monkeypatch):
+    """Return a function that runs a command in the study's folder and returns its output."""
+    monkeypatch.chdir(trained)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["lens", *arguments, "--root", "runs"])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.output
+
+    return run
+
+
+def test_a_sample_is_what_the_library_generates(lens, opened):
+    (found,) = generate(opened, "the ", max_tokens=25, sampling=Sampling(0.5, top_k=9), seed=3)
+    arguments = ("sample", "small/baseline/0", "--prompt", "the ", "--tokens", "25", "--temperature", "0.5")
+    options = ("--top-k", "9", "--seed", "3")
+    assert lens(*arguments, *options) == f"the {found.text}\n"
+    (row,) = json.loads(lens(*arguments, *options, "--json"))
+    assert (row["prompt"], row["text"], row["tokens"]) == ("the ", found.text, found.tokens.tolist())
+
+
+def test_without_a_prompt_the_prompt_of_the_run_is_used(lens, opened):
+    shown = opened.decode(opened.data.prompt())
+    assert lens("sample", "small/baseline/0", "--tokens", "5").startswith(shown)
+
+
+def test_a_stored_loss_is_checked(lens, opened):
+    (row,) = json.loads(lens("check", "small/baseline/0", "--json"))
+    assert row["stored"] == opened.result["metrics"]["val/loss"]
+    assert row["first"] == row["second"] == pytest.approx(row["stored"], abs=1e-5)
+    assert "yes" in lens("check", "small/baseline/0")
+
+
+def test_changed_weights_fail_the_check(lens, opened, trained):
+    file = next((trained / "runs/small/runs/baseline").glob("1-*/model/model.safetensors"))
+    before = file.read_bytes()
+    try:
+        weights = load_file(file)
+        save_file({**weights, "embedding.weight": weights["embedding.weight"] + np.float32(0.1)}, file)
+        with pytest.raises(Failed, match="small/baseline/1 does not give the stored loss on val"):
+            lens("check", "small/baseline/1")
+    finally:
+        file.write_bytes(before)
+
+
+def test_only_differences_between_configs_are_shown(lens):
+    found = json.loads(lens("diff", "small/baseline/0", "small/nope/0", "--json"))
+    assert found == {"model.position.kind": ["rope", "none"]}
+    text = lens("diff", "small/baseline/0", "small/nope/0")
+    assert text.split() == ["setting", "baseline/0", "nope/0", "model.position.kind", "rope", "none"]
+    assert "have the same settings" in lens("diff", "small/baseline/0", "small/baseline/1")
+
+
+def test_unknown_runs_are_refused(lens):
+    with pytest.raises(UserError, match="no arm 'basline'"):
+        lens("sample", "small/basline/0")
