@@ -31,6 +31,8 @@ class MQAR(GeneratedTask):
     """Recall the values of several keys (multi-query associative recall). Arora et al. 2023 (Zoology).
 
     Of the tokens 0 to `symbols` - 1, the first half are the filler 0 and keys, and the second half are values.
+
+    Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models", arXiv 2312.04927.
     """
 
     symbols: int = Field(default=32, ge=4, le=MAX_SYMBOLS)

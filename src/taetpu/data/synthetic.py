@@ -174,7 +174,10 @@ class AnswerTask(SyntheticTask):
 
 @register("task", "copy")
 class Copy(AnswerTask):
-    """y = x. With `form: encoder`, a model without attention can reach an accuracy of 1."""
+    """y = x. With `form: encoder`, a model without attention can reach an accuracy of 1.
+
+    Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
+    """
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """See `AnswerTask.answer`."""
@@ -187,7 +190,10 @@ class Copy(AnswerTask):
 
 @register("task", "reverse")
 class Reverse(AnswerTask):
-    """y is x in reverse order."""
+    """y is x in reverse order.
+
+    Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
+    """
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """See `AnswerTask.answer`."""
@@ -203,7 +209,10 @@ class Reverse(AnswerTask):
 
 @register("task", "sort")
 class Sort(AnswerTask):
-    """y is x in ascending order."""
+    """y is x in ascending order.
+
+    Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
+    """
 
     def answer(self, x: Int[Array, " longest"], n: Int[Array, ""]) -> Int[Array, " longest"]:
         """See `AnswerTask.answer`."""
@@ -220,7 +229,10 @@ class Sort(AnswerTask):
 
 @register("task", "histogram")
 class Histogram(AnswerTask):
-    """y_i is the number of occurrences of x_i in x. The counts 1, 2, .. are separate tokens after the symbols."""
+    """y_i is the number of occurrences of x_i in x. The counts 1, 2, .. are separate tokens after the symbols.
+
+    Source: Weiss et al. 2021, "Thinking Like Transformers", arXiv 2106.06981.
+    """
 
     @property
     def names(self) -> list[str]:
@@ -257,6 +269,8 @@ class Induction(SyntheticTask):
     P (the length) is drawn per sequence. With a fixed P, a single layer could solve the task without induction, by
     attending to a fixed offset. The first token of the second pass is not scored, because a model cannot know where the
     first pass ends.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895.
     """
 
     min_length: int = Field(default=2, ge=2)

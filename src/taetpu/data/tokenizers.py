@@ -171,6 +171,9 @@ class BPEConfig(TokenizerConfig):
 
     All 256 bytes are in the vocabulary, so no character is unknown. A short text may yield fewer than `vocab_size`
     tokens.
+
+    Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", arXiv 1508.07909;
+    Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
     """
 
     vocab_size: Annotated[int, Field(ge=256, le=MAX_SIZE, description="size of the vocabulary, including 256 bytes")]

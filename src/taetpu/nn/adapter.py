@@ -42,6 +42,8 @@ class LoRAConfig(AdapterConfig):
 
     A has the model's initial distribution. The paper has no dropout on the input of A either. To train only the
     adapters, use the hook `freeze` with `trained: ["*.adapter.*"]`.
+
+    Source: Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models", arXiv 2106.09685.
     """
 
     rank: PositiveInt = 8

@@ -51,6 +51,10 @@ class AttentionConfig(Component):
     `head_dim` defaults to dim / num_heads and `scale` to head_dim^-0.5. Query head i reads key-value head
     floor(i * num_kv_heads / num_heads). The output of the heads in `drop_heads` is zeroed before the output projection,
     in training and evaluation.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762; Ainslie et al. 2023, "GQA: Training
+    Generalized Multi-Query Transformer Models from Multi-Head Checkpoints", arXiv 2305.13245; Shazeer 2019, "Fast
+    Transformer Decoding: One Write-Head is All You Need", arXiv 1911.02150.
     """
 
     num_heads: HeadCount = 4

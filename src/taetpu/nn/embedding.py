@@ -37,7 +37,10 @@ def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
 
 @register("embedding", "tied")
 class TiedConfig(Component):
-    """One table for input and output. Press and Wolf 2017."""
+    """One table for input and output. Press and Wolf 2017.
+
+    Source: Press and Wolf 2017, "Using the Output Embedding to Improve Language Models", arXiv 1608.05859.
+    """
 
     def init(self, dims: Dims, *, key: Key) -> "Tied":
         """Build the module at the given sizes."""
@@ -60,7 +63,10 @@ class Tied(eqx.Module):
 
 @register("embedding", "untied")
 class UntiedConfig(Component):
-    """A table for the input and a separate projection for the output."""
+    """A table for the input and a separate projection for the output.
+
+    Source: Chung et al. 2021, "Rethinking Embedding Coupling in Pre-trained Language Models", arXiv 2010.12821.
+    """
 
     def init(self, dims: Dims, *, key: Key) -> "Untied":
         """Build the module at the given sizes."""

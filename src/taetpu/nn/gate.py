@@ -26,7 +26,11 @@ class NoGate(Component):
 
 @register("gate", "sigmoid")
 class SigmoidGateConfig(Component):
-    """z * sigmoid(x W), with the mixer's input x and the outputs z of the heads. Qiu et al. 2025, gate G1."""
+    """z * sigmoid(x W), with the mixer's input x and the outputs z of the heads. Qiu et al. 2025, gate G1.
+
+    Source: Qiu et al. 2025, "Gated Attention for Large Language Models: Non-linearity, Sparsity, and
+    Attention-Sink-Free", arXiv 2505.06708.
+    """
 
     over: Literal["head", "element"] = "element"
     """What a factor applies to: a whole head (`head`) or one element of its output (`element`)."""

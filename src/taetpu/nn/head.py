@@ -74,6 +74,8 @@ class MultiTokenConfig(HeadConfig):
 
     x is the normalised stream after the last layer. The output embedding is that of the model, and the loss is the mean
     over k. Gloeckle et al. 2024 with linear heads; their heads are Transformer layers.
+
+    Source: Gloeckle et al. 2024, "Better & Faster Large Language Models via Multi-token Prediction", arXiv 2404.19737.
     """
 
     ahead: PositiveInt = 1
@@ -113,6 +115,9 @@ class EarlyExitConfig(HeadConfig):
     The final norm and the output embedding are those of the model. The loss is the mean over `layers`. LayerSkip also
     skips layers at random (`layer_dropout: layerskip`) and changes the weights of the layers in training, which this
     component does not.
+
+    Source: Elhoushi et al. 2024, "LayerSkip: Enabling Early Exit Inference and Self-Speculative Decoding", arXiv
+    2404.16710.
     """
 
     example: ClassVar = {"layers": [0]}

@@ -44,6 +44,9 @@ class GPT2Scaled(Component):
 
     Scaling the std by 1 / sqrt(N) for N residual layers, two per block, is from Radford et al. 2019 (section 2.3). The
     paper gives no std. The default of 0.02, also for learned positions, is from nanoGPT.
+
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; nanoGPT,
+    github.com/karpathy/nanoGPT.
     """
 
     std: Annotated[NonNegativeFloat, Traced()] = 0.02
@@ -124,6 +127,9 @@ class MuPInit(GPT2Scaled):
     transfer to other widths. The std of matrices between layers is multiplied by sqrt(base_dim / dim); those of
     embeddings and the unembedding stay as at `base_dim`. Use it with `logits: {kind: mup}`, `base_dim` in the optimizer
     and `scale: 1/head_dim` in attention.
+
+    Source: Yang et al. 2022, "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer",
+    arXiv 2203.03466.
     """
 
     example: ClassVar = {"base_dim": 64}
@@ -144,6 +150,8 @@ class FanIn(Component):
     LeCun et al. 1998. A weight with more than two axes requires `in_axes` (see `Dims.weight`). Embedding tables, which
     have no fan-in, are drawn from N(0, gain / dim), so that a tied output projection has the same variance as other
     projections.
+
+    Source: LeCun et al. 1998, "Efficient BackProp".
     """
 
     gain: Annotated[NonNegativeFloat, Traced()] = 1.0
@@ -162,6 +170,9 @@ class DeepNormInit(Component):
     """N(0, 2 g^2 / (fan_in + fan_out)), with g = (8 num_layers)^(-1/4) for v, out and the ffn, and g = 1 for q and k.
 
     Wang et al. 2022 (DeepNorm), for decoders; Glorot and Bengio 2010. Embedding tables are drawn from N(0, 1 / dim).
+
+    Source: Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555; Glorot and Bengio 2010,
+    "Understanding the difficulty of training deep feedforward neural networks".
     """
 
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:

@@ -24,7 +24,10 @@ class NoLogits(Component):
 
 @register("logits", "softcap")
 class LogitCapConfig(Component):
-    """cap * tanh(logits / cap), so that no logit exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 30)."""
+    """cap * tanh(logits / cap), so that no logit exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 30).
+
+    Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", arXiv 2408.00118.
+    """
 
     cap: Annotated[PositiveFloat, Traced()] = 30.0
     """Upper bound of the logits' magnitude."""
@@ -36,7 +39,11 @@ class LogitCapConfig(Component):
 
 @register("logits", "mup")
 class MuPLogits(Component):
-    """Logits times base_dim / dim, so that their size does not grow with the width. Yang et al. 2022 (table 8)."""
+    """Logits times base_dim / dim, so that their size does not grow with the width. Yang et al. 2022 (table 8).
+
+    Source: Yang et al. 2022, "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer",
+    arXiv 2203.03466.
+    """
 
     example: ClassVar = {"base_dim": 64}
 

@@ -73,7 +73,10 @@ def visible(mask: Any, ctx: Context) -> Mask | None:
 
 @register("mask", "causal")
 class CausalConfig(MaskConfig):
-    """A query attends to its own position and to earlier positions. Vaswani et al. 2017, section 3.2.3."""
+    """A query attends to its own position and to earlier positions. Vaswani et al. 2017, section 3.2.3.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    """
 
     @property
     def kernel(self) -> KernelMask:
@@ -96,7 +99,12 @@ class Causal(eqx.Module):
 
 @register("mask", "full")
 class FullConfig(MaskConfig):
-    """A query attends to all positions, as in an encoder. Devlin et al. 2019 (BERT)."""
+    """A query attends to all positions, as in an encoder. Devlin et al. 2019 (BERT).
+
+    Source: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+    arXiv 1810.04805.
+    Excludes: causal tasks.
+    """
 
     causal = False
 
@@ -121,6 +129,9 @@ class WindowConfig(MaskConfig):
     The width is traced, so layers and arms with different widths share a program. `width: none` is the causal mask in
     such a program, for the global layers of a model with local and global layers (Gemma 2 and 3). Kernels need
     `train.compute.windows: static`.
+
+    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150; Jiang et al. 2023,
+    "Mistral 7B", arXiv 2310.06825.
     """
 
     width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
@@ -162,6 +173,10 @@ class PrefixConfig(MaskConfig):
     """Causal, except that positions up to the first separator attend to each other. Raffel et al. 2020 (prefix LM).
 
     The loss must have no weight before the first separator, because a query could otherwise attend to its target.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+    arXiv 1910.10683.
+    Excludes: tasks whose loss includes positions before the first separator.
     """
 
     causal, hides_targets = False, True
@@ -202,7 +217,11 @@ class Prefix(eqx.Module):
 
 @register("mask", "document")
 class DocumentConfig(MaskConfig):
-    """Causal within a document. Zhao et al. 2024; Llama 3."""
+    """Causal within a document. Zhao et al. 2024; Llama 3.
+
+    Source: Zhao et al. 2024, "Analysing The Impact of Sequence Composition on Language Model Pre-Training", arXiv
+    2402.13991; Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv 2407.21783.
+    """
 
     example: ClassVar = {"separator": 0}
 
@@ -242,6 +261,9 @@ class BlockSparseConfig(MaskConfig):
 
     A query in block i attends to the causal positions of block j if i - j < local, if i - j is a multiple of `stride`,
     or if j < first.
+
+    Source: Child et al. 2019, "Generating Long Sequences with Sparse Transformers", arXiv 1904.10509; Zaheer et al.
+    2020, "Big Bird: Transformers for Longer Sequences", arXiv 2007.14062.
     """
 
     block: Size = 16

@@ -49,7 +49,11 @@ class NormConfig(Component):
 
 @register("norm", "layer")
 class LayerNormConfig(NormConfig):
-    """(x - mean) / sqrt(variance + eps) * weight + bias. Ba et al. 2016; eps as in torch.nn.LayerNorm."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias. Ba et al. 2016; eps as in torch.nn.LayerNorm.
+
+    Source: Ba et al. 2016, "Layer Normalization", arXiv 1607.06450.
+    Reference: torch.nn.LayerNorm.
+    """
 
     eps: PositiveFloat = 1e-5
     """Number added to the variance."""
@@ -130,6 +134,7 @@ class ScaleNormConfig(NormConfig):
     """g x / |x|, with one trained number g that starts at sqrt(dim). Nguyen and Salazar 2019 (ScaleNorm).
 
     Source: Nguyen and Salazar 2019, "Transformers without Tears", arXiv 1910.05895.
+    Reference: x_transformers.x_transformers.ScaleNorm.
     """
 
     eps: PositiveFloat = 1e-6

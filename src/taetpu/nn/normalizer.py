@@ -22,7 +22,10 @@ Total = Float[Array, "batch head query 1"]
 
 @register("normalizer", "softmax")
 class SoftmaxConfig(Component):
-    """exp(s) / sum(exp(s)). Vaswani et al. 2017."""
+    """exp(s) / sum(exp(s)). Vaswani et al. 2017.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Softmax":
         """Build the module at the given sizes."""
@@ -40,7 +43,10 @@ class Softmax(eqx.Module):
 
 @register("normalizer", "softmax1")
 class Softmax1Config(Component):
-    """exp(s) / (1 + sum(exp(s))), so that a head may attend to nothing. Miller 2023."""
+    """exp(s) / (1 + sum(exp(s))), so that a head may attend to nothing. Miller 2023.
+
+    Source: Miller 2023, "Attention Is Off By One", www.evanmiller.org/attention-is-off-by-one.html.
+    """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Softmax1":
         """Build the module at the given sizes."""
@@ -57,7 +63,10 @@ class Softmax1(eqx.Module):
 
 @register("normalizer", "sink")
 class SinkConfig(Component):
-    """exp(s) / (exp(b) + sum(exp(s))), with a trained sink b for each head. OpenAI 2025 (gpt-oss)."""
+    """exp(s) / (exp(b) + sum(exp(s))), with a trained sink b for each head. OpenAI 2025 (gpt-oss).
+
+    Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
+    """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Sink":
         """Build the module at the given sizes."""
@@ -85,6 +94,8 @@ class SigmoidConfig(Component):
     """sigmoid(s + b), without normalisation over keys. Ramapuram et al. 2024.
 
     The default of b is -log(seq_len), with which the weights of a query sum to about 1 at initialisation.
+
+    Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv 2409.04431.
     """
 
     bias: Annotated[float | None, Traced(neutral=None)] = None
@@ -110,6 +121,9 @@ class EntmaxConfig(Component):
     """1.5-entmax: max(s / 2 - t, 0)^2 with t such that the weights sum to 1; many weights are 0. Peters et al. 2019.
 
     Correia et al. 2019 use it in Transformers. The threshold t is exact; it is found by sorting the scores.
+
+    Source: Peters et al. 2019, "Sparse Sequence-to-Sequence Models", arXiv 1905.05702; Correia et al. 2019, "Adaptively
+    Sparse Transformers", arXiv 1909.00015.
     """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Entmax":

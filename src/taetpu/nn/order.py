@@ -45,7 +45,10 @@ class OrderConfig(Component):
 
 @register("order", "sequential")
 class SequentialConfig(OrderConfig):
-    """The mixer, then the ffn on its result: y = x + mixer(N1(x)), y + ffn(N2(y)). Vaswani et al. 2017."""
+    """The mixer, then the ffn on its result: y = x + mixer(N1(x)), y + ffn(N2(y)). Vaswani et al. 2017.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    """
 
     def init(self, dims: Dims, layer: "LayerConfig", *, key: Key) -> "Sequential":
         """Build the module of a layer at the given sizes."""
@@ -62,7 +65,12 @@ class Sequential(eqx.Module):
 
 @register("order", "parallel")
 class ParallelConfig(OrderConfig):
-    """x + mixer(N(x)) + ffn(N(x)), with one norm for both branches. Wang and Komatsuzaki 2021 (GPT-J)."""
+    """x + mixer(N(x)) + ffn(N(x)), with one norm for both branches. Wang and Komatsuzaki 2021 (GPT-J).
+
+    Source: Wang and Komatsuzaki 2021, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model",
+    github.com/kingoflolz/mesh-transformer-jax.
+    Excludes: norms with a placement other than `pre`, and layers without a mixer or an ffn.
+    """
 
     norms = ("mixer",)
     placements = ("pre",)
@@ -88,7 +96,11 @@ class ParallelConfig(OrderConfig):
 
 @register("order", "parallel-two-norms")
 class ParallelTwoNormsConfig(ParallelConfig):
-    """x + mixer(N1(x)) + ffn(N2(x)), with a norm for each branch. Black et al. 2022 (GPT-NeoX)."""
+    """x + mixer(N1(x)) + ffn(N2(x)), with a norm for each branch. Black et al. 2022 (GPT-NeoX).
+
+    Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model", arXiv 2204.06745.
+    Excludes: norms with a placement other than `pre`, and layers without a mixer or an ffn.
+    """
 
     norms = ("mixer", "ffn")
 
@@ -112,6 +124,10 @@ class MacaronConfig(OrderConfig):
 
     The first ffn has the config of the layer's ffn and separate parameters. The sites are those of `first_ffn` and
     `first_ffn_norm`.
+
+    Source: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle Dynamic System Point of
+    View", arXiv 1906.02762.
+    Excludes: layers without an ffn.
     """
 
     def check_layer(self, layer: "LayerConfig") -> None:

@@ -27,6 +27,8 @@ class X0Config(Component):
     """a x + b x0, with the stream x0 before the first layer and trained numbers a and b, initially 1 and 0.
 
     From modded-nanogpt (Jordan et al. 2024).
+
+    Source: Jordan et al. 2024, modded-nanogpt, github.com/KellerJordan/modded-nanogpt.
     """
 
     def init(self, dims: Dims, *, key: Key) -> "X0":
@@ -52,6 +54,9 @@ class UNetConfig(Component):
 
     For each i < L / 2, w times the output of layer i is added to the input of layer L - 1 - i, with a trained number w
     for each skip that starts at 1. Layers differ in their skips, so each layer is compiled separately.
+
+    Source: Jordan et al. 2024, modded-nanogpt, github.com/KellerJordan/modded-nanogpt.
+    Excludes: models with an odd number of layers, and several residual streams.
     """
 
     static_layer, one_stream = True, True

@@ -26,7 +26,10 @@ class NoScores(Component):
 
 @register("scores", "softcap")
 class SoftcapConfig(Component):
-    """cap * tanh(scores / cap), so that no score exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 50)."""
+    """cap * tanh(scores / cap), so that no score exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 50).
+
+    Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", arXiv 2408.00118.
+    """
 
     cap: Annotated[PositiveFloat, Traced()] = 50.0
     """Upper bound of the scores' magnitude."""

@@ -53,7 +53,12 @@ class StemScale(eqx.Module):
 
 @register("stem", "norm")
 class StemNormConfig(Component):
-    """Layer normalisation of the embeddings. Le Scao et al. 2022 (BLOOM); Devlin et al. 2019 (BERT)."""
+    """Layer normalisation of the embeddings. Le Scao et al. 2022 (BLOOM); Devlin et al. 2019 (BERT).
+
+    Source: Le Scao et al. 2022, "BLOOM: A 176B-Parameter Open-Access Multilingual Language Model", arXiv 2211.05100;
+    Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", arXiv
+    1810.04805.
+    """
 
     norm: Annotated[Any, SlotMark("norm")] = LayerNormConfig()
     """The norm."""

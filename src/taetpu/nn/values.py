@@ -40,6 +40,8 @@ class ValueResidualConfig(ValuesConfig):
     """a v + b v1, with the values v1 of the first layer and trained numbers a and b, initially 1/2.
 
     Zhou et al. 2024 (ResFormer).
+
+    Source: Zhou et al. 2024, "Value Residual Learning", arXiv 2410.17897.
     """
 
     def carries_heads(self, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:

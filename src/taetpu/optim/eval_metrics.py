@@ -106,8 +106,9 @@ class MacroF1(EvalMetric):
     """Mean F1 score of the classes, which are the tokens that occur as targets.
 
     The F1 score of a class is 2 TP / (2 TP + FP + FN). The prediction is the token with the largest logit. Predicted
-    tokens that never are targets count only as errors of the targets' classes. Source: Manning, Raghavan and Schütze
-    2008, section 13.6.
+    tokens that never are targets count only as errors of the targets' classes.
+
+    Source: Manning, Raghavan and Schütze 2008, "Introduction to Information Retrieval", section 13.6.
     """
 
     better, reads_logits, of_answers = "max", True, True
@@ -166,6 +167,8 @@ class InContextScore(EvalMetric):
     """The loss at a late position minus the loss at an early position. Olsson et al. 2022 (50 and 500).
 
     A model that learns from its context has a negative score.
+
+    Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895.
     """
 
     early: Size = 50

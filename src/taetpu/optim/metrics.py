@@ -144,7 +144,11 @@ class UpdateNorm(Metric):
 
 @register("metric", "effective-lr")
 class EffectiveLR(Metric):
-    """Norm of the update divided by norm of the weights (the angular change), by group. Kosson et al. 2024."""
+    """Norm of the update divided by norm of the weights (the angular change), by group. Kosson et al. 2024.
+
+    Source: Kosson et al. 2024, "Rotational Equilibrium: How Weight Decay Balances Learning Across Neural Networks",
+    arXiv 2305.17212.
+    """
 
     def measure(self, seen: Seen) -> dict[str, Scalar]:
         """Return the metric's values by name."""
@@ -157,7 +161,11 @@ class EffectiveLR(Metric):
 
 @register("metric", "attention-entropy")
 class AttentionEntropy(Metric):
-    """Entropy of attention in nats, averaged over batch, heads and queries, by layer. Zhai et al. 2023."""
+    """Entropy of attention in nats, averaged over batch, heads and queries, by layer. Zhai et al. 2023.
+
+    Source: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
+    2303.06296.
+    """
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""
@@ -174,7 +182,10 @@ class AttentionEntropy(Metric):
 
 @register("metric", "attention-logit-max")
 class AttentionLogitMax(Metric):
-    """The largest attention score that is not masked, by layer. Dehghani et al. 2023."""
+    """The largest attention score that is not masked, by layer. Dehghani et al. 2023.
+
+    Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", arXiv 2302.05442.
+    """
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""

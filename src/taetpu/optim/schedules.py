@@ -59,7 +59,11 @@ class Constant(ScheduleConfig):
 
 @register("schedule", "cosine")
 class Cosine(ScheduleConfig):
-    """Half a cosine from the peak to `min_lr`. Loshchilov and Hutter 2017, without restarts."""
+    """Half a cosine from the peak to `min_lr`. Loshchilov and Hutter 2017, without restarts.
+
+    Source: Loshchilov and Hutter 2017, "SGDR: Stochastic Gradient Descent with Warm Restarts", arXiv 1608.03983.
+    Reference: torch.optim.lr_scheduler.CosineAnnealingLR.
+    """
 
     min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
     """Learning rate of the last step."""
@@ -71,7 +75,11 @@ class Cosine(ScheduleConfig):
 
 @register("schedule", "linear")
 class Linear(ScheduleConfig):
-    """A straight line from the peak to `min_lr`."""
+    """A straight line from the peak to `min_lr`.
+
+    Source: Defazio et al. 2023, "Optimal Linear Decay Learning Rate Schedules and Further Refinements", arXiv
+    2310.07831.
+    """
 
     min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0
     """Learning rate of the last step."""
@@ -114,6 +122,7 @@ class WSD(ScheduleConfig):
 
     Source: Haegele et al. 2024, "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations", arXiv
     2405.18392.
+    Reference: transformers.get_wsd_schedule.
     """
 
     decay_share: Annotated[Share, Traced()] = 0.2

@@ -116,21 +116,33 @@ class MLP(eqx.Module):
 
 @register("ffn", "relu")
 class ReLU(MLPConfig):
-    """max(0, x W_up) W_down. Vaswani et al. 2017."""
+    """max(0, x W_up) W_down. Vaswani et al. 2017.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: torch.nn.functional.relu.
+    """
 
     activation = "relu"
 
 
 @register("ffn", "gelu-tanh")
 class GELUTanh(MLPConfig):
-    """GELU with the tanh approximation, as in GPT-2 and Gemma. Hendrycks and Gimpel 2016."""
+    """GELU with the tanh approximation, as in GPT-2 and Gemma. Hendrycks and Gimpel 2016.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)", arXiv 1606.08415.
+    Reference: torch.nn.functional.gelu.
+    """
 
     activation = "gelu-tanh"
 
 
 @register("ffn", "gelu-erf")
 class GELUErf(MLPConfig):
-    """Exact GELU, x * Phi(x), as in BERT and NeoX. Hendrycks and Gimpel 2016."""
+    """Exact GELU, x * Phi(x), as in BERT and NeoX. Hendrycks and Gimpel 2016.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)", arXiv 1606.08415.
+    Reference: torch.nn.functional.gelu.
+    """
 
     activation = "gelu-erf"
 

@@ -96,6 +96,9 @@ class MoEConfig(ExpertsConfig):
     Each expert E_i is a SwiGLU network. The loss `balance` is E * sum_i f_i P_i for each layer, where f_i is the share
     of the choices that expert i receives, and P_i is its mean probability (Fedus et al. 2021). Hugging Face computes
     this loss once for the tokens of all layers together, and does not divide by `top`.
+
+    Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; Fedus et al. 2021, "Switch Transformers: Scaling
+    to Trillion Parameter Models with Simple and Efficient Sparsity", arXiv 2101.03961.
     """
 
     balance: Coefficient = 0.01
@@ -132,6 +135,8 @@ class DeepSeekMoEConfig(ExpertsConfig):
     chosen s. After each step, the bias b_i increases by `bias_rate` if expert i received less than the mean load, and
     decreases by the same amount if it received more. The bias has no gradient. The loss `balance` is E * sum_i f_i P_i
     within each sequence, with P the mean of s / sum(s). Experts are not grouped (`n_group` is 1).
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437.
     """
 
     shared: NonNegativeInt = 1

@@ -18,7 +18,11 @@ from taetpu.nn.position.rotary import angles
 
 @register("position", "learned")
 class LearnedConfig(PositionConfig):
-    """A trained vector for each position, added to the embeddings. Radford et al. 2018."""
+    """A trained vector for each position, added to the embeddings. Radford et al. 2018.
+
+    Source: Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training".
+    Reference: torch.nn.Embedding.
+    """
 
     extrapolates = False
 
@@ -49,6 +53,8 @@ class SinusoidalConfig(PositionConfig):
 
     Vaswani et al. 2017, section 3.5 (factor: section 3.4). At initialisation, the table (root mean square 0.7)
     outweighs embeddings with a std of 0.02 up to a dim of about 1250. With init `fan-in`, both have unit scale.
+
+    Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0

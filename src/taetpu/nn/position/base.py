@@ -127,4 +127,8 @@ class Untouched(eqx.Module):
 
 @register("position", "none")
 class NoPosition(PositionConfig):
-    """No encoding, so that only the causal mask depends on order. Haviv et al. 2022 (NoPE)."""
+    """No encoding, so that only the causal mask depends on order. Haviv et al. 2022 (NoPE).
+
+    Source: Haviv et al. 2022, "Transformer Language Models without Positional Encodings Still Learn Positional
+    Information", arXiv 2203.16634.
+    """

@@ -22,6 +22,10 @@ class AlibiConfig(PositionConfig):
 
     If the number of heads is not a power of two, the slopes are those of the next lower power, followed by every other
     slope of the next higher power, as in the authors' code.
+
+    Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+    Extrapolation", arXiv 2108.12409.
+    Reference: transformers.models.bloom.modeling_bloom.build_alibi_tensor.
     """
 
     def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Alibi":
@@ -54,6 +58,10 @@ class T5Config(PositionConfig):
 
     Half of the buckets are single distances; the other half are distances that grow logarithmically up to
     `max_distance`. Causal buckets, as in T5's decoder: distances to later positions belong to bucket 0.
+
+    Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+    arXiv 1910.10683.
+    Reference: transformers.models.t5.modeling_t5.T5Attention.
     """
 
     shared = True

@@ -16,7 +16,10 @@ from taetpu.nn.residual.base import Stream
 
 @register("residual", "standard")
 class StandardConfig(Component):
-    """x + y, with the branch's output y. He et al. 2016."""
+    """x + y, with the branch's output y. He et al. 2016.
+
+    Source: He et al. 2016, "Deep Residual Learning for Image Recognition", arXiv 1512.03385.
+    """
 
     def init(self, dims: Dims, *, key: Key) -> "Standard":
         """Build the module at the given sizes."""
@@ -60,7 +63,10 @@ class NoResidual(eqx.Module):
 
 @register("residual", "rezero")
 class ReZeroConfig(Component):
-    """x + a y, with a trained number a for each branch that starts at 0. Bachlechner et al. 2020 (ReZero)."""
+    """x + a y, with a trained number a for each branch that starts at 0. Bachlechner et al. 2020 (ReZero).
+
+    Source: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth", arXiv 2003.04887.
+    """
 
     def init(self, dims: Dims, *, key: Key) -> "Scaled":
         """Build the module at the given sizes."""
@@ -69,7 +75,10 @@ class ReZeroConfig(Component):
 
 @register("residual", "layer-scale")
 class LayerScaleConfig(Component):
-    """x + g * y, with a trained vector g for each branch. Touvron et al. 2021 (LayerScale)."""
+    """x + g * y, with a trained vector g for each branch. Touvron et al. 2021 (LayerScale).
+
+    Source: Touvron et al. 2021, "Going deeper with Image Transformers", arXiv 2103.17239.
+    """
 
     start: Annotated[PositiveFloat, Traced()] = 0.1
     """Initial value of each element of g; the paper uses 0.1 up to 18 layers, and less for deeper models."""
@@ -94,6 +103,8 @@ class DeepNormConfig(Component):
     """a x + y with a = (2 num_layers)^(1/4), for norms with placement `post`. Wang et al. 2022 (DeepNorm), decoders.
 
     The paper combines it with the init `deepnorm`.
+
+    Source: Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555.
     """
 
     example: ClassVar = {"model.norm.placement": "post", "model.init": "deepnorm"}

@@ -17,6 +17,9 @@ class AdamW(OptimizerConfig):
 
     The decay of a step is lr * weight_decay * parameter. The default of 0.1 is common for language models; the default
     is 1e-4 in optax and 1e-2 in torch.
+
+    Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization", arXiv 1711.05101.
+    Reference: torch.optim.AdamW.
     """
 
     b1: Beta = 0.9
@@ -78,6 +81,9 @@ class ScheduleFree(AdamW):
     Defazio et al. 2024 (arXiv 2405.15682, algorithm 1). Gradients are computed at y = (1 - b1) z + b1 x. AdamW without
     its mean of gradients updates z. The evaluated parameters x are the mean of z, weighted by the square of the highest
     learning rate so far. Use it with `schedule: constant`, with or without warm-up.
+
+    Source: Defazio et al. 2024, "The Road Less Scheduled", arXiv 2405.15682.
+    Reference: optax.contrib.schedule_free.
     """
 
     b1: Annotated[float, Field(gt=0, lt=1), Traced()] = 0.9

@@ -21,6 +21,9 @@ class Muon(OptimizerConfig):
     Five Newton-Schulz steps orthogonalise the Nesterov momentum of each matrix: of each layer of a stack, and of each
     head or expert that `Dims.weight` draws as a matrix. Embeddings, the unembedding, position tables and vectors use
     AdamW, with the same learning rate; `groups` changes it. The momentum is corrected for its bias, as in optax.
+
+    Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
+    kellerjordan.github.io/posts/muon.
     """
 
     momentum: Beta = 0.95
