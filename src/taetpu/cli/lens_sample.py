@@ -82,9 +82,9 @@ def check(
     data_folder: DataFolder = ".",
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a stored model twice, and compare its loss with the stored one.
+    """Compare the loss of a stored model with the stored loss.
 
-    Exit code 3 if the losses differ.
+    The model is evaluated twice. Exit code 3 if the losses differ.
 
     Example: taetpu lens check my-study/baseline/0
     """
