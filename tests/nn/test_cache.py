@@ -27,6 +27,7 @@ MODELS = {
     "parts": {"mixer": {**GQA, "qk_norm": "rms", "gate": "sigmoid", "normalizer": "sink", "values": "residual"}},
     "shared": {"num_layers": 4, "layers": {"2:": {"same_as": [0, 1]}, 1: {"ffn": "relu"}}},
     "streams": {"residual": {"kind": "hyper-connections", "streams": 2}, "after": "x0"},
+    "differential": {"mixer": {**GQA, "kind": "differential"}},
     "no-mixer": {"layers": {0: {"mixer": "none"}}},
 }
 
@@ -59,7 +60,10 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", by_default(["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document"], "rope", "window")
+    "name",
+    by_default(
+        ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document", "differential"], "rope", "window"
+    ),
 )
 def test_padding_on_the_left_changes_nothing(draw, name):
     """The second sequence has three tokens less. Both are decoded with and without a cache."""

@@ -1,0 +1,57 @@
+"""Comparisons of variants of attention."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from tests.parity._common import CONTEXT, DIM, DIMS, HEADS, SEQ, build, randomised, stream
+from tests.parity.mixers import linear_layers
+from tests.parity.registry import parity
+
+from taetpu.core.config_parsing import build_component
+
+CAUSAL = torch.full((1, 1, SEQ, SEQ), -torch.inf).triu(1)
+
+
+def with_weights(attention: Any, seed: int = 1) -> Any:
+    """Return a module with random parameters and its own numbers, such as scales."""
+    from taetpu.nn.common import combine_trainable, partition_trainable
+
+    params, rest = partition_trainable(attention)
+    return combine_trainable(randomised(params, seed), rest)
+
+
+def in_two_halves(weight: Any, heads: int) -> np.ndarray:
+    """Return the columns of a projection with heads 0, 2, 4 ... before heads 1, 3, 5 ..."""
+    columns = np.asarray(weight).reshape(DIM, heads // 2, 2, -1)
+    return columns.swapaxes(1, 2).reshape(DIM, -1)
+
+
+@parity("mixer/differential", "transformers.models.diffllama.modeling_diffllama.DiffLlamaAttention")
+def differential():
+    """In the reference, heads i and i + num_heads / 2 are a pair; ours are neighbours."""
+    from transformers import DiffLlamaConfig
+    from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention, DiffLlamaRotaryEmbedding
+
+    layer, kv_heads = 3, 4
+    heads = 2 * HEADS
+    position = build_component("position", "rope")
+    settings = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": 6, "bias": False}
+    ours = with_weights(build("mixer", "differential", position, dims=replace(DIMS, layer=layer), **settings))
+    config = DiffLlamaConfig(
+        hidden_size=DIM, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=6, rms_norm_eps=1e-5,
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    theirs = DiffLlamaAttention(config, layer).eval()
+    path = ours.path
+    linear_layers(theirs, {
+        "q_proj.weight": in_two_halves(ours.wq, heads).T, "k_proj.weight": in_two_halves(ours.wk, kv_heads).T,
+        "v_proj.weight": in_two_halves(ours.wv, kv_heads).T, "o_proj.weight": np.asarray(ours.wo).T,
+        "lambda_q1": path.q1, "lambda_k1": path.k1, "lambda_q2": path.q2, "lambda_k2": path.k2,
+    })  # fmt: skip
+    x = torch.tensor(stream())
+    rotary = DiffLlamaRotaryEmbedding(config)(x, torch.arange(SEQ)[None])
+    with torch.no_grad():
+        return ours(jnp.asarray(stream()), CONTEXT), theirs(x, rotary, CAUSAL)[0].numpy()
