@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FILES = {found[1]: text for _, text in BLOCKS if (found := re.match(r"# (\S+\.(?:py|yaml))\n", text))}
 PLUGINS = [name for name in FILES if name.endswith(".py")]
 STUDIES = [name for name in FILES if name.endswith(".yaml")]
-QUICK = ("halving.py", "z_loss.py")
+QUICK = ("halving.py", "confidence.py")
 
 
 @pytest.fixture(autouse=True)

@@ -8,14 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.config_parsing import load_config
+from taetpu.core.config_parsing import build_component, load_config
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
+from taetpu.core.keys import root_key
 from taetpu.core.registry import register, registered_by, unregister
+from taetpu.data.base import Batch
 from taetpu.nn.named_arrays import named_parameters
-from taetpu.optim.hooks import Hook
+from taetpu.optim.hooks import Hook, Moment
 from taetpu.plugin import Number
 from taetpu.spec.study_config import RunConfig
+from taetpu.testing.tiny import plain_model
 from taetpu.train.step import init_state, update
 
 
@@ -220,3 +223,60 @@ def test_freeze_refuses_a_pattern_without_parameters(make, text):
         take_update(make(task, hooks={"freeze": {"trained": ["*.mixer.wx"]}}), source)
     assert caught.value.path == ("train", "hooks", "freeze", "trained", 0)
     assert "Did you mean '*.mixer.w" in caught.value.remedy
+
+
+# --- z-loss and label smoothing --------------------------------------------------------------------------------------
+
+
+def add_to_loss(kind, weights, **settings):
+    """Return what a hook adds to the loss of 4 sequences with random logits, and the logits, log Z and targets."""
+    rng = np.random.default_rng(0)
+    logits, targets = 2 * rng.standard_normal((4, 6, 9)).astype(np.float32), rng.integers(0, 9, (4, 6))
+    ids, now = jnp.asarray(targets, jnp.int32), Moment(jnp.int32(0), 1, root_key(0))
+    hook = build_component("hook", {"kind": kind, **settings})
+    batch = Batch(ids, ids, jnp.asarray(weights, jnp.float32))
+    added = hook.loss(jnp.float32(0), jnp.asarray(logits), batch, plain_model(), now)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return float(added), logits, log_p, targets
+
+
+def test_losses_of_hooks_are_weighted_means():
+    weights = np.random.default_rng(1).random((4, 6)) + 0.5
+    added, logits, log_p, targets = add_to_loss("z-loss", weights)
+    log_z = (logits - log_p)[..., 0]
+    assert added == pytest.approx(1e-4 * np.average(log_z**2, weights=weights), rel=1e-5)
+    added, _, log_p, targets = add_to_loss("label-smoothing", weights, rate=0.3)
+    smoothed = 0.7 * np.eye(9)[targets] + 0.3 / 9
+    plain = -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
+    expected = np.average(-(smoothed * log_p).sum(-1) - plain, weights=weights)
+    assert added == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["z-loss", "label-smoothing"])
+def test_targets_without_weight_add_nothing(kind):
+    assert add_to_loss(kind, np.zeros((4, 6)))[0] == 0
+
+
+@pytest.mark.slow
+def test_built_in_losses_share_a_pack_and_leave_recorded_losses_plain(trainer, make, text):
+    """The first loss is that of the initial parameters, so it does not depend on the hooks, unlike the third."""
+    task, source = text
+    configs = [
+        make(task, hooks={"z-loss": {"weight": weight}, "label-smoothing": {"rate": rate}})
+        for weight, rate in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.4))
+    ]
+    losses = trainer(configs, source, seeds=[2, 2, 2]).advance(3)["train/loss"]
+    plain = trainer([make(task)], source, seeds=[2]).advance(3)["train/loss"]
+    np.testing.assert_allclose(losses[:, 0], plain[0, 0], rtol=1e-6)
+    np.testing.assert_allclose(losses[0], plain[0], rtol=1e-5)
+    assert len({*losses[:, 2].round(5)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("hooks", "value", "path"),
+    [({"z-loss": {"weight": -1}}, "-1", "weight"), ({"label-smoothing": {"rate": 1.0}}, "1.0", "rate")],
+)
+def test_settings_outside_their_range_are_refused(make, hooks, value, path):
+    with pytest.raises(UserError, match=f"{value} is not allowed") as caught:
+        make(hooks=hooks)
+    assert caught.value.path == ("train", "hooks", *hooks, path)

@@ -1,4 +1,4 @@
-"""Slot `hook`: changes to a training step by plug-ins. A study lists its hooks under `train.hooks`.
+"""Slot `hook`: changes to a training step. A study lists its hooks under `train.hooks`.
 
 A hook overrides the methods it needs. Hooks act in alphabetical order of their names, in training only.
 """
@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -25,6 +25,7 @@ from taetpu.nn.named_arrays import logical_names, named_parameters
 from taetpu.optim.structure_checks import check_form
 
 Scalar = Float[Array, ""]
+Logits = Float[Array, "batch seq vocab"]
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ class Hook(Component):
         """Return the batch to train on, with the same shapes. Targets and weights may be returned unchanged."""
         return batch
 
-    def loss(
-        self, loss: Scalar, logits: Float[Array, "batch seq vocab"], batch: Batch, model: LM, now: Moment
-    ) -> Scalar:
+    def loss(self, loss: Scalar, logits: Logits, batch: Batch, model: LM, now: Moment) -> Scalar:
         """Return the loss to differentiate. `loss` is a microbatch's mean cross entropy, which `train/loss` records."""
         return loss
 
@@ -111,6 +110,51 @@ class Freeze(Hook):
             return jnp.where(lead, update, jnp.zeros_like(update))
 
         return jax.tree_util.tree_map_with_path(chosen, updates)
+
+
+def weighted_mean(values: Float[Array, "batch seq"], batch: Batch) -> Scalar:
+    """Return the mean of values over the positions of a batch, with the weights of their targets."""
+    return (values * batch.weights).sum() / jnp.maximum(batch.weights.sum(), 1.0)
+
+
+@register("hook", "z-loss")
+class ZLoss(Hook):
+    """Adds `weight` times the mean of log(Z)^2 to the loss, with Z = sum of exp(logits). Chowdhery et al. 2022 (PaLM).
+
+    It keeps log(Z) near 0, which the authors found to stabilise training. `train/loss` and evaluation losses do not
+    contain it. ST-MoE (Zoph et al. 2022) applies the same loss to the router of a mixture of experts.
+
+    Source: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", arXiv 2204.02311, section 5.
+    Reference: transformers.models.switch_transformers.modeling_switch_transformers.router_z_loss_func.
+    """
+
+    weight: Annotated[NonNegativeFloat, Traced()] = 1e-4
+    """Factor of the mean of log(Z)^2."""
+
+    def loss(self, loss: Scalar, logits: Logits, batch: Batch, model: LM, now: Moment) -> Scalar:
+        """Return the loss with the penalty."""
+        return loss + self.weight * weighted_mean(jax.nn.logsumexp(logits, axis=-1) ** 2, batch)
+
+
+@register("hook", "label-smoothing")
+class LabelSmoothing(Hook):
+    """Cross entropy with (1 - rate) on the target and rate / vocab on every token. Szegedy et al. 2016.
+
+    It is the cross entropy plus rate times (logit of the target - mean logit), a sum that other hooks can add to.
+    `train/loss` and evaluation losses are the plain cross entropy.
+
+    Source: Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer Vision", arXiv 1512.00567,
+    section 7.
+    Reference: torch.nn.CrossEntropyLoss.
+    """
+
+    rate: Annotated[float, Field(ge=0, lt=1), Traced()] = 0.1
+    """Share of the probability that is spread over the vocabulary."""
+
+    def loss(self, loss: Scalar, logits: Logits, batch: Batch, model: LM, now: Moment) -> Scalar:
+        """Return the loss with smoothed targets."""
+        target = jnp.take_along_axis(logits, batch.targets[..., None], axis=-1)[..., 0]
+        return loss + self.rate * weighted_mean(target - logits.mean(-1), batch)
 
 
 def overrides_method(hook: Hook, method: str) -> bool:
