@@ -1,0 +1,128 @@
+"""An adapter through which lm-evaluation-harness scores our models: `lm_eval.simple_evaluate(HarnessModel(model))`.
+
+It needs the extra `taetpu[harness]`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from taetpu.core.errors import UserError
+from taetpu.lens.generate import Sampling, generate
+from taetpu.lens.inputs import pad_left
+from taetpu.lens.opened import OpenedModel
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM as HarnessBase
+except ImportError:  # pragma: no cover
+    remedy = "pip install 'taetpu[harness]'"
+    raise UserError("lm-evaluation-harness is not installed", remedy=remedy) from None
+
+BATCH = 16
+"""Number of requests that are computed at once."""
+MAX_TOKENS = 256
+"""Number of generated tokens if a request does not give it, as in the harness's own models."""
+
+
+class HarnessModel(HarnessBase):
+    """A model of taetpu for lm-evaluation-harness.
+
+    A model of taetpu has no token that starts a text. The first token of a text without context is therefore scored
+    uniformly, with the logarithm of 1 / vocabulary size. Contexts longer than the model's training sequences are cut on
+    the left.
+
+    Args:
+        opened: The model, with a tokenizer.
+
+    Raises:
+        UserError: if the model has no tokenizer.
+    """
+
+    def __init__(self, opened: OpenedModel):
+        super().__init__()
+        if opened.tokenizer is None:
+            raise UserError(
+                "this model has no tokenizer, so it cannot read the harness's texts", remedy="Open another."
+            )
+        self.opened, self.tokenizer = opened, opened.tokenizer
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Return the log-likelihood of each continuation, and whether it is the most likely one."""
+        pairs = []
+        for request in requests:
+            context, continuation = request.arguments
+            whole = self.tokenizer.encode(context + continuation)
+            start = len(self.tokenizer.encode(context))
+            pairs.append((whole, start))
+        return self._score(pairs)
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Return the log-likelihood of each text. Long texts are read in windows that score each token once."""
+        pairs, owners = [], []
+        window = self.opened.seq_len
+        for number, request in enumerate(requests):
+            ids = self.tokenizer.encode(request.args[0])
+            for start in range(0, max(len(ids), 1), window):
+                end = min(start + window, len(ids))
+                first = max(0, end - window - 1)
+                pairs.append((ids[first:end], start - first))
+                owners.append(number)
+        totals = np.zeros(len(requests))
+        np.add.at(totals, owners, [score for score, _ in self._score(pairs)])
+        return totals.tolist()
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """Return the text that is generated after each context, greedily unless a request gives a temperature."""
+        texts = []
+        for request in requests:
+            context, options = request.arguments
+            stop = options.get("until") or []
+            tokens = int(options.get("max_gen_toks") or MAX_TOKENS)
+            ids = self.tokenizer.encode(context)
+            if not all(layer.position.extrapolates for layer in self.opened.config.layers):
+                tokens = min(tokens, self.opened.seq_len - 1)
+                ids = ids[-(self.opened.seq_len - tokens) :]
+            temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
+            sampling = Sampling(temperature, options.get("top_k"), options.get("top_p"))
+            stop = [stop] if isinstance(stop, str) else stop
+            (found,) = generate(self.opened, [ids], max_tokens=tokens, sampling=sampling, stop=[s for s in stop if s])
+            texts.append(str(found.text))
+        return texts
+
+    def _score(self, pairs: Sequence[tuple[np.ndarray, int]]) -> list[tuple[float, bool]]:
+        """Return for each sequence the log-likelihood of its tokens from a position on, and whether all are greedy."""
+        limit, uniform = self.opened.seq_len + 1, -float(np.log(self.opened.vocab_size))
+        found: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
+        # Longest first, so that sequences of one batch have similar lengths.
+        order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]))
+        for begin in range(0, len(order), BATCH):
+            chosen = [i for i in order[begin : begin + BATCH] if len(pairs[i][0]) > 1]
+            scores = self._token_scores([pairs[i][0][-limit:] for i in chosen]) if chosen else []
+            for i, (logs, greedy) in zip(chosen, scores, strict=True):
+                ids, start = pairs[i]
+                scored = min(len(ids) - max(start, 1), len(logs))
+                found[i] = float(logs[len(logs) - scored :].sum()), bool(greedy[len(greedy) - scored :].all())
+            for i in order[begin : begin + BATCH]:
+                if pairs[i][1] == 0 and len(pairs[i][0]):
+                    found[i] = found[i][0] + uniform, False
+        return found
+
+    def _token_scores(self, rows: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the log-probability of each token after the first, and whether it is the most likely one."""
+
+        def build() -> Callable[..., Any]:
+            def scores(model: Any, ids: Array, padding: Array, targets: Array) -> tuple[Array, Array]:
+                logs = jax.nn.log_softmax(model(ids, padding=padding), -1)
+                return jnp.take_along_axis(logs, targets[..., None], -1)[..., 0], logs.argmax(-1) == targets
+
+            return jax.jit(scores)
+
+        inputs, targets = pad_left([row[:-1] for row in rows]), pad_left([row[1:] for row in rows])
+        program = self.opened.program("token-scores", build)
+        logs, greedy = map(np.asarray, program(self.opened.model, inputs.ids, inputs.padding, targets.ids))
+        return [(inputs.strip(i, logs[i]), inputs.strip(i, greedy[i])) for i in range(len(rows))]

@@ -1,0 +1,91 @@
+"""lm-evaluation-harness scores our models."""
+
+import json
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("lm_eval")
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    import lm_eval.evaluator
+    from lm_eval.api.instance import Instance
+    from lm_eval.tasks import TaskManager
+
+    from taetpu.lens.harness import HarnessModel
+
+TASK = """\
+task: endings
+dataset_path: json
+dataset_kwargs: {data_files: {test: DATA}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{start}}"
+doc_to_choice: "{{ends}}"
+doc_to_target: "{{right}}"
+target_delimiter: ""
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+DOCS = [
+    {"start": "the quick brown ", "ends": ["fox jumps", "zzz qqqqq"], "right": 0},
+    {"start": "jumps over the ", "ends": ["ggggg vvv", "lazy dog."], "right": 1},
+    {"start": "the lazy dog. the ", "ends": ["quick", "xxxxx"], "right": 0},
+]
+
+
+@pytest.fixture(scope="module")
+def model(opened):
+    return HarnessModel(opened)
+
+
+def request(kind: str, *arguments) -> Instance:
+    return Instance(kind, {}, arguments, 0)  # pyright: ignore[reportArgumentType]
+
+
+def log_probabilities(opened, text: str) -> np.ndarray:
+    """Return the log-probability of each token after the first, from a forward pass without padding."""
+    ids = opened.tokenizer.encode(text)
+    scores = np.asarray(jax.nn.log_softmax(opened.model(ids[None]), -1))[0]
+    return scores[np.arange(len(ids) - 1), ids[1:]]
+
+
+def test_continuations_have_the_sum_of_their_tokens(model, opened):
+    pairs = [("the quick", " brown fox"), ("t", "he"), ("the lazy dog. the", " quick brown")]
+    found = model.loglikelihood([request("loglikelihood", *pair) for pair in pairs])
+    for (context, continuation), (score, _) in zip(pairs, found, strict=True):
+        alone = log_probabilities(opened, context + continuation)[-len(continuation) :].sum()
+        assert score == pytest.approx(alone, abs=1e-3)
+
+
+def test_the_greedy_continuation_is_marked(model):
+    (text,) = model.generate_until([request("generate_until", "the qui", {"until": ["."], "max_gen_toks": 6})])
+    marks = [model.loglikelihood([request("loglikelihood", "the qui", end)])[0][1] for end in (text, "zzz")]
+    assert marks == [True, False]
+
+
+def test_texts_longer_than_a_window_score_each_token_once(model, opened):
+    text = ("the quick brown fox jumps over the lazy dog. " * 3)[:100]
+    (found,) = model.loglikelihood_rolling([request("loglikelihood_rolling", text)])
+    ids, window = opened.tokenizer.encode(text), opened.seq_len
+    expected = -np.log(opened.vocab_size)  # of the first token
+    for start in range(0, len(ids), window):
+        end = min(start + window, len(ids))
+        first = max(0, end - window - 1)
+        expected += log_probabilities(opened, text[first:end])[max(start, 1) - first - 1 :].sum()
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_harness_runs_a_task_of_its_own_kind_offline(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, DOCS)))
+    (tmp_path / "endings.yaml").write_text(TASK.replace("DATA", str(tmp_path / "docs.jsonl")))
+    manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    results: Any = lm_eval.evaluator.simple_evaluate(model, tasks=["endings"], task_manager=manager, bootstrap_iters=0)
+    assert results is not None
+    assert results["results"]["endings"]["acc,none"] == 1.0
