@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -48,7 +49,7 @@ def request(kind: str, *arguments) -> Instance:
 def log_probabilities(opened, text: str) -> np.ndarray:
     """Return the log-probability of each token after the first, from a forward pass without padding."""
     ids = opened.tokenizer.encode(text)
-    scores = np.asarray(jax.nn.log_softmax(opened.model(ids[None]), -1))[0]
+    scores = np.asarray(jax.nn.log_softmax(opened.model(jnp.asarray(ids)[None]), -1))[0]
     return scores[np.arange(len(ids) - 1), ids[1:]]
 
 
