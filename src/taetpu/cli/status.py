@@ -30,11 +30,25 @@ APART = ("effect", "ci95", "standing", "places")
 Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root with many studies.")]
 
 
-def list_studies(root: Root = None, as_json: AsJson = False) -> None:
-    """List the studies under a root with their progress.
+def list_studies(
+    root: Root = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH=VALUE", help="List runs with this setting (also !=, <, <=, >, >=). May be repeated."
+        ),
+    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="DATE", help="List runs written on or after this date.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DATE", help="List runs written before this date.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the studies under a root with their progress, or the runs with given settings and dates.
 
-    Example: taetpu list --root runs
+    Example: taetpu list --where "model.dim>=64" --since 2026-11-01
     """
+    if where or since or until:
+        _list_runs(root, where or [], since, until, as_json=as_json)
+        return
     from taetpu.store.backend import default_root
     from taetpu.store.index import list_studies as find_all
 
@@ -56,6 +70,30 @@ def list_studies(root: Root = None, as_json: AsJson = False) -> None:
         print_table(rows)
     else:
         typer.echo(f"no studies under {place}")
+
+
+def _list_runs(root: str | None, where: list[str], since: str | None, until: str | None, *, as_json: bool) -> None:
+    from taetpu.store.backend import default_root
+    from taetpu.store.run_filter import find_runs, parse_condition, parse_date
+
+    place, conditions = default_root(root), [parse_condition(text) for text in where]
+    found = find_runs(place, conditions, *(None if text is None else parse_date(text) for text in (since, until)))
+    rows = [
+        {
+            "run": f"{run.folder.study}/{run.folder.arm}/{run.folder.seed}",
+            "id": run.folder.id,
+            "status": run.status,
+            "changed": run.changed.strftime("%Y-%m-%d %H:%M"),
+            **{one.path: ", ".join(dict.fromkeys(map(str, one.values(run.settings)))) for one in conditions},
+        }
+        for run in found
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(rows)
+    else:
+        typer.echo(f"no such runs under {place}")
 
 
 def status(
