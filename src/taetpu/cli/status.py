@@ -42,7 +42,7 @@ def list_studies(
     until: Annotated[str | None, typer.Option(metavar="DATE", help="List runs written before this date.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the studies under a root with their progress, or the runs with given settings and dates.
+    """List studies with their progress, or runs by settings and dates.
 
     Example: taetpu list --where "model.dim>=64" --since 2026-11-01
     """
