@@ -82,6 +82,16 @@ def test_swiglu_equals_its_formula():
     np.testing.assert_allclose(run, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_clamped_swiglu_is_constant_beyond_its_limits_and_residual_within():
+    """Gates are bounded from above only. With a factor of 0, the network is its gate alone."""
+    ffn = build_component("ffn", {"kind": "clamped-swiglu", "limit": 2.0}).init(dims(), key=root_key(0))
+    gate = jnp.asarray([[[-5.0, 1.0, 2.0, 9.0]]])
+    silu = lambda x: x / (1 + np.exp(-1.702 * x))  # noqa: E731
+    expected = silu(np.minimum(np.asarray(gate), 2.0))
+    for factor, largest in ((0.0, 0.0), (1.5, 1.5), (30.0, 2.0), (-30.0, -2.0)):
+        np.testing.assert_allclose(ffn.combine(gate, factor + 0 * gate), expected * (largest + 1), rtol=1e-5)
+
+
 @pytest.mark.parametrize(("dim", "hidden"), [(96, 256), (16, 40), (128, 344), (2, 8)])
 def test_swiglus_default_size_matches_a_four_times_mlp(dim, hidden):
     ffn = build_component("ffn", "swiglu").init(dims(dim, bias=False), key=root_key(0))

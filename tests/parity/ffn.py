@@ -1,5 +1,6 @@
 """Comparisons of feed-forward networks."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -105,3 +106,28 @@ def relu2():
     from transformers.activations import ReLUSquaredActivation
 
     return mlp("relu2", ReLUSquaredActivation())
+
+
+@parity("ffn/clamped-swiglu", "transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts")
+def clamped_swiglu():
+    """Compare with a mixture of one expert. The input is scaled so that a quarter of the factors exceed the limit."""
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+
+    built, x = build("ffn", "clamped-swiglu", hidden=24, bias=True), 4 * stream()
+    ours = replace(randomised(built), limit=built.limit, alpha=built.alpha)
+    theirs = GptOssExperts(GptOssConfig(hidden_size=16, intermediate_size=24, num_local_experts=1))
+    parameters = {
+        "gate_up_proj": (ours.gate, ours.up),
+        "gate_up_proj_bias": (ours.gate_bias, ours.up_bias),
+        "down_proj": (ours.down,),
+        "down_proj_bias": (ours.down_bias,),
+    }
+    with torch.no_grad():
+        for name, parts in parameters.items():
+            both = np.stack([np.array(part) for part in parts], -1)  # gate and up alternate
+            getattr(theirs, name).copy_(torch.tensor(both.reshape(1, *both.shape[:-2], -1)))
+        tokens = x.reshape(-1, 16)
+        first, one = torch.zeros((len(tokens), 1), dtype=torch.long), torch.ones((len(tokens), 1))
+        expected = theirs(torch.tensor(tokens), first, one).numpy().reshape(x.shape)
+    return ours(jnp.asarray(x), CONTEXT), expected

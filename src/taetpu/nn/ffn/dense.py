@@ -1,20 +1,22 @@
 """Feed-forward networks that compute every token with all of their parameters."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
-from taetpu.core.config import MAX_SIZE, Component, Size
+from taetpu.core.config import MAX_SIZE, Component, Size, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
-from taetpu.nn.common import Context, Dims, project
+from taetpu.nn.common import Context, Dims, Fixed, project
 
 Stream = Float[Array, "batch seq dim"]
+Hidden = Float[Array, "batch seq hidden"]
 
 
 @register("ffn", "none")
@@ -215,8 +217,12 @@ class GLU(eqx.Module):
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return (act(x W_gate) * x W_up) W_down."""
-        h = ACTIVATIONS[self.activation](project(x, self.gate, self.gate_bias)) * project(x, self.up, self.up_bias)
+        h = self.combine(project(x, self.gate, self.gate_bias), project(x, self.up, self.up_bias))
         return project(site("ffn.hidden", h), self.down, self.down_bias)
+
+    def combine(self, gate: Hidden, up: Hidden) -> Hidden:
+        """Return act(gate) * up, the input of the last projection."""
+        return ACTIVATIONS[self.activation](gate) * up
 
 
 @register("ffn", "swiglu")
@@ -286,3 +292,38 @@ class GEGLUTanh(GLUConfig):
     """
 
     activation = "gelu-tanh"
+
+
+@register("ffn", "clamped-swiglu")
+class ClampedSwiGLUConfig(GLUConfig):
+    """(g sigmoid(alpha g) * (u + 1)) W_down, g = min(x W_gate, limit), u = clip(x W_up, -limit, limit). gpt-oss.
+
+    The factor alpha makes the gate close to GELU. gpt-oss has biases (`bias: true`), and a mixture of such networks.
+
+    Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
+    Reference: transformers.models.gpt_oss.modeling_gpt_oss.GptOssExperts.
+    """
+
+    activation = "silu"
+
+    limit: Annotated[PositiveFloat, Traced()] = 7.0
+    """Largest value of the gate, and largest absolute value of the other factor."""
+    alpha: Annotated[PositiveFloat, Traced()] = 1.702
+    """Factor of the gate inside the sigmoid."""
+
+    def init(self, dims: Dims, *, key: Key) -> "ClampedSwiGLU":
+        """Build the module at the given sizes."""
+        return ClampedSwiGLU(**vars(super().init(dims, key=key)), limit=Fixed(self.limit), alpha=Fixed(self.alpha))
+
+
+class ClampedSwiGLU(GLU):
+    """SwiGLU with limits; see `ClampedSwiGLUConfig`."""
+
+    limit: Fixed
+    alpha: Fixed
+
+    def combine(self, gate: Hidden, up: Hidden) -> Hidden:
+        """Return g sigmoid(alpha g) * (u + 1), the input of the last projection."""
+        limit, alpha = (number.value.astype(gate.dtype) for number in (self.limit, self.alpha))
+        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
+        return gate * jax.nn.sigmoid(alpha * gate) * (up + 1)
