@@ -1,6 +1,7 @@
-"""Mixers that extend attention: differential attention."""
+"""Differential and latent attention."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from tests.parity.attention import with_weights
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
 from taetpu.core.sites import capture
 
 POSITION = build_component("position", "rope")
@@ -49,3 +51,48 @@ def test_heads_come_in_pairs(field, value):
         config.check(DIMS)
     assert raised.value.path == (field,)
     assert f"Use {field}: {value + 1}" in str(raised.value)
+
+
+# --- latent attention -------------------------------------------------------------------------------------------------
+
+
+def test_default_widths_follow_the_width_of_the_model():
+    config: Any = build_component("mixer", "mla")
+    assert config.widths(replace(DIMS, dim=64)) == (16, 16, 8, 16)
+    assert config.widths(replace(DIMS, dim=2048)) == (512, 512, 256, 512)
+
+
+def test_a_cache_holds_the_latent_and_the_shared_key():
+    config: Any = build_component("mixer", {"kind": "mla", "kv_latent": 5, "rope_dim": 2})
+    module = config.init(DIMS, POSITION, key=root_key(0))
+    assert module.cache_shapes(7) == {"latent": (1, 7, 5), "rope_key": (1, 7, 2)}
+    assert config.cache_size(DIMS) == 7
+
+
+def test_positions_act_on_the_last_elements_only():
+    """Without positions, the first head_dim elements of queries and keys are the same."""
+    sites = []
+    for kind in ("rope", "none"):
+        module = with_weights(build("mixer", "mla", build_component("position", kind)))
+        sites.append(capture(lambda x, module=module: module(x, CONTEXT), ("mixer.q", "mixer.k"))(X)[1])
+    size = DIMS.dim // 4
+    for name in ("mixer.q", "mixer.k"):
+        rope, none = (found[name] for found in sites)
+        assert rope.shape[-1] == size + 2
+        np.testing.assert_allclose(rope[..., :size], none[..., :size], atol=1e-6)
+        assert np.abs(rope[..., size:] - none[..., size:]).max() > 0.1
+    assert np.ptp(sites[0]["mixer.k"][..., size:], axis=1).max() == 0
+
+
+def test_a_cache_requires_a_causal_mask():
+    module = build("mixer", "mla", POSITION, mask="full")
+    with pytest.raises(UserError, match="not causal"):
+        module.cache_shapes(7)
+
+
+def test_mla_rejects_widths_that_do_not_fit():
+    with pytest.raises(UserError, match="rope_dim"):
+        build_component("mixer", {"kind": "mla", "rope_dim": 3})
+    with pytest.raises(UserError, match="dim=16 is not divisible by num_heads=3") as raised:
+        build_component("mixer", {"kind": "mla", "num_heads": 3}).check(DIMS)
+    assert raised.value.path == ("num_heads",)

@@ -28,6 +28,8 @@ MODELS = {
     "shared": {"num_layers": 4, "layers": {"2:": {"same_as": [0, 1]}, 1: {"ffn": "relu"}}},
     "streams": {"residual": {"kind": "hyper-connections", "streams": 2}, "after": "x0"},
     "differential": {"mixer": {**GQA, "kind": "differential"}},
+    "mla": {"mixer": {"kind": "mla", "q_latent": 5, "kv_latent": 3}},
+    "mla-t5": {"mixer": "mla", "position": "t5"},
     "no-mixer": {"layers": {0: {"mixer": "none"}}},
 }
 
@@ -62,7 +64,9 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
 @pytest.mark.parametrize(
     "name",
     by_default(
-        ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document", "differential"], "rope", "window"
+        ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document", "differential", "mla"],
+        "rope",
+        "window",
     ),
 )
 def test_padding_on_the_left_changes_nothing(draw, name):

@@ -55,3 +55,48 @@ def differential():
     rotary = DiffLlamaRotaryEmbedding(config)(x, torch.arange(SEQ)[None])
     with torch.no_grad():
         return ours(jnp.asarray(stream()), CONTEXT), theirs(x, rotary, CAUSAL)[0].numpy()
+
+
+def latent(q_latent: int | None) -> tuple[Any, Any]:
+    """Compare latent attention. The reference has the shared key next to the latent, and keys next to values."""
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
+
+    size, rope, value, kv_latent = 6, 4, 5, 7
+    position = build_component("position", {"kind": "rope", "pairs": "interleaved"})
+    widths = {"head_dim": size, "rope_dim": rope, "value_dim": value, "kv_latent": kv_latent, "q_latent": q_latent}
+    ours = with_weights(build("mixer", "mla", position, **widths))
+    config = DeepseekV3Config(
+        hidden_size=DIM, num_attention_heads=HEADS, num_key_value_heads=HEADS, qk_nope_head_dim=size,
+        qk_rope_head_dim=rope, v_head_dim=value, kv_lora_rank=kv_latent, q_lora_rank=q_latent, rope_interleave=True,
+    )  # fmt: skip
+    config._attn_implementation = "eager"
+    theirs = DeepseekV3Attention(config, 0).eval()
+    wk, wv = (np.asarray(w).reshape(kv_latent, HEADS, -1) for w in (ours.wk, ours.wv))
+    queries = {"q_proj.weight": np.asarray(ours.wq).T}
+    if q_latent is not None:
+        queries = {
+            "q_a_proj.weight": np.asarray(ours.wq_down).T, "q_a_layernorm.weight": ours.q_norm.weight,
+            "q_b_proj.weight": np.asarray(ours.wq).T,
+        }  # fmt: skip
+    linear_layers(theirs, {
+        **queries,
+        "kv_a_proj_with_mqa.weight": np.concatenate([np.asarray(ours.wkv_down), np.asarray(ours.wk_rope)], 1).T,
+        "kv_a_layernorm.weight": ours.kv_norm.weight,
+        "kv_b_proj.weight": np.concatenate([wk, wv], -1).reshape(kv_latent, -1).T,
+        "o_proj.weight": np.asarray(ours.wo).T,
+    })  # fmt: skip
+    x = torch.tensor(stream())
+    rotary = DeepseekV3RotaryEmbedding(config)(x, torch.arange(SEQ)[None])
+    with torch.no_grad():
+        return ours(jnp.asarray(stream()), CONTEXT), theirs(x, rotary, CAUSAL)[0].numpy()
+
+
+@parity("mixer/mla", "transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3Attention")
+def without_query_latent():
+    return latent(None)
+
+
+@parity("mixer/mla", "transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3Attention", "q_latent: 9")
+def with_query_latent():
+    return latent(9)

@@ -159,7 +159,7 @@ class AttentionConfig(Component):
             bk=dims.zeros(inner_kv, self.bias),
             bv=dims.zeros(inner_kv, self.bias),
             bo=dims.zeros(dims.dim, self.bias),
-            scale=Fixed(self.scale_at(heads.head_dim)),
+            scale=Fixed(score_scale(self.scale, heads.head_dim)),
             qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
             position=position.in_attention(heads.head_dim),
             values=self.values.init(dims, heads, key=named(key, "values")),
@@ -175,12 +175,6 @@ class AttentionConfig(Component):
             cached=mask.causal,
             kernel_mask=mask.kernel if isinstance(self.normalizer, SoftmaxConfig) else None,
         )
-
-    def scale_at(self, head_dim: int) -> Any:
-        """Return the factor by which scores are multiplied for heads of the given width."""
-        if self.scale is None:
-            return head_dim**-0.5
-        return 1 / head_dim if self.scale == "1/head_dim" else self.scale
 
     def heads(self, dims: Dims) -> AttentionDims:
         """Return the numbers of heads and the width of a head at the given sizes."""
@@ -248,6 +242,13 @@ class Attention(eqx.Module):
             raise UserError(problem, remedy="Compute the whole sequence at once.")
         head_dim = self.wk.shape[-1] // self.num_kv_heads
         return dict.fromkeys(("k", "v"), (self.num_kv_heads, length, head_dim))
+
+
+def score_scale(scale: Any, head_dim: int) -> Any:
+    """Return the factor by which scores are multiplied for heads of the given width; see `AttentionConfig.scale`."""
+    if scale is None:
+        return head_dim**-0.5
+    return 1 / head_dim if isinstance(scale, str) else scale
 
 
 def split_heads(x: Float[Array, "batch seq inner"], num_heads: int) -> Heads:

@@ -26,6 +26,8 @@ from taetpu.nn.matmul import matmul
 Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head key head_dim"]
 Keys = Float[Array, "batch head key head_dim"]
+Values = Float[Array, "batch kv_head key value_dim"]
+Outputs = Float[Array, "batch head seq value_dim"]
 Scores = Float[Array, "batch head query key"]
 
 SITES = ("mixer.scores", "mixer.pattern")  # activations that only the plain path materialises
@@ -88,7 +90,7 @@ class Plain(eqx.Module):
         """Return None, because this path supports every call."""
         return
 
-    def __call__(self, attention: Any, q: Heads, k: KVHeads, v: KVHeads, ctx: Context) -> Heads:
+    def __call__(self, attention: Any, q: Heads, k: KVHeads, v: Values, ctx: Context) -> Outputs:
         """Return the output of each head."""
         k, v = (self.shared(kv, q.shape[1] // kv.shape[1]) for kv in (k, v))
         scores = matmul(q, k.mT, jnp.float32) * attention.scale.value

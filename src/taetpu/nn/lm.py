@@ -35,6 +35,7 @@ from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
+from taetpu.nn.mixer.latent import LatentConfig
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
@@ -288,7 +289,7 @@ class LMConfig(Config):
     def shared_heads(self, dims: Dims) -> list[AttentionDims]:
         """Return the heads of each layer that uses the positions of the model."""
         sharing = [layer.mixer for layer in self.layers if layer.position == self.position]
-        return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig)]
+        return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig | LatentConfig)]
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":

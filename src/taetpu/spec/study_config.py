@@ -120,6 +120,12 @@ class ResolvedConfig(Config):
                 )
             causal = causal and (not isinstance(mask, MaskConfig) or mask.causal or mask.hides_targets)
             if causal != self.task.causal:
+                if isinstance(mask, MaskConfig) and not hasattr(layer.mixer, "causal"):
+                    raise UserError(
+                        f"mask {mask.kind!r} is not causal and does not fit task {self.task.kind!r}",
+                        path=("model", "layers", i, "mixer", "mask"),
+                        remedy="Use a causal mask.",
+                    )
                 raise UserError(
                     f"causal={format_value(causal)} does not fit task {self.task.kind!r}",
                     path=("model", "layers", i, "mixer", "causal"),
