@@ -96,3 +96,23 @@ def test_mla_rejects_widths_that_do_not_fit():
     with pytest.raises(UserError, match="dim=16 is not divisible by num_heads=3") as raised:
         build_component("mixer", {"kind": "mla", "num_heads": 3}).check(DIMS)
     assert raised.value.path == ("num_heads",)
+
+
+# --- talking heads ----------------------------------------------------------------------------------------------------
+
+
+def test_talking_heads_start_as_a_softmax():
+    plain, mixed = (
+        build("mixer", "attention", POSITION, normalizer=normalizer)(X, CONTEXT)
+        for normalizer in ("softmax", "talking-heads")
+    )
+    np.testing.assert_allclose(mixed, plain, atol=1e-6)
+
+
+def test_talking_heads_mix_no_hidden_scores():
+    """With a negative factor, a hidden score of -1e30 would become the largest one."""
+    module = build("mixer", "attention", POSITION, normalizer="talking-heads")
+    module = replace(module, normalizer=replace(module.normalizer, before=-jnp.ones((4, 4))))
+    pattern = capture(lambda x: module(x, CONTEXT), ("mixer.pattern",))(X)[1]["mixer.pattern"]
+    np.testing.assert_array_equal(jnp.triu(pattern, 1), jnp.zeros_like(pattern))
+    np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-5)

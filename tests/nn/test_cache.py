@@ -28,6 +28,7 @@ MODELS = {
     "shared": {"num_layers": 4, "layers": {"2:": {"same_as": [0, 1]}, 1: {"ffn": "relu"}}},
     "streams": {"residual": {"kind": "hyper-connections", "streams": 2}, "after": "x0"},
     "differential": {"mixer": {**GQA, "kind": "differential"}},
+    "talking-heads": {"mixer": {**GQA, "normalizer": "talking-heads", "mask": {"kind": "window", "width": 3}}},
     "mla": {"mixer": {"kind": "mla", "q_latent": 5, "kv_latent": 3}},
     "mla-t5": {"mixer": "mla", "position": "t5"},
     "no-mixer": {"layers": {0: {"mixer": "none"}}},
@@ -64,7 +65,19 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
 @pytest.mark.parametrize(
     "name",
     by_default(
-        ["none", "learned", "sinusoidal", "rope", "alibi", "t5", "window", "document", "differential", "mla"],
+        [
+            "none",
+            "learned",
+            "sinusoidal",
+            "rope",
+            "alibi",
+            "t5",
+            "window",
+            "document",
+            "differential",
+            "mla",
+            "talking-heads",
+        ],
         "rope",
         "window",
     ),

@@ -100,3 +100,26 @@ def without_query_latent():
 @parity("mixer/mla", "transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3Attention", "q_latent: 9")
 def with_query_latent():
     return latent(9)
+
+
+@parity("normalizer/talking-heads", "x_transformers.attend.Attend")
+def talking_heads():
+    """The reference adds the mixed scores to the scores before the softmax."""
+    from x_transformers.attend import Attend
+
+    position = build_component("position", "none")
+    ours = with_weights(build("mixer", "attention", position, normalizer="talking-heads"))
+    theirs = Attend(heads=HEADS, causal=True, pre_talking_heads=True, post_talking_heads=True).eval()
+    module = ours.normalizer
+    linear_layers(theirs, {
+        "pre_softmax_talking_heads.weight": np.asarray(module.before) - np.eye(HEADS),
+        "post_softmax_talking_heads.weight": module.after,
+    })  # fmt: skip
+    x = stream()
+    q, k, v = (
+        torch.tensor((x @ np.asarray(w)).reshape(*x.shape[:2], HEADS, -1).swapaxes(1, 2))
+        for w in (ours.wq, ours.wk, ours.wv)
+    )
+    with torch.no_grad():
+        z = theirs(q, k, v)[0].numpy()
+    return ours(jnp.asarray(x), CONTEXT), z.swapaxes(1, 2).reshape(x.shape) @ np.asarray(ours.wo)

@@ -15,9 +15,11 @@ from taetpu.core.config import Component, Traced
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed
+from taetpu.nn.matmul import matmul
 
 Scores = Float[Array, "batch head query key"]
 Total = Float[Array, "batch head query 1"]
+HIDDEN_BELOW = -1e29  # attention sets the scores of hidden keys to -1e30
 
 
 @register("normalizer", "softmax")
@@ -114,6 +116,44 @@ class Sigmoid(eqx.Module):
     def __call__(self, scores: Scores, ctx: Context) -> tuple[Scores, Total]:
         """Return the weights, and 1."""
         return jax.nn.sigmoid(scores + self.bias.value), jnp.ones((*scores.shape[:-1], 1))
+
+
+@register("normalizer", "talking-heads")
+class TalkingHeadsConfig(Component):
+    """P softmax(L s), with trained matrices L and P that mix the scores and the weights of all heads. Shazeer 2020.
+
+    Both matrices start at the identity, so a model starts as one with a softmax. A score that the mask of its own head
+    hides counts as 0 in the mixed scores of other heads. The mixed weights may be negative, and need not sum to 1.
+
+    Source: Shazeer et al. 2020, "Talking-Heads Attention", arXiv 2003.02436.
+    Reference: x_transformers.attend.Attend, which adds the mixed scores to the scores: its matrix is L - 1.
+    Excludes: attention kernels.
+    """
+
+    def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "TalkingHeads":
+        """Build the module at the given sizes."""
+        return TalkingHeads(jnp.eye(heads.num_heads), jnp.eye(heads.num_heads))
+
+
+class TalkingHeads(eqx.Module):
+    """The softmax over keys between two mixtures over heads; see `TalkingHeadsConfig`."""
+
+    before: Float[Array, "head head"]
+    after: Float[Array, "head head"]
+
+    def __call__(self, scores: Scores, ctx: Context) -> tuple[Scores, Total]:
+        """Return the weights, and 1."""
+        hidden = scores < HIDDEN_BELOW
+        mixed = jnp.where(hidden, scores, _mix_heads(self.before, jnp.where(hidden, 0.0, scores)))
+        weights = _mix_heads(self.after, jax.nn.softmax(mixed, -1))
+        return jnp.where(hidden, 0.0, weights), jnp.ones((*scores.shape[:-1], 1))
+
+
+def _mix_heads(matrix: Float[Array, "head head"], x: Scores) -> Scores:
+    """Return the sum over heads of x, weighted by each row of the matrix."""
+    batch, heads, queries, keys = x.shape
+    wide = x.reshape(batch, heads, queries * keys)
+    return matmul(jnp.broadcast_to(matrix, (batch, heads, heads)), wide).reshape(x.shape)
 
 
 @register("normalizer", "entmax")
