@@ -35,6 +35,7 @@ from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import GPT2Scaled
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
+from taetpu.nn.mask import MaskConfig
 from taetpu.nn.mixer.latent import LatentConfig
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
@@ -109,8 +110,10 @@ class ModelConfig(Config):
                 own.setdefault(index, {}).update(settings)
         usual = load_config(LayerConfig, base, ("layers", 0))
         layers: list[LayerConfig] = []
+        known: dict[LayerConfig, LayerConfig] = {}  # equal layers are one object, so that each is traced once
         for i in range(self.num_layers):
             made = load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
+            made = with_own_mask(made, i, self.num_layers, known)
             if made.same_as is not None:
                 check_shared(i, made.same_as, own[i], layers)
                 owner = owner_of(i, made.same_as)
@@ -119,6 +122,25 @@ class ModelConfig(Config):
         return LMConfig(
             **{name: getattr(self, name) for name in LMConfig.model_fields if name != "layers"}, layers=tuple(layers)
         )
+
+
+def with_own_mask(
+    layer: LayerConfig, number: int, num_layers: int, known: dict[LayerConfig, LayerConfig]
+) -> LayerConfig:
+    """Return a layer with the mask that its config has in layer `number` (`MaskConfig.for_layer`).
+
+    Args:
+        layer: The layer.
+        number: The number of the layer, from 0.
+        num_layers: The number of layers.
+        known: The changed layers so far, to which this one is added.
+    """
+    mask = getattr(layer.mixer, "mask", None)
+    own = mask.for_layer(number, num_layers) if isinstance(mask, MaskConfig) else mask
+    if own is mask:
+        return layer
+    made = layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"mask": own})})
+    return known.setdefault(made, made)
 
 
 def owner_of(number: int, same_as: int | tuple[int, ...]) -> int:

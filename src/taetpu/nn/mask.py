@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Shaped
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
@@ -46,6 +46,10 @@ class MaskConfig(Component):
 
     def check_windows(self, tokens: Int[np.ndarray, "batch seq"], weights: Shaped[np.ndarray, "batch seq"]) -> None:
         """Raise `UserError` if a query with a weight in the loss could attend to its own target."""
+
+    def for_layer(self, number: int, num_layers: int) -> "MaskConfig":
+        """Return the mask of layer `number`, from 0, where the mask of the model differs between layers."""
+        return self
 
 
 def distances(ctx: Context) -> Int[Array, "query key"] | Int[Array, "batch 1 query key"]:
@@ -136,6 +140,38 @@ class WindowConfig(MaskConfig):
 
     width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
     """Number of positions that a query attends to, its own included; `none`: all earlier positions."""
+    pattern: str | None = None
+    """Letters S (the width) and L (all earlier positions) of the first layers, repeated for the layers that follow;
+    `none`: all layers have the width."""
+    last: bool = True
+    """Whether the last layer attends to all earlier positions, whatever its letter in the pattern."""
+
+    @model_validator(mode="after")
+    def _check_pattern(self) -> "WindowConfig":
+        if self.pattern is None:
+            if not self.last:
+                problem = "last: false has no effect without a pattern"
+                raise UserError(problem, path=("last",), remedy="Remove last, or set pattern, e.g. SSSL.")
+            return self
+        other = next((letter for letter in self.pattern if letter not in "SL"), None)
+        if other is not None or not self.pattern:
+            problem = f"pattern {self.pattern!r} {f'has the letter {other!r}' if other else 'is empty'}"
+            raise UserError(problem, path=("pattern",), remedy="Use the letters S and L, e.g. SSSL.")
+        if "S" not in self.pattern:
+            problem = f"pattern {self.pattern!r} has no layer with a window"
+            raise UserError(problem, path=("pattern",), remedy="Use the mask causal, or an S in the pattern.")
+        if self.width is None:
+            problem = f"pattern {self.pattern!r} needs a width for its letter S, and width is none"
+            raise UserError(problem, path=("width",), remedy="Set width, or remove pattern.")
+        return self
+
+    def for_layer(self, number: int, num_layers: int) -> "WindowConfig":
+        """Return the mask of layer `number`, from 0, without the pattern."""
+        if self.pattern is None:
+            return self
+        ends = self.last and number == num_layers - 1
+        everything = ends or self.pattern[number % len(self.pattern)] == "L"
+        return self.model_copy(update={"width": None if everything else self.width, "pattern": None, "last": True})
 
     def init(self, dims: Dims, *, key: Key) -> "Window | Causal":
         """Build the module at the given sizes."""
