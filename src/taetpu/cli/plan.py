@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags, number, takes_options
+from taetpu.cli.options import AsJson, LibtpuArgs, Pack, StudyOptions, XlaFlags, integer, number, takes_options
 from taetpu.cli.output import plural, print_json, print_table, print_text
+from taetpu.cli.plan_coordinates import SEEDS, STEPS, measure_coordinates, parse_widths, print_coordinates
 from taetpu.cli.plan_tpu import (
     compile_for,
     format_seconds,
@@ -44,16 +46,53 @@ class PlanOptions(StudyOptions):
             "No TPU is needed. `all` compares the generations."
         ),
     ] = None
+    coordinates: Annotated[
+        bool,
+        typer.Option(
+            "--coordinates",
+            help="Train the arms for a few steps at several widths, and show how the sizes of activations depend on "
+            "the width: the coordinate check of muP.",
+        ),
+    ] = False
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="ARM", help="With --coordinates: only this arm. May be repeated."),
+    ] = None
+    widths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIM,...", help="With --coordinates: the widths. Default: 1/2, 1, 2 and 4 times model.dim."
+        ),
+    ] = None
+    check_steps: Annotated[
+        int | None, integer(least=1, help=f"With --coordinates: the number of training steps. Default: {STEPS}.")
+    ] = None
+    check_seeds: Annotated[
+        int | None, integer(least=1, help=f"With --coordinates: the number of seeds. Default: {SEEDS}.")
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="With --coordinates: write a chart to this file: .svg, .pdf, .png, .html or .json.",
+        ),
+    ] = None
     xla_flags: XlaFlags = ""
     libtpu_args: LibtpuArgs = ""
     as_json: AsJson = False
+
+
+COORDINATE_OPTIONS = ("arm", "widths", "check_steps", "check_seeds", "out")
 
 
 @takes_options
 def plan(options: PlanOptions) -> None:
     """Show arms, sizes and packs without training.
 
-    Also proves that each arm changes only its declared fields.
+    Also proves that each arm changes only its declared fields. With --coordinates, trains a few steps and shows how
+    activations scale with the width instead.
 
     Example: taetpu plan study.yaml --tpu v5e-8
     """
@@ -64,6 +103,7 @@ def plan(options: PlanOptions) -> None:
     if slices and options.diff is not None:
         problem = "--tpu and --diff cannot be used together, because an arm has the same changes on every machine"
         raise UserError(problem, path=("--tpu",), remedy="Use only one of these options.")
+    _check_coordinate_options(options)
     set_flags(options.xla_flags, options.libtpu_args, compiles=bool(slices))
     prepare_jax(cpu=bool(slices))
     from rich.console import Console
@@ -77,7 +117,12 @@ def plan(options: PlanOptions) -> None:
 
     packing = parse_packing(options.pack)
     study = load_study(options.study, options.sets or [])
-    if options.diff is not None:
+    if options.coordinates:
+        steps, seeds = options.check_steps or STEPS, options.check_seeds or SEEDS
+        widths = parse_widths(options.widths)
+        found = measure_coordinates(study, options.arm or [], widths, steps, seeds, options.out)
+        show = print_coordinates
+    elif options.diff is not None:
         found, show = diff_arm(study, options.diff), _print_changes
     else:
         folder = StudyFolder(open_store(default_root(options.root)), study.name)
@@ -90,6 +135,19 @@ def plan(options: PlanOptions) -> None:
             found["tpu"] = compile_for(ready, packing, slices)
     print_json(found) if options.as_json else show(found)
     refuse_oversized(found.get("tpu", []))
+
+
+def _check_coordinate_options(options: PlanOptions) -> None:
+    """Raise `UserError` if options of `--coordinates` are given without it, or with options of other results."""
+    for name in COORDINATE_OPTIONS if not options.coordinates else ():
+        if getattr(options, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} requires --coordinates", path=(flag,), remedy="Add --coordinates.")
+    for name in ("diff", "tpu") if options.coordinates else ():
+        if getattr(options, name) is not None:
+            problem = f"--coordinates and --{name} cannot be used together"
+            raise UserError(problem, path=("--coordinates",), remedy="Use only one of these options.")
+    parse_widths(options.widths)
 
 
 def _print_plan(found: dict[str, Any]) -> None:
