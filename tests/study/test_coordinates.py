@@ -18,7 +18,7 @@ base:
   train: {steps: 50, batch_size: 8, optimizer: {kind: adamw, lr: 0.02}}
 seeds: 3
 arms:
-  mup: &mup
+  mup:
     model.init: {kind: mup, base_dim: 32}
     model.logits: {kind: mup, base_dim: 32}
     model.mixer.scale: 1/head_dim
