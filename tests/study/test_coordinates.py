@@ -85,16 +85,3 @@ def test_what_cannot_be_measured(study, sets, options, problem):
     with pytest.raises(UserError, match=problem) as error:
         check_coordinates(study(*sets), **options)
     assert error.value.remedy
-
-
-@pytest.mark.slow
-def test_changes_are_independent_of_the_width_only_with_mup(study):
-    """At a learning rate of 0.02, over three seeds; tolerances are at least three standard errors."""
-    found = check_coordinates(study(), widths=[32, 64, 128])
-    slopes = {arm["arm"]: {(row["site"], row["moment"]): row["slope"] for row in arm["sites"]} for arm in found["arms"]}
-    assert slopes["baseline"]["logits", "change"] > 0.4
-    assert slopes["baseline"]["residual 0", "change"] > 1
-    assert abs(slopes["mup"]["logits", "change"]) < 0.25
-    scores = {name: own["mixer.scores 0", "before"] for name, own in slopes.items()}
-    assert scores["mup"] == pytest.approx(-0.5, abs=0.2)
-    assert scores["mup-root"] == pytest.approx(scores["mup"] + 0.5, abs=1e-3)

@@ -23,20 +23,19 @@ def coordinate_chart(found: Mapping[str, Any]) -> alt.TopLevelMixin:
     x = alt.X("width:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=widths, labelOverlap=True), title="dim")
     y = alt.Y("size:Q", scale=alt.Scale(type="log"), title="size", axis=alt.Axis(format="~g", tickCount=4))
     colours = alt.Scale(domain=order, scheme="viridis")
+    dashes = alt.Scale(domain=order, range=[[4, 3], *[[1, 0]] * found["steps"]])
     line = chart(rows).mark_line(point=True).encode(
         x=x,
         y=y,
         color=alt.Color("step:N", sort=order, scale=colours, title="after step"),
-        strokeDash=alt.StrokeDash(
-            "step:N", sort=order, legend=None, scale=alt.Scale(domain=order, range=[[4, 3], *[[1, 0]] * found["steps"]])
-        ),
+        strokeDash=alt.StrokeDash("step:N", sort=order, scale=dashes, title="after step"),
     )  # fmt: skip
     sites = list(dict.fromkeys(row["site"] for row in rows))
     names = list(dict.fromkeys(row["arm"] for row in rows))
     panels = line.properties(width=WIDTH, height=HEIGHT).facet(
         row=alt.Row("arm:N", sort=names, title=None), column=alt.Column("site:N", sort=sites, title=None)
     )
-    return panels.resolve_scale(y="independent").configure(**{**THEMES["light"], "background": "white"})
+    return panels.configure(**{**THEMES["light"], "background": "white"})
 
 
 def _points(arm: Mapping[str, Any]) -> list[dict[str, Any]]:
