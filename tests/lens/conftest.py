@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import taetpu
+from taetpu.cli.main import app
 
 STUDY = """\
 study: small
@@ -32,3 +34,17 @@ def trained(tmp_path_factory) -> Path:
 def opened(trained):
     """The first run of the baseline."""
     return taetpu.open_run("small/baseline/0", root=trained / "runs", data_folder=trained)
+
+
+@pytest.fixture
+def lens(trained, monkeypatch):
+    """Return a function that runs a command in the study's folder and returns its output."""
+    monkeypatch.chdir(trained)
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["lens", *arguments, "--root", "runs"])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.output
+
+    return run

@@ -5,25 +5,9 @@ import json
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from typer.testing import CliRunner
 
-from taetpu.cli.main import app
 from taetpu.core.errors import Failed, UserError
 from taetpu.lens.generate import Sampling, generate
-
-
-@pytest.fixture
-def lens(trained, monkeypatch):
-    """Return a function that runs a command in the study's folder and returns its output."""
-    monkeypatch.chdir(trained)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(app, ["lens", *arguments, "--root", "runs"])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.output
-
-    return run
 
 
 def test_a_sample_is_what_the_library_generates(lens, opened):

@@ -2,9 +2,16 @@
 
 import typer
 
+from taetpu.cli import lens_perplexity, lens_sample
+
 app = typer.Typer(
     help="Inspect trained and imported models.\n\nRUN is a run (its folder, the start of its ID, study/arm/seed, or "
     "latest), or the folder of a model of taetpu or of Hugging Face."
-    "\n\nExample: taetpu lens --help",
+    "\n\nExample: taetpu lens perplexity latest story.txt",
     no_args_is_help=True,
 )
+
+app.command()(lens_sample.sample)
+app.command()(lens_sample.check)
+app.command()(lens_sample.diff)
+app.command()(lens_perplexity.perplexity)

@@ -1,28 +1,15 @@
 """`taetpu lens sample`, `check` and `diff`: text from a model, its stored loss, and two configs side by side."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.lens import app
+from taetpu.cli.lens_options import DataFolder, Plugins, RunName, Step
 from taetpu.cli.options import AsJson, Root, integer, number
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import Failed
 
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run: its folder, ID, study/arm/seed, or latest; or a model's folder.")
-]
-Plugins = Annotated[
-    list[Path] | None, typer.Option("--plugin", metavar="FILE", help="A plug-in with kinds of the model.")
-]
-Step = Annotated[int | None, integer("--step", least=0, help="A stored step of training. Default: the trained model.")]
-DataFolder = Annotated[
-    str, typer.Option("--data-folder", help="The folder to which paths in the run's task are relative.")
-]
 
-
-@app.command()
 def sample(
     run: RunName,
     prompt: Annotated[list[str] | None, typer.Option(help="The text to continue. May be repeated.")] = None,
@@ -74,7 +61,6 @@ def sample(
             typer.echo(f"{start}{text}\n")
 
 
-@app.command()
 def check(
     run: RunName,
     plugin: Plugins = None,
@@ -113,7 +99,6 @@ def check(
         raise Failed(f"the model of {model.name} does not give the stored loss on {', '.join(wrong)}")
 
 
-@app.command()
 def diff(run: RunName, other: RunName, root: Root = None, as_json: AsJson = False) -> None:
     """Show the settings that differ between two runs.
 

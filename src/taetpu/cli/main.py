@@ -15,7 +15,7 @@ from taetpu.cli import (
     chips,
     cloud_resources,
     export_jobs,
-    lens_sample,
+    lens,
     new,
     plan,
     report_commands,
@@ -97,7 +97,7 @@ app.command()(report_commands.plot)
 app.command()(status.ui)
 app.command()(verify_machine.verify)
 app.command()(chips.chips)
-app.add_typer(lens_sample.app, name="lens")
+app.add_typer(lens.app, name="lens")
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(tpu_hosts.dev_app, name="dev")
 app.command()(cloud_resources.doctor)

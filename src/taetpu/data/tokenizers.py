@@ -38,6 +38,12 @@ class Tokenizer(ABC):
         """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
+    def count_unknown(self, text: str) -> int:
+        """Return the number of characters or words of a text that are not in the vocabulary."""
+        unk: str | None = getattr(self._inner.model, "unk_token", None)
+        number = None if unk is None else self._inner.token_to_id(unk)
+        return 0 if number is None else int((self.encode(text) == number).sum())
+
     def escape_bits(self, text: str) -> float | None:
         """Return the number of bits needed to restore `text` from its tokens: 0 if decoding the tokens restores it.
 
@@ -76,6 +82,10 @@ class CharTokenizer(Tokenizer):
                 remedy="Set `unseen` to unk or drop, or use training text that contains the character.",
             )
         return ids[known] if self._unk is None else np.where(known, ids, np.int32(self._unk))
+
+    def count_unknown(self, text: str) -> int:
+        """See `Tokenizer.count_unknown`."""
+        return int((~self._look_up(text)[2]).sum())
 
     def escape_bits(self, text: str) -> float | None:
         """Return 8 bits for each UTF-8 byte of the characters that are encoded as the unknown token.

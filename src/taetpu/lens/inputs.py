@@ -77,7 +77,11 @@ def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int)
         if tokenizer is None:
             problem = "this model has no tokenizer, so it cannot read text"
             raise UserError(problem, remedy=f"Pass token numbers from 0 to {vocab_size - 1}.")
-        ids = tokenizer.encode(row)
+        try:
+            ids = tokenizer.encode(row)
+        except UserError as error:
+            remedy = "Remove it from the text, or use a model whose vocabulary contains it."
+            raise UserError(error.problem, path=("input", number), remedy=remedy) from None
     else:
         ids = np.asarray(row)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):

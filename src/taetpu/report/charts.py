@@ -189,3 +189,9 @@ def responsive_spec(chart: Any) -> Spec:
     """Return the spec with container width and without config, since the page's theme defines the colours."""
     fitted = chart.properties(width="container", autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return {key: value for key, value in fitted.to_dict().items() if key != "config"}
+
+
+def themed(drawn: Any) -> Any:
+    """Return a chart with the light colours on white, for a file or a notebook."""
+    config = {key: value for key, value in THEMES["light"].items() if key != "background"}
+    return drawn.configure(**config, background="white")

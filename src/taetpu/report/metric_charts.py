@@ -11,7 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError, suggest
 from taetpu.report import summary
 from taetpu.report.chart_files import WIDTH
-from taetpu.report.charts import THEMES, chart, label_options
+from taetpu.report.charts import chart, label_options, themed
 from taetpu.report.curves import thin_indices
 from taetpu.store.flat_config import differing_paths, format_value, read_settings
 from taetpu.store.metrics import Series, curve_metric
@@ -93,11 +93,11 @@ def plot(
         raise UserError(problem, path=("by",), remedy="Remove --by.")
     if x in AXES:
         named = [run for run in measured if run.named] or measured
-        return _themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))
+        return themed(_curves(named, metric, x, by, _line_names(named, by, len(studies) > 1)))
     _check_setting(measured, x, "x", AXES)
     # Tuning trials are drawn only if all other runs have the same value of the setting.
     named = [run for run in measured if run.named]
-    return _themed(
+    return themed(
         _setting_chart(named if x in differing_paths([run.settings for run in named]) else measured, metric, x)
     )
 
@@ -224,8 +224,3 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
 
 def _scale_type(values: Sequence[float]) -> Literal["log", "linear"]:
     return "log" if min(values) > 0 and max(values) >= 8 * min(values) else "linear"
-
-
-def _themed(drawn: Any) -> Any:
-    config = {key: value for key, value in THEMES["light"].items() if key != "background"}
-    return drawn.configure(**config, background="white")

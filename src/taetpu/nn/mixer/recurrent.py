@@ -110,7 +110,7 @@ class Recurrent(eqx.Module):
         state, outputs = jax.lax.scan(step, state, (inputs, same.T, real.T))
         for i, part in enumerate(state):
             write_state(ctx, f"state{i}", part)
-        return project(site("mixer.out", outputs.transpose(1, 0, 2).astype(x.dtype)), self.wo)
+        return project(site("mixer.state", outputs.transpose(1, 0, 2).astype(x.dtype)), self.wo)
 
     def cache_shapes(self, length: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the state of a sequence."""

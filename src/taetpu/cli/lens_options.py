@@ -1,0 +1,123 @@
+"""Options of the commands `taetpu lens`: the model, and the text that it reads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.options import AsJson, Root, integer
+from taetpu.cli.output import log, plural
+from taetpu.core.errors import UserError
+from taetpu.core.number_parsing import parse_int
+
+if TYPE_CHECKING:
+    from taetpu.lens.opened import OpenedModel
+
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run: its folder, ID, study/arm/seed, or latest; or a model's folder.")
+]
+Plugins = Annotated[
+    list[Path] | None, typer.Option("--plugin", metavar="FILE", help="A plug-in with kinds of the model.")
+]
+Step = Annotated[int | None, integer("--step", least=0, help="A stored step of training. Default: the trained model.")]
+DataFolder = Annotated[
+    str, typer.Option("--data-folder", help="The folder to which paths in the run's task are relative.")
+]
+Layer = Annotated[
+    int | None, integer("--layer", help="The number of a layer, from 0; -1 is the last layer. Default: all layers.")
+]
+Head = Annotated[int | None, integer("--head", least=0, help="The number of a head, from 0. Default: all heads.")]
+Position = Annotated[
+    int, integer("--position", help="The position whose prediction is shown, from 0; -1 is the last position.")
+]
+Picture = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a picture: .png, .svg, .pdf, .html or .json.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model that a command opens."""
+
+    run: RunName
+    step: Step = None
+    plugin: Plugins = None
+    root: Root = None
+    data_folder: DataFolder = "."
+    as_json: AsJson = False
+
+    def open(self) -> "OpenedModel":
+        """Return the model."""
+        from taetpu.lens.opening import open_run
+
+        return open_run(self.run, self.plugin or (), step=self.step, root=self.root, data_folder=Path(self.data_folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(ModelOptions):
+    """The model that a command opens, and the text that the model reads."""
+
+    file: Annotated[Path | None, typer.Argument(metavar="TEXT_FILE", help="A text file. Or use --text or --ids.")] = (
+        None
+    )
+    text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="A text, in place of a file.")] = None
+    ids: Annotated[
+        str | None, typer.Option("--ids", metavar='"N N ..."', help="Token numbers, in place of a text.")
+    ] = None
+
+    def read(self, opened: "OpenedModel") -> Any:
+        """Return the text or the token numbers.
+
+        Raises:
+            UserError: if there is not exactly one of a file, a text and token numbers, or if they cannot be read.
+        """
+        from taetpu.lens.token_texts import read_text
+
+        given = [value for value in (self.file, self.text, self.ids) if value is not None]
+        if len(given) != 1:
+            problem = "a text is missing" if not given else "several texts are given"
+            remedy = 'Use one of a file, --text "..." and --ids "1 2 3".'
+            raise UserError(problem, path=("TEXT_FILE",), remedy=remedy)
+        if self.ids is not None:
+            return parse_ids(self.ids)
+        text = read_text(self.file) if self.file is not None else str(self.text)
+        warn_of_unknown(opened, text)
+        return text
+
+
+def parse_ids(text: str) -> list[int]:
+    """Return token numbers that are separated by spaces or commas.
+
+    Raises:
+        UserError: if a word is not an integer.
+    """
+    words = text.replace(",", " ").split()
+    try:
+        return [parse_int(word) for word in words]
+    except ValueError:
+        problem = f"{text!r} is not a list of token numbers"
+        raise UserError(problem, path=("--ids",), remedy='Write --ids "1 2 3".') from None
+
+
+def warn_of_unknown(opened: "OpenedModel", text: str) -> None:
+    """Print how many characters or words of a text the model's tokenizer does not know."""
+    unknown = 0 if opened.tokenizer is None else opened.tokenizer.count_unknown(text)
+    if unknown:
+        log(f"warning: {plural(unknown, 'character')} of the text's {len(text):,} are not in the model's vocabulary")
+
+
+def write_picture(draw: Callable[[], Any], file: Path | None) -> None:
+    """Write an Altair chart to a file, if there is one, and print the file's name.
+
+    Args:
+        draw: The function that returns the chart.
+        file: The file; None for no picture.
+    """
+    if file is None:
+        return
+    from taetpu.report.chart_files import save_chart
+
+    save_chart(draw(), file)
+    log(f"wrote {file}")

@@ -1,0 +1,107 @@
+"""`taetpu lens perplexity`: losses of texts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taetpu.cli.lens_options import ModelOptions, Picture, parse_ids, warn_of_unknown, write_picture
+from taetpu.cli.options import integer, takes_options
+from taetpu.cli.output import print_json, print_table, print_text
+from taetpu.core.errors import UserError
+
+if TYPE_CHECKING:
+    from taetpu.lens.opened import OpenedModel
+    from taetpu.lens.perplexity import Perplexity
+
+SHOWN = 20
+"""Maximum number of texts in a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions):
+    """Options of `taetpu lens perplexity`."""
+
+    files: Annotated[list[Path] | None, typer.Argument(metavar="TEXT_FILE...", help="Text files.")] = None
+    text: Annotated[list[str] | None, typer.Option("--text", metavar="TEXT", help="A text. May be repeated.")] = None
+    ids: Annotated[
+        list[str] | None, typer.Option("--ids", metavar='"N N ..."', help="Token numbers. May be repeated.")
+    ] = None
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="An evaluation set of the run's task, such as val or test.")
+    ] = None
+    window: Annotated[
+        int | None, integer(least=1, help="Tokens that are read at once. Default: the model's sequence length.")
+    ] = None
+    stride: Annotated[
+        int | None,
+        integer(least=1, help="Tokens between the starts of windows. Less than --window: more context. Default: same."),
+    ] = None
+    per_token: Annotated[bool, typer.Option("--per-token", help="Show the loss of each token.")] = False
+    out: Picture = None
+
+
+@takes_options
+def perplexity(options: Options) -> None:
+    """Measure the perplexity of texts.
+
+    The first token of a text is not predicted. Long texts are read in windows, and each target is scored once.
+
+    Example: taetpu lens perplexity latest story.txt --per-token -o losses.png
+    """
+    model = options.open()
+    found = _measure(model, options)
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        _print_result(found, options.per_token)
+    write_picture(found.chart, options.out)
+
+
+def _measure(model: "OpenedModel", options: Options) -> "Perplexity":
+    from taetpu.lens.perplexity import perplexity as measure
+    from taetpu.lens.perplexity import split_perplexity
+    from taetpu.lens.token_texts import read_text
+
+    if options.split is not None:
+        if options.files or options.text or options.ids or options.window or options.stride:
+            problem = "--split cannot be combined with texts, --window or --stride"
+            raise UserError(problem, remedy="Remove the other options.")
+        return split_perplexity(model, options.split)
+    inputs, names = [], []
+    for file in options.files or ():
+        inputs.append(read_text(file))
+        names.append(str(file))
+    for number, text in enumerate(options.text or ()):
+        inputs.append(text)
+        names.append(f"text {number}")
+    for text in inputs:
+        warn_of_unknown(model, text)
+    for number, text in enumerate(options.ids or ()):
+        inputs.append(parse_ids(text))
+        names.append(f"ids {number}")
+    if not inputs:
+        remedy = 'Use a file, --text "...", --ids "1 2 3" or --split val.'
+        raise UserError("a text is missing", path=("TEXT_FILE",), remedy=remedy)
+    return measure(model, inputs, names=names, window=options.window, stride=options.stride)
+
+
+def _print_result(found: "Perplexity", per_token: bool) -> None:
+    from taetpu.lens.token_texts import visible
+
+    rows = found.rows()
+    shown = rows if len(rows) <= SHOWN else rows[-1:]
+    print_table([{name: _format(value) for name, value in row.items()} for row in shown])
+    where = f"windows of {found.window} tokens"
+    where += "" if found.stride == found.window else f" that start every {found.stride} tokens"
+    bits = found.bits_per_byte
+    print_text(f"losses in nats per token, {where}" + ("" if bits is None else f"; {bits:.3f} bits per byte"))
+    for text in found.texts if per_token else ():
+        typer.echo()
+        print_table([{**row, "token": visible(row["token"]), "loss": f"{row['loss']:.4f}"}
+                     for row in text.token_rows()])  # fmt: skip
+
+
+def _format(value: object) -> object:
+    return f"{value:.4g}" if isinstance(value, float) else value

@@ -1,0 +1,183 @@
+"""Activations at a site by layer, and checks of the sites, layers and heads that a user names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.sites import Edit, Ragged, Read, capture
+from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length
+from taetpu.lens.opened import OpenedModel
+
+PATTERN = "mixer.pattern"
+BATCH_TOKENS = 8192
+"""Maximum number of tokens in a batch, padding included, unless a single sequence is longer."""
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+def sequences(opened: OpenedModel, inputs: Any) -> list[np.ndarray]:
+    """Return the token numbers of each input; see `OpenedModel.encode`.
+
+    Raises:
+        UserError: if an input is empty, unknown, or longer than the model's positions.
+    """
+    if isinstance(inputs, Tokens):
+        return [inputs.of(i) for i in range(len(inputs))]
+    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    check_length(opened.config, opened.seq_len, max(map(len, rows)))
+    return rows
+
+
+def batches(lengths: Sequence[int], most: int = BATCH_TOKENS) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the numbers of the sequences of each batch, and the same numbers filled up to the size of all batches.
+
+    Sequences of similar length share a batch. The last batch is filled with its first sequence, so that batches of
+    equal length share a compiled program.
+
+    Args:
+        lengths: The number of tokens of each sequence.
+        most: The maximum number of tokens in a batch.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    size = min(len(lengths), max(1, most // (max(lengths) + LENGTHS)))
+    for start in range(0, len(order), size):
+        numbers = order[start : start + size]
+        yield numbers, [*numbers, *[numbers[0]] * (size - len(numbers))]
+
+
+# --- sites ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SiteShape:
+    """The shape of the activations at a site in one layer, for a batch of sequences.
+
+    Attributes:
+        shape: The shape; None for the axes of sequences and positions.
+        position: The axis of positions; None without such an axis. Attention weights have two, and this is the first.
+        positions: The number of axes of positions.
+    """
+
+    shape: tuple[int | None, ...]
+    position: int | None
+    positions: int
+
+
+def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
+    """Return the shape of a site in each of its layers; a site outside the layers has the layer None.
+
+    The axes of sequences and positions are those whose length changes with the batch.
+    """
+    check_site(opened, site)
+    length = max(1, min(opened.seq_len, 8))
+    sizes = (_shapes(opened, site, *size) for size in ((1, length), (2, length), (1, 2 * length)))
+    found = {}
+    for layer, one, more, longer in zip(site_numbers(opened, site), *sizes, strict=True):
+        batch = [i for i, (a, b) in enumerate(zip(one, more, strict=True)) if a != b]
+        places = [i for i, (a, b) in enumerate(zip(one, longer, strict=True)) if a != b]
+        shape = tuple(None if i in (*batch, *places) else size for i, size in enumerate(one))
+        found[layer] = SiteShape(shape, places[0] if places else None, len(places))
+    return found
+
+
+def _shapes(opened: OpenedModel, site: str, batch: int, seq: int) -> list[tuple[int, ...]]:
+    """Return the shape of a site in each of its layers for a batch of sequences."""
+    read = jax.eval_shape(capture(opened.model, [site]), jax.ShapeDtypeStruct((batch, seq), jnp.int32))[1][site]
+    if not opened.site_layers[site]:
+        return [read.shape]
+    parts = read.parts if isinstance(read, Ragged) else (read,)
+    return [part.shape[1:] for part in parts for _ in range(part.shape[0])]
+
+
+def site_numbers(opened: OpenedModel, site: str) -> tuple[int | None, ...]:
+    """Return the layers of a site, in order; (None,) for a site outside the layers."""
+    return opened.site_layers[site] or (None,)
+
+
+def check_site(opened: OpenedModel, site: str) -> None:
+    """Raise `UserError` if the model has no such site. The error names the mixers without attention weights."""
+    if site in opened.site_layers:
+        return
+    if site in (PATTERN, "mixer.scores"):
+        kinds = sorted({layer.mixer.kind for layer in opened.config.layers})
+        problem = f"the mixers of this model, {' and '.join(kinds)}, compute no attention weights (site {site!r})"
+        remedy = "Open a model with attention, or read another site, such as mixer.out."
+        raise UserError(problem, path=("site",), remedy=remedy)
+    problem = f"this model has no site {site!r}"
+    raise UserError(problem, path=("site",), remedy=suggest(site, opened.site_layers))
+
+
+def check_layer(opened: OpenedModel, layer: int) -> int:
+    """Return the number of a layer from 0. Negative numbers count from the last layer, -1.
+
+    Raises:
+        UserError: if the model has no such layer.
+    """
+    number = len(opened.config.layers)
+    if not -number <= layer < number:
+        problem = f"there is no layer {layer} in a model of {number} layers"
+        remedy = f"Use 0 to {number - 1}, or -1 to -{number} from the end."
+        raise UserError(problem, path=("layer",), remedy=remedy)
+    return layer % number
+
+
+def check_site_layer(opened: OpenedModel, site: str, layer: int) -> int:
+    """Return the number of a layer from 0; see `check_layer`.
+
+    Raises:
+        UserError: if the model has no such layer, or the layer has no such site.
+    """
+    check_site(opened, site)
+    layer = check_layer(opened, layer)
+    if layer in (layers := opened.site_layers[site]):
+        return layer
+    if not layers:
+        problem = f"site {site!r} is not in a layer"
+        raise UserError(problem, path=("layer",), remedy="Remove the layer.")
+    mixer = opened.config.layers[layer].mixer.kind
+    lacks = "computes no attention weights" if site in (PATTERN, "mixer.scores") else f"has no site {site!r}"
+    part = f"layer {layer} has the mixer {mixer!r}, which {lacks}" if site.startswith("mixer.") else (
+        f"layer {layer} has no site {site!r}")  # fmt: skip
+    others = f"Use one of the layers {', '.join(map(str, layers))}."
+    raise UserError(part, path=("layer",), remedy=others)
+
+
+def check_head(opened: OpenedModel, layer: int, head: int, number: int) -> int:
+    """Return the number of a head.
+
+    Args:
+        opened: The model.
+        layer: The number of the layer.
+        head: The number of the head, from 0.
+        number: The number of heads of the layer.
+
+    Raises:
+        UserError: if the layer has no such head.
+    """
+    if not 0 <= head < number:
+        problem = f"layer {layer} has {number} heads, so there is no head {head}"
+        raise UserError(problem, path=("head",), remedy=f"Use 0 to {number - 1}.")
+    return head
+
+
+def by_layer(opened: OpenedModel, site: str, read: Read) -> dict[int | None, np.ndarray]:
+    """Return the activations that were read at a site, by layer; a site outside the layers has the layer None."""
+    layers = opened.site_layers[site]
+    if not layers:
+        return {None: np.asarray(read)}
+    parts = read.parts if isinstance(read, Ragged) else (read,)
+    return dict(zip(layers, (own for part in parts for own in np.asarray(part)), strict=True))
+
+
+def read_layers(
+    opened: OpenedModel, tokens: Tokens, site: str, edits: Sequence[Edit] = (), values: Mapping[str, Any] | None = None
+) -> dict[int | None, np.ndarray]:
+    """Return the activations at a site of each layer, padding included; see `by_layer`."""
+    check_site(opened, site)
+    return by_layer(opened, site, opened(tokens, [site], edits, values).sites[site])

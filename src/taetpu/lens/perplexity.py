@@ -1,0 +1,303 @@
+"""Losses of tokens and perplexity, of texts, files and evaluation sets.
+
+The first token of a text is not predicted, because models have no token before it. A text that is longer than `window`
+tokens is read in windows that start every `stride` tokens. Each target is scored once: the first window scores all of
+its targets, and later windows score their last `stride` targets. With `stride` equal to `window`, the default, windows
+do not overlap, as in the evaluation of training. A smaller stride gives each target more context and costs more time.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.lens.activations import BATCH_TOKENS, batches
+from taetpu.lens.inputs import as_sequences, check_length, pad_left
+from taetpu.lens.opened import OpenedModel
+from taetpu.lens.token_texts import read_text, token_texts, visible
+from taetpu.nn.attention import AttentionConfig
+from taetpu.nn.lm import LM
+from taetpu.optim.loss import chunked_losses
+
+CHUNK_LOGITS = 2**24
+"""Number of logits in memory while losses are computed."""
+
+
+@dataclass(frozen=True)
+class TextLosses:
+    """The losses of one text.
+
+    Attributes:
+        name: The name of the text.
+        targets: The predicted tokens, which are all but the first.
+        texts: The text of each predicted token.
+        losses: The loss of each predicted token, -log p, in nats.
+        correct: Whether each predicted token is the most likely one; 1 / n if n tokens are equally likely.
+    """
+
+    name: str
+    targets: Int[np.ndarray, " token"]
+    texts: list[str]
+    losses: Float[np.ndarray, " token"]
+    correct: Float[np.ndarray, " token"]
+
+    def row(self) -> dict[str, Any]:
+        """Return the number of predicted tokens, the perplexity, and mean, minimum and maximum of the losses."""
+        return {"text": self.name, **_statistics(self.losses, self.correct)}
+
+    def token_rows(self) -> list[dict[str, Any]]:
+        """Return the loss of each predicted token."""
+        columns = zip(self.texts, self.targets.tolist(), self.losses.tolist(), strict=True)
+        return [{"position": i + 1, "token": text, "id": number, "loss": loss}
+                for i, (text, number, loss) in enumerate(columns)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """The losses of texts. Statistics are over all predicted tokens of all texts.
+
+    Attributes:
+        model: The name of the model.
+        texts: The losses of each text.
+        window: The maximum number of tokens in a window.
+        stride: The number of tokens from the start of a window to the start of the next one.
+        split: The name of the evaluation set; None for other texts.
+        num_bytes: The number of UTF-8 bytes of all texts; None if tokens do not determine them.
+        unpredicted_bits: The bits of first tokens and of characters without a token; see `data.base.Split`.
+    """
+
+    model: str
+    texts: list[TextLosses]
+    window: int
+    stride: int
+    split: str | None = None
+    num_bytes: int | None = None
+    unpredicted_bits: float = 0.0
+
+    @property
+    def losses(self) -> Float[np.ndarray, " token"]:
+        """The losses of all predicted tokens."""
+        return np.concatenate([text.losses for text in self.texts])
+
+    @property
+    def mean(self) -> float:
+        """The mean loss in nats per token, the cross entropy."""
+        return float(self.losses.mean(dtype=np.float64))
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean loss."""
+        return math.exp(min(self.mean, 700.0))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """The bits of the texts per UTF-8 byte, including those of first tokens; None if they are not defined."""
+        bits = float(self.losses.sum(dtype=np.float64)) / math.log(2) + self.unpredicted_bits
+        return None if self.num_bytes is None else bits / self.num_bytes
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each text, and a row for all texts if there are several."""
+        rows = [text.row() for text in self.texts]
+        correct = np.concatenate([text.correct for text in self.texts])
+        return rows if len(rows) == 1 else [*rows, {"text": "all", **_statistics(self.losses, correct)}]
+
+    def chart(self) -> Any:
+        """Return an Altair chart of the loss of each token.
+
+        Raises:
+            UserError: if there are too many tokens.
+        """
+        from taetpu.report.token_charts import loss_chart
+
+        texts = [visible(text) for own in self.texts for text in own.texts]
+        return loss_chart(texts, self.losses.tolist(), self.mean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics and the losses of all tokens as plain data."""
+        correct = np.concatenate([text.correct for text in self.texts])
+        return {
+            "model": self.model,
+            "window": self.window,
+            "stride": self.stride,
+            **_statistics(self.losses, correct),
+            "bits_per_byte": self.bits_per_byte,
+            "texts": [{**text.row(), "targets": text.targets.tolist(), "tokens": text.texts,
+                       "losses": text.losses.tolist()} for text in self.texts],
+        }  # fmt: skip
+
+
+def _statistics(losses: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
+    mean = float(losses.mean(dtype=np.float64))
+    return {
+        "tokens": len(losses),
+        "perplexity": math.exp(min(mean, 700.0)),
+        "mean": mean,
+        "min": float(losses.min()),
+        "max": float(losses.max()),
+        "accuracy": float(correct.mean()),
+    }
+
+
+def perplexity(
+    opened: OpenedModel,
+    inputs: Any,
+    *,
+    names: Sequence[str] = (),
+    window: int | None = None,
+    stride: int | None = None,
+) -> Perplexity:
+    """Return the losses of texts or token numbers.
+
+    Args:
+        opened: The model.
+        inputs: A text, token numbers, or a list of these, of any length; see `OpenedModel.encode`.
+        names: The names of the inputs; by default, their numbers.
+        window: The maximum number of tokens that are read at once; by default, the model's `seq_len`.
+        stride: The number of tokens between the starts of windows; by default, `window`.
+
+    Raises:
+        UserError: if an input has less than two tokens or cannot be read, the model sees the tokens that it would have
+            to predict, or `window` or `stride` is out of range.
+    """
+    check_causal(opened)
+    window, stride = _check_windows(opened, window, stride)
+    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    if short := [i for i, row in enumerate(rows) if len(row) < 2]:
+        problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
+        raise UserError(problem, remedy="Use a text with at least two tokens.")
+    cuts = [(number, *cut) for number, row in enumerate(rows) for cut in windows(len(row), window, stride)]
+    scores = _score(opened, [rows[number][start : end + 1] for number, start, end, _ in cuts])
+    texts = [inputs] if isinstance(inputs, str) else list(inputs)
+    found = []
+    for number, row in enumerate(rows):
+        own = [(score, scored) for score, (owner, *_, scored) in zip(scores, cuts, strict=True) if owner == number]
+        losses, correct = (np.concatenate([score[i][-scored:] for score, scored in own]) for i in (0, 1))
+        name = names[number] if names else str(number)
+        found.append(TextLosses(name, row[1:], token_texts(opened, row[1:]), losses, correct))
+    return Perplexity(opened.name, found, window, stride, None, *_count_bytes(opened, texts))
+
+
+def _count_bytes(opened: OpenedModel, texts: Sequence[Any]) -> tuple[int | None, float]:
+    """Return the number of bytes of texts and the bits that no loss contains; None and 0 if they are not defined."""
+    if opened.tokenizer is None or not all(isinstance(text, str) for text in texts):
+        return None, 0.0
+    escaped = [opened.tokenizer.escape_bits(text) for text in texts]
+    if None in escaped:
+        return None, 0.0
+    bits = sum(math.log2(opened.vocab_size) + (bits or 0.0) for bits in escaped)
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts), bits
+
+
+def file_perplexity(opened: OpenedModel, files: Sequence[str | Path], **options: Any) -> Perplexity:
+    """Return the losses of text files, each one text; see `perplexity`."""
+    names = [str(file) for file in files]
+    return perplexity(opened, [read_text(file) for file in files], names=names, **options)
+
+
+def split_perplexity(opened: OpenedModel, name: str) -> Perplexity:
+    """Return the losses of an evaluation set of a run, as training measures them: one text for each window.
+
+    Args:
+        opened: The model of a run.
+        name: The name of the evaluation set, such as `val`.
+
+    Raises:
+        UserError: if the model is not that of a run, or its task has no such evaluation set.
+    """
+    known = [one for one in opened.run_config.task.evaluation_sets if opened.data.evaluation(one) is not None]
+    if name not in known:
+        raise UserError(f"the task has no evaluation set {name!r}", path=("split",), remedy=suggest(name, known))
+    split = opened.data.evaluation(name)
+    assert split is not None
+    found, size = [], max(1, BATCH_TOKENS // split.tokens.shape[1])
+    for start in range(0, len(split.tokens), size):
+        rows = slice(start, start + size)
+        segments = None if split.segments is None else split.segments[rows]
+        values = _losses(opened, split.tokens[rows], None, split.targets[rows], segments)
+        for place, scored in enumerate(split.weights[rows] > 0):
+            targets = split.targets[start + place][scored]
+            losses, correct = (value[place][scored] for value in values)
+            if len(losses):
+                shown = token_texts(opened, targets)
+                found.append(TextLosses(f"window {start + place}", targets, shown, losses, correct))
+    total = {"num_bytes": split.num_bytes, "unpredicted_bits": split.unpredicted_bits}
+    return Perplexity(opened.name, found, split.tokens.shape[1], split.tokens.shape[1], split=name, **total)
+
+
+def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]:
+    """Return the windows of a text: the first input, the place after the last input, and the number of scored targets.
+
+    Args:
+        tokens: The number of tokens of the text, at least 2.
+        window: The maximum number of inputs of a window.
+        stride: The number of tokens from the start of a window to the start of the next one, at most `window`.
+    """
+    found, scored = [], 0
+    for start in range(0, tokens - 1, stride):
+        end = min(start + window, tokens - 1)
+        found.append((start, end, end - scored))
+        scored = end
+        if end == tokens - 1:
+            break
+    return found
+
+
+def check_causal(opened: OpenedModel) -> None:
+    """Raise `UserError` if a token may see later tokens, so that predictions of the next token have no meaning."""
+    for number, layer in enumerate(opened.config.layers):
+        mixer = layer.mixer
+        if isinstance(mixer, AttentionConfig) and not (mixer.causal and mixer.mask.causal):
+            problem = f"attention in layer {number} is not causal, so this model does not predict the next token"
+            raise UserError(problem, remedy="Use an evaluation set of the run's task, such as val, or another model.")
+
+
+def _check_windows(opened: OpenedModel, window: int | None, stride: int | None) -> tuple[int, int]:
+    window = opened.seq_len if window is None else window
+    if window < 1:
+        raise UserError(f"a window has {window} tokens", path=("window",), remedy="Use at least 1 token.")
+    check_length(opened.config, opened.seq_len, window)
+    stride = window if stride is None else stride
+    if not 1 <= stride <= window:
+        problem = f"the stride is {stride}, expected 1 to the window's {window} tokens"
+        raise UserError(problem, path=("stride",), remedy=f"Use a stride from 1 to {window}.")
+    return window, stride
+
+
+def _score(opened: OpenedModel, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the loss of each token but the first of each sequence, and whether it is the most likely one."""
+    found = [(np.zeros(0), np.zeros(0))] * len(parts)
+    for numbers, filled in batches([len(part) - 1 for part in parts]):
+        batch, targets = (pad_left([parts[i][cut] for i in filled]) for cut in (slice(-1), slice(1, None)))
+        losses, correct = _losses(opened, batch.ids, batch.padding, targets.ids)
+        for place, i in enumerate(numbers):
+            found[i] = batch.strip(place, losses[place]), batch.strip(place, correct[place])
+    return found
+
+
+def _losses(
+    opened: OpenedModel,
+    ids: Int[np.ndarray, "batch seq"],
+    padding: Bool[np.ndarray, "batch seq"] | None,
+    targets: Int[np.ndarray, "batch seq"],
+    segments: Int[np.ndarray, "batch seq"] | None = None,
+) -> tuple[Float[np.ndarray, "batch seq"], Float[np.ndarray, "batch seq"]]:
+    """Return the loss of each target in nats, and whether it is the most likely token."""
+    chunk = max(16, CHUNK_LOGITS // opened.vocab_size)
+
+    def build() -> Callable[..., Any]:
+        def losses(model: LM, ids: Array, padding: Any, targets: Array, segments: Any) -> tuple[Array, Array]:
+            x = model.final(ids, padding=padding, segments=segments)
+            found = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), chunk)
+            return found["nll"], found["correct"]
+
+        return jax.jit(losses)
+
+    found = opened.program("losses", build)(opened.model, ids, padding, targets, segments)
+    return np.asarray(found[0]), np.asarray(found[1])

@@ -1,0 +1,172 @@
+"""Perplexity: equal to the stored loss, to direct computation, and to windows written out."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import taetpu
+from taetpu.core.errors import UserError
+from taetpu.lens.perplexity import file_perplexity, perplexity, split_perplexity, windows
+
+TEXT = "the lazy fox jumps over the brown dog. and the quick dog jumps over that."
+
+
+def direct(opened, ids: np.ndarray) -> np.ndarray:
+    """Return the loss of each token but the first, from the logits of one sequence."""
+    out = opened(ids[:-1])
+    logs = np.asarray(jax.nn.log_softmax(out.logits[0], -1))[~out.tokens.padding[0]]
+    return -logs[np.arange(len(ids) - 1), ids[1:]]
+
+
+@pytest.mark.parametrize("arm", ["baseline", "nope"])
+def test_the_loss_of_the_validation_split_is_the_stored_loss(trained, arm):
+    opened = taetpu.open_run(f"small/{arm}/0", root=trained / "runs", data_folder=trained)
+    found = split_perplexity(opened, "val")
+    stored = opened.result["metrics"]
+    assert found.mean == pytest.approx(stored["val/loss"], abs=1e-5)
+    assert found.bits_per_byte == pytest.approx(stored["val/bits_per_byte"], abs=1e-5)
+    assert found.rows()[-1]["accuracy"] == pytest.approx(stored["val/accuracy"], abs=1e-6)
+
+
+def test_the_text_of_the_validation_split_has_the_same_loss(opened):
+    split = opened.data.evaluation("val")
+    ids = np.append(split.tokens[0, 0], split.targets[split.weights > 0])
+    found = perplexity(opened, [ids])
+    assert len(found.losses) == len(ids) - 1
+    assert found.mean == pytest.approx(opened.result["metrics"]["val/loss"], abs=1e-5)
+
+
+def test_losses_of_a_short_text_are_those_of_its_logits(opened):
+    ids = opened.tokenizer.encode(TEXT[:30])
+    found = perplexity(opened, TEXT[:30])
+    np.testing.assert_allclose(found.losses, direct(opened, ids), atol=1e-5)
+    row = found.texts[0].row()
+    assert (row["min"], row["max"]) == (found.losses.min(), found.losses.max())
+    assert row["perplexity"] == pytest.approx(np.exp(found.losses.mean()))
+    assert [one["token"] for one in found.texts[0].token_rows()] == list(TEXT[1:30])
+
+
+@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 3), (32, 32), (32, 1)])
+def test_windows_score_each_target_once(opened, window, stride):
+    ids = opened.tokenizer.encode(TEXT)
+    expected = np.zeros(len(ids) - 1)
+    done = 0
+    for start in range(0, len(ids) - 1, stride):
+        end = min(start + window, len(ids) - 1)
+        expected[done:end] = direct(opened, ids[start : end + 1])[done - start :]
+        done = end
+        if end == len(ids) - 1:
+            break
+    found = perplexity(opened, TEXT, window=window, stride=stride)
+    np.testing.assert_allclose(found.losses, expected, atol=1e-5)
+    assert sum(scored for *_, scored in windows(len(ids), window, stride)) == len(ids) - 1
+
+
+def test_other_texts_change_nothing(opened):
+    texts = [TEXT, "the", "the quick brown fox " * 9]
+    together = perplexity(opened, texts)
+    for text, own in zip(texts, together.texts, strict=True):
+        np.testing.assert_allclose(own.losses, perplexity(opened, text).losses, atol=1e-5)
+    assert together.mean == pytest.approx(np.concatenate([own.losses for own in together.texts]).mean(), rel=1e-6)
+    assert [row["text"] for row in together.rows()] == ["0", "1", "2", "all"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "problem", "remedy"),
+    [
+        ("", {}, "input 0 contains no token", "at least one token"),
+        (["the", "t"], {}, "input 1 has one token", "at least two tokens"),
+        ([1, 4000], {}, "4000 is not a token", "Use numbers from 0 to 28"),
+        ("the", {"window": 0}, "a window has 0 tokens", "at least 1"),
+        ("the", {"window": 8, "stride": 9}, "the stride is 9, expected 1 to the window's 8", "from 1 to 8"),
+    ],
+)
+def test_invalid_inputs_are_refused(opened, inputs, options, problem, remedy):
+    with pytest.raises(UserError, match=problem) as caught:
+        perplexity(opened, inputs, **options)
+    assert remedy in str(caught.value.remedy)
+
+
+def test_unknown_evaluation_sets_are_refused(opened):
+    with pytest.raises(UserError, match="no evaluation set 'vla'") as caught:
+        split_perplexity(opened, "vla")
+    assert "Did you mean 'val'?" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "cannot read the text: No such file"), (b"", "the text is empty"), (b"a\n\xff", "not UTF-8: byte 0xff")],
+)
+def test_unreadable_files_are_refused(opened, tmp_path, content, problem):
+    file = tmp_path / "story.txt"
+    (tmp_path / "storyy.txt").write_text("near")
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=problem) as caught:
+        file_perplexity(opened, [file])
+    assert str(caught.value.file) == str(file)
+    assert content is not None or "Did you mean 'storyy.txt'?" in str(caught.value.remedy)
+
+
+def test_a_model_that_sees_the_next_token_is_refused(opened, draw):
+    from dataclasses import replace
+
+    from taetpu.core.config_parsing import load_config
+    from taetpu.nn.lm import ModelConfig
+
+    settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2, "mask": "full"}}
+    config = load_config(ModelConfig, settings).resolve()
+    other = replace(opened, config=config)
+    with pytest.raises(UserError, match="attention in layer 0 is not causal"):
+        perplexity(other, "the quick")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_losses_and_draws_them(lens, opened, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    found = perplexity(opened, TEXT)
+    text = lens("perplexity", "small/baseline/0", str(tmp_path / "a.txt"), "-o", str(tmp_path / "a.json"))
+    assert f"{found.perplexity:.4g}" in text
+    assert max(map(len, text.splitlines())) <= 80
+    spec = json.loads((tmp_path / "a.json").read_text())
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == ["bar", "rule"]
+    drawn = [row["loss"] for row in spec["layer"][0]["data"]["values"]]
+    np.testing.assert_allclose(drawn, found.losses, atol=1e-6)
+
+
+def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    ids = " ".join(map(str, opened.tokenizer.encode("the fox")))
+    arguments = (str(tmp_path / "a.txt"), "--text", "the dog", "--ids", ids, "--json", "--window", "16")
+    data = json.loads(lens("perplexity", "small/baseline/0", *arguments))
+    assert [row["tokens"] for row in data["texts"]] == [list(TEXT[1:]), list("he dog"), list("he fox")]
+    assert (data["window"], data["stride"]) == (16, 16)
+    split = json.loads(lens("perplexity", "small/baseline/0", "--split", "val", "--json"))
+    assert split["mean"] == pytest.approx(opened.result["metrics"]["val/loss"], abs=1e-5)
+    table = lens("perplexity", "small/baseline/0", "--text", "the dog", "--per-token")
+    assert table.splitlines()[-1].split()[:2] == ["6", "g"]
+
+
+def test_the_command_says_which_characters_are_unknown(lens, opened):
+    assert "warning: 2 characters of the text's 7 are not in" in lens(
+        "perplexity", "small/baseline/0", "--text", "Ä E dog"
+    )
+    assert opened.tokenizer.count_unknown("the fox") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ((), "a text is missing"),
+        (("--split", "val", "--text", "a"), "--split cannot be combined"),
+        (("--ids", "1 x"), "'1 x' is not a list of token numbers"),
+        (("--text", "the dog", "-o", "a.bmp"), "unknown chart format"),
+    ],
+)
+def test_wrong_options_are_refused(lens, arguments, problem):
+    with pytest.raises(UserError, match=problem):
+        lens("perplexity", "small/baseline/0", *arguments)
