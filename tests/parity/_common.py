@@ -8,7 +8,7 @@ import numpy as np
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.keys import root_key
-from taetpu.nn.common import AttentionDims, Context, Dims
+from taetpu.nn.common import AttentionDims, Context, Dims, combine_trainable, partition_trainable
 
 BATCH, SEQ, DIM, HEADS, VOCAB = 2, 12, 16, 4, 13
 DIMS = Dims(DIM, 2, SEQ, VOCAB, bias=False, init=build_component("init", "fan-in"))  # pyright: ignore
@@ -25,7 +25,9 @@ def build(slot: str, kind: str, *arguments: Any, dims: Dims = DIMS, **settings: 
 def randomised(module: Any, seed: int = 1) -> Any:
     """Return the module with random values near 1 or 0 in place of its parameters."""
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda a: jnp.asarray(a + 0.3 * rng.standard_normal(a.shape), jnp.float32), module)
+    trained, fixed = partition_trainable(module)
+    changed = jax.tree.map(lambda a: jnp.asarray(a + 0.3 * rng.standard_normal(a.shape), jnp.float32), trained)
+    return combine_trainable(changed, fixed)
 
 
 def stream(*shape: int, seed: int = 2) -> np.ndarray:

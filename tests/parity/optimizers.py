@@ -130,6 +130,27 @@ def schedule_free():
     return with_optax(optax.contrib.schedule_free(inner, LR, 0.9), "schedule-free")
 
 
+def with_muon(rms: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Compare with optax's Muon for the matrices between layers, one by one, and with its AdamW for the others."""
+    adamw = optax.adamw(LR, b2=0.99, weight_decay=0.1, mask=is_matrix)
+    rules = {"muon": optax.contrib.muon(LR, weight_decay=0.1, consistent_rms=rms), "adamw": adamw}
+
+    def labels(params: Arrays) -> dict[str, str]:
+        return {n: "muon" if n.startswith("layers") and a.ndim > 1 else "adamw" for n, a in params.items()}
+
+    return with_optax(optax.partition(rules, labels), "muon", consistent_rms="none" if rms is None else rms)
+
+
+@parity("optimizer/muon", "optax.contrib.muon")
+def muon():
+    return with_muon(0.2)
+
+
+@parity("optimizer/muon", "optax.contrib.muon", "consistent_rms=none")
+def muon_without_rms():
+    return with_muon(None)
+
+
 @parity("optimizer/soap", "arXiv 2409.11321, algorithm 3, in NumPy", "float64", float64=True)
 def soap():
     settings = {"frequency": 2, "weight_decay": 0.0}

@@ -69,3 +69,9 @@ def cosine_restarts():
 def cosine():
     make = lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS - 1, eta_min=0.1)  # noqa: E731
     return ours("cosine", min_lr=0.1), theirs(make)
+
+
+@parity("schedule/linear", "torch.optim.lr_scheduler.LinearLR")
+def linear():
+    make = lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.2, STEPS - 1)  # noqa: E731
+    return ours("linear", min_lr=0.1), theirs(make)

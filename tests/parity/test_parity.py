@@ -4,7 +4,8 @@ import pytest
 from tests.parity.__main__ import PAGE, format_page
 from tests.parity.registry import BOUND, entries
 
-from taetpu.core.registry import kinds
+from taetpu.core.kind_docs import kind_doc
+from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.presets import PRESETS
 
 FOUND = entries()
@@ -22,6 +23,17 @@ def test_the_kind_equals_its_reference(entry):
     slot, kind = entry.kind.split("/")
     assert kind in (PRESETS if slot == "preset" else kinds(slot))
     assert entry.difference() < BOUND
+
+
+def test_every_kind_is_compared_with_the_reference_that_it_names():
+    compared = {(entry.kind, entry.reference) for entry in FOUND}
+    named = {
+        (f"{slot}/{kind}", doc.reference.removesuffix("."))
+        for slot in BUILTIN_MODULES
+        for kind, cls in kinds(slot).items()
+        if (doc := kind_doc(cls)).reference
+    }
+    assert named - compared == set()
 
 
 def test_the_page_lists_every_comparison():

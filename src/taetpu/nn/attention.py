@@ -55,6 +55,7 @@ class AttentionConfig(Component):
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762; Ainslie et al. 2023, "GQA: Training
     Generalized Multi-Query Transformer Models from Multi-Head Checkpoints", arXiv 2305.13245; Shazeer 2019, "Fast
     Transformer Decoding: One Write-Head is All You Need", arXiv 1911.02150.
+    Reference: transformers.models.llama.modeling_llama.LlamaAttention.
     """
 
     num_heads: HeadCount = 4

@@ -99,6 +99,7 @@ class FactorisedConfig(Component):
     and a bias.
 
     Source: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning", arXiv 1909.11942.
+    Reference: transformers.models.albert.modeling_albert.AlbertModel.
     """
 
     size: Size = 128

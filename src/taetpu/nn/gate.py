@@ -30,6 +30,7 @@ class SigmoidGateConfig(Component):
 
     Source: Qiu et al. 2025, "Gated Attention for Large Language Models: Non-linearity, Sparsity, and
     Attention-Sink-Free", arXiv 2505.06708.
+    Reference: transformers.models.qwen3_next.modeling_qwen3_next.Qwen3NextAttention.
     """
 
     over: Literal["head", "element"] = "element"

@@ -27,6 +27,7 @@ class LogitCapConfig(Component):
     """cap * tanh(logits / cap), so that no logit exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 30).
 
     Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", arXiv 2408.00118.
+    Reference: transformers.Gemma2ForCausalLM.
     """
 
     cap: Annotated[PositiveFloat, Traced()] = 30.0

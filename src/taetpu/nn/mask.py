@@ -80,6 +80,7 @@ class CausalConfig(MaskConfig):
     """A query attends to its own position and to earlier positions. Vaswani et al. 2017, section 3.2.3.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: transformers.masking_utils.causal_mask_function.
     """
 
     @property
@@ -136,6 +137,7 @@ class WindowConfig(MaskConfig):
 
     Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", arXiv 2004.05150; Jiang et al. 2023,
     "Mistral 7B", arXiv 2310.06825.
+    Reference: transformers.masking_utils.sliding_window_causal_mask_function.
     """
 
     width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
@@ -257,6 +259,7 @@ class DocumentConfig(MaskConfig):
 
     Source: Zhao et al. 2024, "Analysing The Impact of Sequence Composition on Language Model Pre-Training", arXiv
     2402.13991; Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv 2407.21783.
+    Reference: transformers.masking_utils.packed_sequence_mask_function.
     """
 
     example: ClassVar = {"separator": 0}

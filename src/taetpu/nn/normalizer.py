@@ -27,6 +27,7 @@ class SoftmaxConfig(Component):
     """exp(s) / sum(exp(s)). Vaswani et al. 2017.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: torch.nn.functional.scaled_dot_product_attention.
     """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Softmax":
@@ -48,6 +49,7 @@ class Softmax1Config(Component):
     """exp(s) / (1 + sum(exp(s))), so that a head may attend to nothing. Miller 2023.
 
     Source: Miller 2023, "Attention Is Off By One", www.evanmiller.org/attention-is-off-by-one.html.
+    Reference: x_transformers.attend.Attend.
     """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Softmax1":
@@ -68,6 +70,7 @@ class SinkConfig(Component):
     """exp(s) / (exp(b) + sum(exp(s))), with a trained sink b for each head. OpenAI 2025 (gpt-oss).
 
     Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
+    Reference: transformers.models.gpt_oss.modeling_gpt_oss.eager_attention_forward.
     """
 
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "Sink":
@@ -98,6 +101,7 @@ class SigmoidConfig(Component):
     The default of b is -log(seq_len), with which the weights of a query sum to about 1 at initialisation.
 
     Source: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv 2409.04431.
+    Reference: x_transformers.attend.Attend.
     """
 
     bias: Annotated[float | None, Traced(neutral=None)] = None

@@ -48,6 +48,7 @@ class SequentialConfig(OrderConfig):
     """The mixer, then the ffn on its result: y = x + mixer(N1(x)), y + ffn(N2(y)). Vaswani et al. 2017.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: transformers.GPTNeoXForCausalLM.
     """
 
     def init(self, dims: Dims, layer: "LayerConfig", *, key: Key) -> "Sequential":
@@ -69,6 +70,7 @@ class ParallelConfig(OrderConfig):
 
     Source: Wang and Komatsuzaki 2021, "GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model",
     github.com/kingoflolz/mesh-transformer-jax.
+    Reference: transformers.GPTJForCausalLM.
     Excludes: norms with a placement other than `pre`, and layers without a mixer or an ffn.
     """
 
@@ -99,6 +101,7 @@ class ParallelTwoNormsConfig(ParallelConfig):
     """x + mixer(N1(x)) + ffn(N2(x)), with a norm for each branch. Black et al. 2022 (GPT-NeoX).
 
     Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language Model", arXiv 2204.06745.
+    Reference: transformers.GPTNeoXForCausalLM.
     Excludes: norms with a placement other than `pre`, and layers without a mixer or an ffn.
     """
 

@@ -37,7 +37,7 @@ class QKRMSNormConfig(Component):
     same, because a rotation changes no norm.
 
     Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters", arXiv 2302.05442.
-    Reference: transformers.Qwen3ForCausalLM.
+    Reference: transformers.models.qwen3.modeling_qwen3.Qwen3Attention.
     """
 
     over: Literal["head", "all"] = "head"

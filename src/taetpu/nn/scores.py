@@ -29,6 +29,7 @@ class SoftcapConfig(Component):
     """cap * tanh(scores / cap), so that no score exceeds the cap. Gemma Team 2024 (Gemma 2, with a cap of 50).
 
     Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size", arXiv 2408.00118.
+    Reference: transformers.models.gemma2.modeling_gemma2.eager_attention_forward.
     """
 
     cap: Annotated[PositiveFloat, Traced()] = 50.0

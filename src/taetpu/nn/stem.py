@@ -30,7 +30,7 @@ class StemScaleConfig(Component):
     Gemma rounds the factor to the dtype of the weights; here it is rounded to that of activations.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
-    Reference: transformers.GemmaForCausalLM.
+    Reference: transformers.models.gemma3.modeling_gemma3.Gemma3TextScaledWordEmbedding.
     """
 
     factor: Annotated[PositiveFloat | None, Traced(neutral=None)] = None

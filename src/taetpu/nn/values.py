@@ -42,6 +42,7 @@ class ValueResidualConfig(ValuesConfig):
     Zhou et al. 2024 (ResFormer).
 
     Source: Zhou et al. 2024, "Value Residual Learning", arXiv 2410.17897.
+    Reference: x_transformers.x_transformers.Attention.
     """
 
     def carries_heads(self, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:

@@ -79,6 +79,7 @@ class Linear(ScheduleConfig):
 
     Source: Defazio et al. 2023, "Optimal Linear Decay Learning Rate Schedules and Further Refinements", arXiv
     2310.07831.
+    Reference: torch.optim.lr_scheduler.LinearLR.
     """
 
     min_lr: Annotated[NonNegativeFloat, Traced()] = 0.0

@@ -99,6 +99,7 @@ class MoEConfig(ExpertsConfig):
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; Fedus et al. 2021, "Switch Transformers: Scaling
     to Trillion Parameter Models with Simple and Efficient Sparsity", arXiv 2101.03961.
+    Reference: transformers.models.mixtral.modeling_mixtral.MixtralSparseMoeBlock.
     """
 
     balance: Coefficient = 0.01
@@ -137,6 +138,7 @@ class DeepSeekMoEConfig(ExpertsConfig):
     within each sequence, with P the mean of s / sum(s). Experts are not grouped (`n_group` is 1).
 
     Source: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437.
+    Reference: transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3MoE.
     """
 
     shared: NonNegativeInt = 1

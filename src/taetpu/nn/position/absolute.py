@@ -55,6 +55,7 @@ class SinusoidalConfig(PositionConfig):
     outweighs embeddings with a std of 0.02 up to a dim of about 1250. With init `fan-in`, both have unit scale.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
+    Reference: transformers.models.speecht5.modeling_speecht5.SpeechT5ScaledPositionalEncoding.
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0

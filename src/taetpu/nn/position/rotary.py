@@ -25,7 +25,7 @@ class RopeConfig(PositionConfig):
     and 2i + 1 (`interleaved`; GPT-J, DeepSeek). The two differ by a permutation of the columns of the projections.
 
     Source: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding", arXiv 2104.09864.
-    Reference: transformers.models.gpt_neox.modeling_gpt_neox.apply_rotary_pos_emb.
+    Reference: transformers.models.gpt_neox.modeling_gpt_neox.GPTNeoXRotaryEmbedding.
     """
 
     base: Annotated[PositiveFloat, Traced()] = 10000.0

@@ -66,6 +66,7 @@ class ReZeroConfig(Component):
     """x + a y, with a trained number a for each branch that starts at 0. Bachlechner et al. 2020 (ReZero).
 
     Source: Bachlechner et al. 2020, "ReZero is All You Need: Fast Convergence at Large Depth", arXiv 2003.04887.
+    Reference: x_transformers.x_transformers.LayerScale.
     """
 
     def init(self, dims: Dims, *, key: Key) -> "Scaled":
@@ -78,6 +79,7 @@ class LayerScaleConfig(Component):
     """x + g * y, with a trained vector g for each branch. Touvron et al. 2021 (LayerScale).
 
     Source: Touvron et al. 2021, "Going deeper with Image Transformers", arXiv 2103.17239.
+    Reference: x_transformers.x_transformers.LayerScale.
     """
 
     start: Annotated[PositiveFloat, Traced()] = 0.1
@@ -105,6 +107,7 @@ class DeepNormConfig(Component):
     The paper combines it with the init `deepnorm`.
 
     Source: Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555.
+    Reference: x_transformers.x_transformers.Residual.
     """
 
     example: ClassVar = {"model.norm.placement": "post", "model.init": "deepnorm"}

@@ -24,6 +24,7 @@ class Muon(OptimizerConfig):
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks",
     kellerjordan.github.io/posts/muon.
+    Reference: optax.contrib.muon.
     """
 
     momentum: Beta = 0.95
