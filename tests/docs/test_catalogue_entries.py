@@ -58,6 +58,7 @@ TIER_1 = {
 TIER_2 = {
     "multi-head latent attention": ["mixer/mla"],
     "differential": ["mixer/differential"],
+    "talking heads": ["normalizer/talking-heads"],
     "linear attention": ["mixer/linear"],
     "gated delta": ["mixer/gated-delta"],
     "Mamba 2": ["mixer/mamba2"],

@@ -26,14 +26,11 @@ def test_the_kind_equals_its_reference(entry):
 
 
 def test_every_kind_is_compared_with_the_reference_that_it_names():
-    compared = {(entry.kind, entry.reference) for entry in FOUND}
-    named = {
-        (f"{slot}/{kind}", doc.reference.removesuffix("."))
-        for slot in BUILTIN_MODULES
-        for kind, cls in kinds(slot).items()
-        if (doc := kind_doc(cls)).reference
-    }
-    assert named - compared == set()
+    for slot in BUILTIN_MODULES:
+        for kind, cls in kinds(slot).items():
+            compared = tuple(entry.reference for entry in FOUND if entry.kind == f"{slot}/{kind}")
+            named = kind_doc(cls).reference
+            assert not named or named.startswith(compared), f"{slot}/{kind}"
 
 
 def test_the_page_lists_every_comparison():
