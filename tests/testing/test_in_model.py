@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import pytest
 from tests.testing.failing import failing, leaky, line_of
 
+from taetpu.core.sites import is_requested
 from taetpu.plugin import Component, auxiliary_loss
 from taetpu.testing import check_component
 
 FAULTS = ("start", "causality", "sequences", "gradients", "packs")
+EQUAL = ("bfloat16", "sites", "cache")
 
 
 class Faulty(Component):
@@ -49,6 +51,12 @@ class FaultyAfter(eqx.Module):
             y = y + x.mean(1, keepdims=True)
         if "sequences" in self.faults:
             y = y + x[::-1]
+        if "bfloat16" in self.faults:
+            y = y / (1 - jnp.full((), 0.999, x.dtype))  # rounds to 1 in bfloat16
+        if "sites" in self.faults and is_requested("mine"):
+            y = 2 * y
+        if "cache" in self.faults:
+            y = y + jnp.cumsum(x, 1)
         return y
 
 
@@ -72,6 +80,18 @@ def test_all_faults_are_reported_together_with_message_place_and_remedy(mode):
         assert re.match(text, found[check].message), found[check].message
         assert line_of(Faulty, "def init") in found[check].where
         assert found[check].remedy
+
+
+@pytest.mark.slow
+def test_faults_in_bfloat16_sites_caches_and_padding_are_reported():
+    found = failing(Faulty(faults=EQUAL))
+    assert set(found) == set(EQUAL)
+    for check, text in {
+        "bfloat16": "in bfloat16, a newly initialised tiny model returns non-finite numbers in training",
+        "sites": r"the logits change by up to [\d.]+ of the largest value, .* when every site is replaced by itself: ",
+        "cache": r"the logits of a sequence that is extended with a cache differ .* by up to [\d.]+",
+    }.items():
+        assert re.match(text, found[check].message), found[check].message
 
 
 @pytest.mark.slow

@@ -15,9 +15,10 @@ from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.loss import head_losses
-from taetpu.testing.in_model import check_agreement, perturb
+from taetpu.testing.in_model import check_agreement
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import VOCAB, all_finite, build_host, split_numbers, stack_trees, tokens
+from taetpu.testing.tiny_model import perturb
 
 
 def check_head(checks: Checks) -> None:

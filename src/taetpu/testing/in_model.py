@@ -1,23 +1,34 @@
-"""Checks for a component in a tiny model: finite numbers, causality, gradients and packs."""
+"""Checks for a component in a tiny model. Each computes the results of the model in two ways, which have to agree."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from taetpu.core.batch_statistics import Averages, collect
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
+from taetpu.core.sites import Ragged, Read
 from taetpu.nn.attention import ATTENTION_SLOTS
-from taetpu.nn.cache import empty_cache, extend
-from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM
-from taetpu.nn.named_arrays import named_parameters, with_parameters
-from taetpu.optim.loss import sum_losses
-from taetpu.testing.report import CheckFailed, Checks
-from taetpu.testing.tiny import BATCH, SEQ, TOLERANCE, VOCAB, all_finite, build_host, distance, stack_trees, tokens
+from taetpu.nn.cache import empty_cache
+from taetpu.nn.named_arrays import named_parameters
+from taetpu.testing.report import CheckFailed, CheckNote, Checks
+from taetpu.testing.tiny import (
+    BATCH,
+    DIM,
+    SEQ,
+    TOLERANCE,
+    VOCAB,
+    all_finite,
+    distance,
+    host_config,
+    stack_trees,
+    tokens,
+)
+from taetpu.testing.tiny_model import PADDED, Outputs, TinyModel, compute_outputs
 
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
 OWN = {
@@ -27,107 +38,103 @@ OWN = {
 }  # fmt: skip
 """A substring of the names of a component's own parameters, by slot. For other slots, the substring is `.SLOT.`."""
 
-CACHED = ("mixer", "short_conv", "mask", "position", "rope_scaling", "scores")
-"""The slots whose components read earlier tokens, from a cache if a sequence is extended."""
-
-
-def compute_outputs(model: LM, batch: jax.Array, key: jax.Array) -> dict[str, Any]:
-    """Return the logits in evaluation and in training, and the gradients of one training step.
-
-    Args:
-        model: The tiny model.
-        batch: Token ids `(batch, seq)`.
-        key: The key of the training step.
-    """
-    params, rest = partition_trainable(model)
-
-    def loss(params: LM) -> tuple[jax.Array, jax.Array]:
-        logits, recorded = collect(combine_trainable(params, rest), Averages())(batch, key=key)
-        nll = sum_losses(logits, jnp.roll(batch, 3, 1), jnp.ones(batch.shape))["nll"]
-        return nll + recorded.total, logits
-
-    gradients, trained = jax.grad(loss, has_aux=True)(params)
-    return {"evaluation": model(batch, key=None), "training": trained, "gradients": gradients}
-
-
-class TinyProgram:
-    """The tiny model with the component for two seeds, and the compiled program that computes its outputs."""
-
-    def __init__(self, component: Any):
-        build = build_host(component)
-        self.models = [perturb(build(seed), seed) for seed in range(2)]
-        self.run = jit_once(compute_outputs)
-        self.batch, self.key = jnp.asarray(tokens()), root_key(5)
-        self.first = self.run(self.models[0], self.batch, self.key)
-
-    def changes(self, batch: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the absolute change in the first model's logits when it reads another batch, for each mode."""
-        found = self.run(self.models[0], jnp.asarray(batch), self.key)
-        return {mode: np.abs(np.asarray(found[mode]) - np.asarray(self.first[mode])) for mode in MODES}
-
-
-def perturb(model: LM, seed: int) -> LM:
-    """Return the model with noise added to every parameter.
-
-    Otherwise, a parameter that is initialised to zero would hide errors in the values that are multiplied by it.
-    """
-    rng = np.random.default_rng(seed)
-
-    def moved(array: Any) -> np.ndarray:
-        array = np.asarray(array)
-        noise = rng.standard_normal(array.shape).astype(array.dtype)
-        return array + noise * (0.1 * np.abs(array).mean() + 0.02)
-
-    return with_parameters(model, {name: moved(array) for name, array in sorted(named_parameters(model).items())})
+SITES = {
+    "embed": (BATCH, SEQ, DIM),
+    "mixer.out": (BATCH, SEQ, DIM),
+    "ffn.out": (BATCH, SEQ, DIM),
+    "final": (BATCH, SEQ, DIM),
+    "logits": (BATCH, SEQ, VOCAB),
+}
+"""The shapes of sites that every component keeps, without the layer axis."""
 
 
 def check_model(checks: Checks) -> None:
     """Run all checks for a component in a tiny model."""
-    component, built = checks.component, list[TinyProgram]()
+    component, built = checks.component, list[TinyModel]()
     if not checks.run("model", check_finite, component, built):
-        checks.skip("causality", "sequences", "gradients", "packs")
+        checks.skip(*("bfloat16", "causality", "sequences", "gradients", "packs", "layers", "sites"))
         return
-    if getattr(component, "causal", True):
-        checks.run("causality", check_causality, component, built[0])
-    else:
+    (tiny,) = built
+    checks.run("bfloat16", check_bfloat16, component, tiny)
+    causal = getattr(component, "causal", True)
+    if not causal:
         checks.note("causality", "causal is false, so positions may depend on later tokens")
-    checks.run("sequences", check_sequences, component, built[0])
-    checks.run("gradients", check_gradients, component, built[0])
-    checks.run("packs", check_packs, component, built[0])
-    if component.slot in CACHED:
-        try:
-            empty_cache(built[0].models[0], BATCH, SEQ)
-        except UserError as error:
-            checks.note("cache", error.problem)
-        else:
-            checks.run("cache", check_cache, component, built[0])
+    else:
+        causal = checks.run("causality", check_causality, component, tiny, tiny.step)
+    checks.run("sequences", check_sequences, component, tiny, tiny.step)
+    checks.run("gradients", check_gradients, component, tiny)
+    checks.run("packs", check_packs, component, tiny)
+    checks.run("layers", check_layers, component, tiny)
+    checks.run("sites", check_sites, component, tiny)
+    if causal:
+        check_caches(checks, tiny, padding=checks.run("padding", check_padding, component, tiny))
+    else:
+        checks.skip("padding", "cache")
+    checks.run("difference", check_difference, component, tiny)
 
 
-def check_finite(component: Any, built: list[TinyProgram]) -> str:
-    """Check that the outputs and gradients of the tiny model are finite; append its program to `built`."""
-    built.append(program := TinyProgram(component))
+# --- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def check_finite(component: Any, built: list[TinyModel]) -> str:
+    """Check that the outputs and gradients of the tiny model are finite; append it to `built`."""
+    built.append(tiny := TinyModel(host_config(component)))
+    refuse_infinite(component, {"evaluation": tiny.logits, **tiny.outputs}, "a tiny model with the component")
+    return "outputs and gradients are finite"
+
+
+def check_bfloat16(component: Any, tiny: TinyModel) -> str:
+    """Check that the outputs and gradients of a newly initialised model are finite in bfloat16."""
+    for model in tiny.initial:
+        refuse_infinite(component, tiny.take(tiny.half_step, model), "in bfloat16, a newly initialised tiny model")
+    return "outputs and gradients of a newly initialised model are finite"
+
+
+def refuse_infinite(component: Any, outputs: Outputs, subject: str) -> None:
+    """Raise `CheckFailed` if logits or gradients are not finite."""
     for mode, when in MODES.items():
-        if not all_finite(program.first[mode]):
-            problem = f"a tiny model with the component returns non-finite numbers {when}"
-            raise CheckFailed(problem, at=(component, "init"))
-    wrong = [name for name, array in named_parameters(program.first["gradients"]).items() if not all_finite(array)]
+        if mode in outputs and not all_finite(outputs[mode]):
+            raise CheckFailed(f"{subject} returns non-finite numbers {when}", at=(component, "init"))
+    wrong = [name for name, array in named_parameters(outputs["gradients"]).items() if not all_finite(array)]
     if wrong:
+        where = f"{subject}: " if "bfloat16" in subject else ""
         raise CheckFailed(
-            f"the gradient of {', '.join(wrong[:3])} is not finite",
+            f"{where}the gradient of {', '.join(wrong[:3])} is not finite",
             at=(component, "init"),
             remedy="Look for sqrt, log, a norm or a division at 0. Apply jnp.where to the input of the function, "
             "because jnp.where on the result leaves the gradient NaN.",
         )
-    return "outputs and gradients are finite"
 
 
-def check_causality(component: Any, program: TinyProgram) -> str:
-    """Check that no logit depends on later tokens, in evaluation and in training."""
-    batch = tokens()
+# --- dependencies ------------------------------------------------------------------------------------------------------
+
+
+def compute_changes(tiny: TinyModel, step: Callable[..., Outputs], batch: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the absolute change in the first model's logits when it reads another batch, for each mode.
+
+    Args:
+        tiny: The model.
+        step: `tiny.step` or `tiny.half_step`.
+        batch: The other batch.
+    """
+    trained, other = (np.asarray(tiny.take(step, batch=b)["training"]) for b in (tiny.batch, batch))
+    evaluated = np.asarray(tiny.forward(tiny.models[0], jnp.asarray(batch)))
+    return {"evaluation": np.abs(evaluated - tiny.logits), "training": np.abs(other - trained)}
+
+
+def check_causality(component: Any, tiny: TinyModel, step: Callable[..., Outputs]) -> str:
+    """Check that no logit depends on later tokens, and that its gradient for later embeddings is exactly zero.
+
+    Args:
+        component: The component to check.
+        tiny: The model.
+        step: `tiny.step` or `tiny.half_step`.
+    """
+    remedy = "Look for sums, means, maxima or shifts over the seq axis. Use e.g. jnp.cumsum."
     for t in range(SEQ - 1):
-        later = batch.copy()
+        later = tokens()
         later[:, t + 1 :] = (later[:, t + 1 :] + 1 + t) % VOCAB
-        for mode, every in program.changes(later).items():
+        for mode, every in compute_changes(tiny, step, later).items():
             change = every[:, : t + 1]
             if change.max() > 0:
                 at = int(change.max((0, 2)).argmax())
@@ -135,16 +142,28 @@ def check_causality(component: Any, program: TinyProgram) -> str:
                     f"the logits at position {at} change by up to {change.max():.2g} {MODES[mode]} when only tokens "
                     f"after position {t} change",
                     at=(component, "init"),
-                    remedy="Look for sums, means, maxima or shifts over the seq axis. Use e.g. jnp.cumsum.",
+                    remedy=remedy,
                 )
+        weights = np.zeros((BATCH, SEQ), np.float32)
+        weights[:, t] = 1.0
+        gradient = np.abs(np.asarray(tiny.take(step, weights=weights, extra=0.0)["embed"], np.float32))[:, t + 1 :]
+        if not gradient.max() == 0:
+            problem = f"the loss at position {t} has a gradient of up to {gradient.max():.2g} for later embeddings"
+            raise CheckFailed(problem, at=(component, "init"), remedy=remedy)
     return "no logit depends on later tokens"
 
 
-def check_sequences(component: Any, program: TinyProgram) -> str:
-    """Check that no logit depends on other sequences in the batch, in evaluation and in training."""
+def check_sequences(component: Any, tiny: TinyModel, step: Callable[..., Outputs]) -> str:
+    """Check that no logit depends on other sequences in the batch, in evaluation and in training.
+
+    Args:
+        component: The component to check.
+        tiny: The model.
+        step: `tiny.step` or `tiny.half_step`.
+    """
     batch = tokens()
     batch[1:] = (batch[1:] + 4) % VOCAB
-    for mode, change in program.changes(batch).items():
+    for mode, change in compute_changes(tiny, step, batch).items():
         if change[0].max() > 0:
             raise CheckFailed(
                 f"a sequence's logits change by up to {change[0].max():.2g} {MODES[mode]} when another sequence of "
@@ -155,9 +174,9 @@ def check_sequences(component: Any, program: TinyProgram) -> str:
     return f"the {BATCH} sequences of a batch are independent"
 
 
-def check_gradients(component: Any, program: TinyProgram) -> str:
+def check_gradients(component: Any, tiny: TinyModel) -> str:
     """Check that every parameter of the model has a nonzero gradient."""
-    found = {name: np.asarray(array) for name, array in named_parameters(program.first["gradients"]).items()}
+    found = {name: np.asarray(array) for name, array in named_parameters(tiny.outputs["gradients"]).items()}
     own = [name for name in found if OWN.get(component.slot, f".{component.slot}.") in name]
     dead = [name for name, gradient in found.items() if not gradient.any()]
     # Parameters of other components are reported first: if the component blocks gradients, its own parameters in
@@ -178,35 +197,139 @@ def check_gradients(component: Any, program: TinyProgram) -> str:
     return f"all {len(own)} of the component's parameters have nonzero gradients" if own else passed
 
 
-def check_packs(component: Any, program: TinyProgram) -> str:
+# --- equal results -----------------------------------------------------------------------------------------------------
+
+
+def check_packs(component: Any, tiny: TinyModel) -> str:
     """Check that two runs packed in one program agree with the same runs alone."""
-    batches = jnp.stack([program.batch, (program.batch + 4) % VOCAB])
-    keys = jnp.stack([program.key, root_key(6)])
-    packed = jit_once(jax.vmap(compute_outputs))(stack_trees(*program.models), batches, keys)
-    alone = stack_trees(*(program.run(*args) for args in zip(program.models, batches, keys, strict=True)))
+    batches = jnp.stack([tiny.batch, (tiny.batch + 4) % VOCAB])
+
+    def compute(model: Any, batch: Any) -> Any:
+        return model(batch), compute_outputs(model, batch, tiny.key, heads=tiny.config.heads)
+
+    packed = jit_once(jax.vmap(compute))(stack_trees(*tiny.models), batches)
+    pairs = list(zip(tiny.models, batches, strict=True))
+    alone = stack_trees(*((tiny.forward(m, b), tiny.take(tiny.step, m, b)) for m, b in pairs))
     return check_agreement(component, packed, alone)
 
 
-def check_cache(component: Any, program: TinyProgram) -> str:
-    """Check that a sequence that is extended with a cache has the logits of the whole sequence."""
+def check_packed_logits(component: Any, tiny: TinyModel) -> str:
+    """Check that the logits of two runs packed in one program agree with those of the same runs alone."""
+    batches = jnp.stack([tiny.batch, (tiny.batch + 4) % VOCAB])
+    packed = jit_once(jax.vmap(lambda model, batch: model(batch)))(stack_trees(*tiny.models), batches)
+    pairs = zip(tiny.models, batches, strict=True)
+    return check_agreement(component, packed, stack_trees(*(tiny.forward(m, b) for m, b in pairs)))
 
-    def decode(model: LM, batch: jax.Array) -> jax.Array:
-        cache, found = empty_cache(model, BATCH, SEQ), []
-        for start, end in ((0, 3), (3, 4), (4, SEQ)):
-            logits, cache = extend(model, batch[:, start:end], cache)
-            found.append(logits)
-        return jnp.concatenate(found, 1)
 
-    apart = distance(jit_once(decode)(program.models[0], program.batch), program.first["evaluation"])
+def check_layers(component: Any, tiny: TinyModel) -> str:
+    """Check that layers computed in a loop have the logits of unrolled layers."""
+    apart = distance(tiny.scanned, tiny.logits)
     if not apart < TOLERANCE:
         raise CheckFailed(
-            f"the logits of a sequence that is extended with a cache differ from those of the whole sequence by up to "
+            f"the logits of layers in a loop differ from those of unrolled layers by up to {apart:.2g} of the largest "
+            f"value, expected below {TOLERANCE:g}",
+            at=(component, "init"),
+            remedy="Read the number of the layer from ctx.layer, and keep no state between layers except ctx.carried.",
+        )
+    return f"layers in a loop and unrolled layers agree to {apart:.0e}"
+
+
+def check_sites(component: Any, tiny: TinyModel) -> str:
+    """Check that logits do not change if every site is replaced by itself, and that known sites have their shapes."""
+    logits, sites = tiny.edited
+    apart = distance(logits, tiny.logits)
+    if not apart < TOLERANCE:
+        raise CheckFailed(
+            f"the logits change by up to {apart:.2g} of the largest value, expected below {TOLERANCE:g}, when every "
+            f"site is replaced by itself: {', '.join(sites)}",
+            at=(component, "init"),
+            remedy="Use the result of site(name, x) in place of x.",
+        )
+    for name, shape in SITES.items():
+        for part in _parts(sites[name]) if name in sites else ():
+            if part.shape[-len(shape) :] != shape:
+                problem = f"site {name!r} has shape {part.shape[-len(shape) :]}, expected {shape}"
+                raise CheckFailed(problem, at=(component, "init"), remedy="Use another name for the site.")
+    return f"{len(sites)} sites, and replacing each by itself changes the logits by {apart:.0e}"
+
+
+def _parts(read: Read) -> tuple[Any, ...]:
+    return read.parts if isinstance(read, Ragged) else (read,)
+
+
+def compare_padded(tiny: TinyModel, logits: np.ndarray, sequence: int) -> float:
+    """Return the largest difference of logits of a sequence of `TinyModel.shifted` from those without padding.
+
+    Args:
+        tiny: The model.
+        logits: The logits of all sequences.
+        sequence: The number of the sequence. The last has padding.
+    """
+    found, expected = logits[sequence], tiny.expected()[sequence]
+    return distance(found[len(found) - len(expected) :], expected)
+
+
+def check_padding(component: Any, tiny: TinyModel) -> str:
+    """Check that padding on the left changes no logit of a causal model. Plug-ins may ignore it, which is a note."""
+    apart = max(compare_padded(tiny, tiny.padded, sequence) for sequence in range(BATCH))
+    if not apart < TOLERANCE:
+        raise CheckNote(
+            f"padding on the left of a sequence changes its logits by up to {apart:.2g} of the largest value, so "
+            "samples of sequences with different lengths are wrong in a batch; ctx.real is False in padding"
+        )
+    return f"sequences with and without padding agree to {apart:.0e}"
+
+
+def check_caches(checks: Checks, tiny: TinyModel, *, padding: bool) -> None:
+    """Check extended sequences if all parts of the model offer a cache, with padding too if `padding` is set."""
+    try:
+        empty_cache(tiny.models[0], BATCH, SEQ)
+    except UserError as error:
+        checks.note("cache", error.problem)
+        return
+    if checks.run("cache", check_cache, checks.component, tiny) and padding:
+        checks.run("cache padding", check_padded_cache, checks.component, tiny)
+
+
+def check_cache(component: Any, tiny: TinyModel) -> str:
+    """Check that a sequence that is extended with a cache has the logits of the whole sequence."""
+    return compare_cache(component, tiny, 0, "a sequence")
+
+
+def check_padded_cache(component: Any, tiny: TinyModel) -> str:
+    """Check that a sequence with padding that is extended with a cache has the logits of the whole sequence."""
+    return compare_cache(component, tiny, BATCH - 1, f"a sequence with {PADDED} tokens of padding on the left")
+
+
+def compare_cache(component: Any, tiny: TinyModel, sequence: int, subject: str) -> str:
+    """Check the logits of one sequence of `TinyModel.decoded`; `subject` describes the sequence."""
+    apart = compare_padded(tiny, tiny.decoded, sequence)
+    if not apart < TOLERANCE:
+        raise CheckFailed(
+            f"the logits of {subject} that is extended with a cache differ from those of the whole sequence by up to "
             f"{apart:.2g} of the largest value, expected below {TOLERANCE:g}",
             at=(component, "init"),
             remedy="Store in ctx.cache what later tokens need. Read positions from ctx.position_pairs in masks and "
             "scores.",
         )
     return f"extended and whole sequences agree to {apart:.0e}"
+
+
+@cache
+def plain_tiny() -> TinyModel:
+    """Return the tiny model without any component to check."""
+    return TinyModel(host_config())
+
+
+def check_difference(component: Any, tiny: TinyModel) -> str:
+    """Check that the component changes the logits of the tiny model; otherwise, this is a note."""
+    plain = plain_tiny()
+    if tiny.config == plain.config:
+        raise CheckNote("not checked, because the tiny model has this component by default")
+    trained, other = (np.asarray(one.outputs["training"]) for one in (tiny, plain))
+    if np.array_equal(tiny.logits, plain.logits) and np.array_equal(trained, other):
+        raise CheckNote("the component changes no logit of the tiny model")
+    return "the component changes the logits of the tiny model"
 
 
 def check_agreement(component: Any, packed: Any, alone: Any, method: str = "init") -> str:

@@ -25,6 +25,10 @@ class CheckFailed(Exception):
         self.message, self.at, self.remedy = message, at, remedy
 
 
+class CheckNote(Exception):
+    """Raised by a check whose result may be intended, but that the author should know about."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """The result of one check. `outcome` is `passed`, `failed`, `note` (valid, but notable) or `not checked`."""
@@ -97,6 +101,8 @@ class Checks:
         except CheckFailed as failure:
             place = _place(*failure.at) if failure.at else ""
             finding = Finding(name, "failed", failure.message, place, failure.remedy)
+        except CheckNote as note:
+            finding = Finding(name, "note", str(note))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # including SystemExit

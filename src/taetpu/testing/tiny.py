@@ -74,7 +74,15 @@ def build_host(component: Component | None = None) -> Callable[[int], LM]:
     Raises:
         UserError: If the component cannot be built at these sizes.
     """
-    config = host_config(component)
+    return build_tiny(host_config(component))
+
+
+def build_tiny(config: LMConfig) -> Callable[[int], LM]:
+    """Return a function that takes a seed and builds a model for tiny vocabulary and sequences.
+
+    Raises:
+        UserError: If the model cannot be built at these sizes.
+    """
     config.check(VOCAB, SEQ)
     structure, numbers = split_numbers(config)
     build = jit_once(lambda numbers, seed: bind(structure, numbers).build(VOCAB, SEQ, key=root_key(seed)))
