@@ -52,5 +52,5 @@ def test_only_differences_between_configs_are_shown(lens):
 
 
 def test_unknown_runs_are_refused(lens):
-    with pytest.raises(UserError, match="no arm 'basline'"):
-        lens("sample", "small/basline/0")
+    with pytest.raises(UserError, match="no arm 'baselin'"):
+        lens("sample", "small/baselin/0")

@@ -10,7 +10,6 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
-from taetpu.core.keys import root_key
 from taetpu.core.sites import Ragged, Read
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.cache import empty_cache
@@ -73,7 +72,7 @@ def check_model(checks: Checks) -> None:
     checks.run("difference", check_difference, component, tiny)
 
 
-# --- numbers -----------------------------------------------------------------------------------------------------------
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def check_finite(component: Any, built: list[TinyModel]) -> str:
@@ -106,7 +105,7 @@ def refuse_infinite(component: Any, outputs: Outputs, subject: str) -> None:
         )
 
 
-# --- dependencies ------------------------------------------------------------------------------------------------------
+# --- dependencies -----------------------------------------------------------------------------------------------------
 
 
 def compute_changes(tiny: TinyModel, step: Callable[..., Outputs], batch: np.ndarray) -> dict[str, np.ndarray]:
@@ -147,7 +146,7 @@ def check_causality(component: Any, tiny: TinyModel, step: Callable[..., Outputs
         weights = np.zeros((BATCH, SEQ), np.float32)
         weights[:, t] = 1.0
         gradient = np.abs(np.asarray(tiny.take(step, weights=weights, extra=0.0)["embed"], np.float32))[:, t + 1 :]
-        if not gradient.max() == 0:
+        if gradient.max() != 0:
             problem = f"the loss at position {t} has a gradient of up to {gradient.max():.2g} for later embeddings"
             raise CheckFailed(problem, at=(component, "init"), remedy=remedy)
     return "no logit depends on later tokens"
@@ -197,7 +196,7 @@ def check_gradients(component: Any, tiny: TinyModel) -> str:
     return f"all {len(own)} of the component's parameters have nonzero gradients" if own else passed
 
 
-# --- equal results -----------------------------------------------------------------------------------------------------
+# --- equal results ----------------------------------------------------------------------------------------------------
 
 
 def check_packs(component: Any, tiny: TinyModel) -> str:

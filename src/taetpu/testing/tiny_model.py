@@ -81,9 +81,7 @@ def compute_decoded(model: LM, batch: Int[Array, "batch seq"], padding: Bool[Arr
     """Return the logits of sequences that are extended by `PIECES` with a cache. The first piece has padding."""
     cache, found = empty_cache(model, len(batch), SEQ), []
     for start, end in PIECES:
-        logits, cache = extend(
-            model, batch[:, start:end], cache, padding=padding[:, start:end] if start == 0 else None
-        )
+        logits, cache = extend(model, batch[:, start:end], cache, padding=padding[:, start:end] if start == 0 else None)
         found.append(logits)
     return jnp.concatenate(found, 1)
 
