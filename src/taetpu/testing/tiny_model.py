@@ -54,7 +54,7 @@ def compute_outputs(
     params, rest = partition_trainable(model)
     weights = jnp.ones(batch.shape) if weights is None else weights
     task = Batch(batch, jnp.roll(batch, 3, 1), weights)
-    nudge = Edit("embed", lambda x, value: x + value, value="nudge")
+    nudge = Edit("embed", lambda x, value: x if value is None else x + value, value="nudge")
     reads = {site for head in (heads or {}).values() for site in head.sites()}
 
     def loss(params: LM, added: Array) -> tuple[Array, Array]:
