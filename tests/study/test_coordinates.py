@@ -2,13 +2,25 @@
 
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.core.keys import named, root_key
+from taetpu.core.sites import capture
 from taetpu.report.coordinate_chart import coordinate_chart
 from taetpu.spec.loading import load_study
-from taetpu.study.coordinates import check_coordinates, fit_slope, judge_slope, scale_width, summarize_sizes
+from taetpu.study.coordinates import (
+    SizeProgram,
+    check_coordinates,
+    fit_slope,
+    judge_slope,
+    scale_width,
+    summarize_sizes,
+)
+from taetpu.train.step import init_state, train_step
 
 STUDY = """\
 study: wide
@@ -85,3 +97,43 @@ def test_what_cannot_be_measured(study, sets, options, problem):
     with pytest.raises(UserError, match=problem) as error:
         check_coordinates(study(*sets), **options)
     assert error.value.remedy
+
+
+@pytest.mark.slow
+def test_changes_are_independent_of_the_width_only_with_mup(study):
+    """At a learning rate of 0.02, as means over three seeds."""
+    found = check_coordinates(study(), widths=[32, 64, 128])
+    slopes = {arm["arm"]: {(row["site"], row["moment"]): row["slope"] for row in arm["sites"]} for arm in found["arms"]}
+    assert slopes["baseline"]["logits", "change"] > 0.4
+    assert slopes["baseline"]["residual 0", "change"] > 1
+    assert abs(slopes["mup"]["logits", "change"]) < 0.25
+    scores = {name: own["mixer.scores 0", "before"] for name, own in slopes.items()}
+    assert scores["mup"] == pytest.approx(-0.5, abs=0.2)
+    assert scores["mup-root"] == pytest.approx(scores["mup"] + 0.5, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_sizes_agree_with_single_steps(study):
+    """The sizes at one width, recomputed step by step with the functions of training."""
+    arm = study().arms[1]
+    config, source, steps = scale_width(arm.config, 16), study().source(arm), 2
+    found = SizeProgram(config, source, steps)(1)
+    seed, rows = jnp.int32(1), source.rows(1, 0, steps, config.train.batch_size)
+    tokens = source.batch({}, jnp.asarray(rows[0]), named(root_key(1), "data", 0)).tokens
+    state = init_state(config, source, seed)
+
+    @jax.jit
+    def read(model):
+        logits, reads = capture(lambda: model(tokens), ["mixer.scores", "ffn.out"])()
+        return {"logits": logits, **{name: array[0] for name, array in reads.items()}}
+
+    seen = [read(state.model)]
+    for row in rows:
+        state, _ = train_step(state, config, source, {}, jnp.asarray(row), seed, steps=steps, dtype=jnp.float32)
+        seen.append(read(state.model))
+    before = {name: np.asarray(array, np.float64) for name, array in seen[0].items()}
+    causal = np.broadcast_to(np.tri(before["mixer.scores"].shape[-1], dtype=bool), before["mixer.scores"].shape)
+    for name, first in before.items():
+        keep = causal if name == "mixer.scores" else np.ones(first.shape, bool)
+        wanted = [np.abs(first[keep]).mean(), *(np.abs((np.asarray(s[name]) - first)[keep]).mean() for s in seen[1:])]
+        np.testing.assert_allclose(found[name][:, 0], wanted, rtol=1e-4)
