@@ -99,7 +99,7 @@ def test_what_cannot_be_measured(study, sets, options, problem):
     assert error.value.remedy
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_changes_are_independent_of_the_width_only_with_mup(study):
     """At a learning rate of 0.02, as means over three seeds."""
     found = check_coordinates(study(), widths=[32, 64, 128])
@@ -112,7 +112,7 @@ def test_changes_are_independent_of_the_width_only_with_mup(study):
     assert scores["mup-root"] == pytest.approx(scores["mup"] + 0.5, abs=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sizes_agree_with_single_steps(study):
     """The sizes at one width, recomputed step by step with the functions of training."""
     arm = study().arms[1]
