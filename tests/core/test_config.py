@@ -61,13 +61,11 @@ REFUSED = {
     ),
     "unknown kind": (
         {"path": "a", "ffn": "swigul"},
-        "unknown ffn kind 'swigul'\n  where:  base.ffn.kind\n"
-        "  remedy: Did you mean 'swiglu'? Use one of: bilinear, ",
+        "unknown ffn kind 'swigul'\n  where:  base.ffn.kind\n  remedy: Did you mean 'swiglu'? Use one of: bilinear, ",
     ),
     "no kind": (
         {"path": "a", "ffn": {"hidden": 3}},
-        "ffn needs a kind, got {'hidden': 3}\n  where:  base.ffn\n"
-        "  remedy: Write {kind: ...}. Use one of: bilinear, ",
+        "ffn needs a kind, got {'hidden': 3}\n  where:  base.ffn\n  remedy: Write {kind: ...}. Use one of: bilinear, ",
     ),
     "unknown field of a kind": (
         {"path": "a", "ffn": {"kind": "relu", "hiden": 3}},
