@@ -41,7 +41,9 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
     if inside[0] in ("bias", "init"):
         return (inside[0] == "init") == redrawn
     parts = name.split(".")
-    layer, home = (parts[1], parts[2:]) if parts[0] == "layers" else (None, parts)
+    layer, homes = (parts[1], [parts[2:]]) if parts[0] == "layers" else (None, [parts])
+    if parts[0] == "heads" and inside[0] != "heads":  # a head may have layers and norms with the model's settings
+        layer, homes = inside[1] if inside[0] == "layers" else None, [parts[i:] for i in range(2, len(parts))]
     if inside[0] == "layers":
         if inside[1] != layer:
             return False
@@ -49,12 +51,13 @@ def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redr
     slot, *below = inside
     if slot == "same_as":
         return not redrawn
+    homes = [home for home in homes if _belongs(home, slot)]
     if not redrawn:
-        return _belongs(home, slot)
+        return bool(homes)
     before, after = (value_at(config, places(path, config)[0]) for config in (old, new))
     if not hasattr(after, "own_init"):  # the path names a field, and the field's component is one level up
-        return _belongs(home, slot) and home[1 : len(below)] == below[:-1]
-    return (before.own_init or after.own_init) and _belongs(home, slot) and home[1 : len(below) + 1] == below
+        return any(home[1 : len(below)] == below[:-1] for home in homes)
+    return (before.own_init or after.own_init) and any(home[1 : len(below) + 1] == below for home in homes)
 
 
 def _belongs(home: list[str], slot: str) -> bool:

@@ -50,13 +50,15 @@ class ComputeOptions:
         def attention(node: Any) -> Any:
             return eqx.tree_at(lambda a: a.path, node, path) if uses_plain_attention(node) else node
 
+        def within(node: Any) -> Any:
+            return jax.tree.map(attention, node, is_leaf=lambda node: isinstance(node, Attention))
+
         def changed(node: Any) -> Any:
             if isinstance(node, LM):
                 stacks = tuple(changed(stack) for stack in node.stacks)
-                return replace(node, stacks=stacks, loss_chunk=self.loss_chunk)
+                return replace(node, stacks=stacks, heads=within(node.heads), loss_chunk=self.loss_chunk)
             if isinstance(node, Stack):
-                block = jax.tree.map(attention, node.block, is_leaf=lambda node: isinstance(node, Attention))
-                return replace(node, block=block, unroll=self.unroll, remat=self.remat)
+                return replace(node, block=within(node.block), unroll=self.unroll, remat=self.remat)
             return node
 
         return jax.tree.map(changed, tree, is_leaf=lambda node: isinstance(node, LM | Stack))

@@ -256,6 +256,7 @@ class LMConfig(Config):
         for name, head in self.heads.items():
             try:
                 head.check(dims)
+                head.check_model(dims, self)
             except UserError as error:
                 raise error.within("heads", name) from None
 
@@ -284,7 +285,7 @@ class LMConfig(Config):
             logits=self.logits.init(dims, key=named(key, "logits")),
             streams=num_streams(self.layers[0].residual),
             carries=tuple(sorted(self.carries(dims).items())),
-            heads={name: head.init(dims, key=named(key, "heads", name)) for name, head in self.heads.items()},
+            heads={name: head.build(dims, self, key=named(key, "heads", name)) for name, head in self.heads.items()},
         )
 
     def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
-from taetpu.core.keys import Key
+from taetpu.core.keys import Key, named
 from taetpu.core.sites import Read, is_requested
 from taetpu.data.base import Batch
 from taetpu.nn.head import HeadInputs
@@ -61,7 +61,9 @@ def chunk_size(model: LM, batch: Batch) -> int | None:
     return None if model.loss_chunk is None or model.loss_chunk >= batch.tokens.size else model.loss_chunk
 
 
-def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], batch: Batch) -> dict[str, Weights]:
+def head_losses(
+    model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], batch: Batch, key: Key | None = None
+) -> dict[str, Weights]:
     """Return the weighted losses of the model's heads at each position, by name (see `nn.head`).
 
     Args:
@@ -69,6 +71,7 @@ def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], 
         heads: The configs of the heads.
         sites: The activations at the sites that the heads read.
         batch: The batch.
+        key: The key of random numbers in the heads; None outside of training steps.
 
     Raises:
         UserError: if a head returns a wrong shape.
@@ -80,11 +83,11 @@ def head_losses(model: LM, heads: Mapping[str, Any], sites: Mapping[str, Read], 
             return position_losses(decode(x), targets, weights)["nll"]
         return chunked_losses(decode, x, targets, weights, chunk)["nll"]
 
-    inputs = HeadInputs(sites, batch.tokens, batch.targets, batch.weights, model, cross_entropy)
+    inputs = HeadInputs(sites, batch.tokens, batch.targets, batch.weights, model, cross_entropy, batch.segments)
     found = {}
     for name, head in sorted(model.heads.items()):
         own = {site: sites[site] for site in heads[name].sites()}
-        found[name] = head(replace(inputs, sites=own))
+        found[name] = head(replace(inputs, sites=own, key=None if key is None else named(key, "heads", name)))
         if jnp.shape(found[name]) != batch.targets.shape:
             problem = f"head {name!r} returns {jnp.shape(found[name])}, expected losses {batch.targets.shape}"
             raise UserError(problem, path=("model", "heads", name), remedy="Return one loss for each position.")

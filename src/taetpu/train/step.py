@@ -263,7 +263,8 @@ def gradients(
     forward = partial(predict, whole=bool(hooks_reading_logits(train.hooks)))
     if read := sites_read(config):
         forward = capture(forward, read, paths=read)
-    computed = division.wrap(collect(forward, division.averages(train.accumulate)))
+    averages = division.averages(train.accumulate)
+    computed, of_heads = division.wrap(collect(forward, averages)), collect(head_losses, averages)
 
     def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, Any]:
         model = combine_trainable(params, rest)
@@ -276,9 +277,14 @@ def gradients(
         total, losses = mean * (own / weight), dict(recorded.losses)
         if losses:
             total = total + recorded.total
-        for name, each in head_losses(model, heads, sites, part).items():
-            losses[name] = each.sum() / weight
-            total = total + heads[name].weight * losses[name]
+        if heads:
+            found, inside = of_heads(model, heads, sites, part, part_key(key, number))
+            for name, each in found.items():
+                losses[name] = each.sum() / weight
+                total = total + heads[name].weight * losses[name]
+            if inside.losses:
+                total = total + inside.total
+            losses |= {f"heads/{name}": value for name, value in inside.losses.items()}
         return total, (sums, losses, recorded.means)
 
     if train.accumulate == 1:
