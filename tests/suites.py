@@ -1,9 +1,16 @@
-"""The division of a test's cases between the default suite and `make slow`."""
+"""The division of a test's cases between the default suite, `make slow` and `make nightly`."""
 
+import os
+import zlib
 from collections.abc import Iterable
+from datetime import date
 from typing import Any
 
 import pytest
+
+# Processes of pytest-xdist inherit the variable, so that all of them select the same cases.
+SEED = int(os.environ.setdefault("TAETPU_TEST_SEED", str(date.today().toordinal())))
+"""The seed of the cases that change from day to day: `TAETPU_TEST_SEED`, by default the number of the day."""
 
 
 def by_default(cases: Iterable[Any], *names: Any) -> list[Any]:
@@ -11,3 +18,9 @@ def by_default(cases: Iterable[Any], *names: Any) -> list[Any]:
     cases = list(cases)
     assert all(name in cases for name in names), f"{names} are not all in {cases}"
     return [case if case in names else pytest.param(case, marks=pytest.mark.slow, id=str(case)) for case in cases]
+
+
+def rotating(cases: Iterable[Any], share: int = 10, seed: int = SEED) -> set[Any]:
+    """Return one of `share` equal parts of the cases. Successive seeds select all parts in turn."""
+    ordered = sorted(cases, key=lambda case: zlib.crc32(repr(case).encode()))
+    return {case for i, case in enumerate(ordered) if (i - seed) % share == 0}

@@ -59,6 +59,6 @@ def test_a_new_adapter_changes_nothing_and_leaves_other_parameters_as_they_are()
 def test_a_target_that_is_no_matrix_of_the_layer_is_refused(target, near):
     settings = {**SETTINGS, "adapter": {"kind": "lora", "targets": [target]}}
     with pytest.raises(UserError, match=f"no matrix {target!r}") as caught:
-        load_config(ModelConfig, settings).resolve().build(7, 8, key=root_key(0))
-    assert caught.value.path == ("adapter", "targets", 0)
+        load_config(ModelConfig, settings).resolve().check(7, 8)
+    assert caught.value.path == ("layers", 0, "adapter", "targets", 0)
     assert near in caught.value.remedy

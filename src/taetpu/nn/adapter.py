@@ -1,5 +1,7 @@
 """Slot `adapter`: changes of a layer's weights by separate parameters, for fine-tuning."""
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import equinox as eqx
@@ -9,8 +11,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from taetpu.core.config import Component, Traced
 from taetpu.core.errors import UserError, suggest
-from taetpu.core.keys import Key, named
+from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
+from taetpu.core.static_dynamic import bind, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Dims, Fixed, partition_trainable
 
@@ -25,6 +28,9 @@ class AdapterConfig(Component):
     def init(self, dims: Dims, block: "Block", *, key: Key) -> Any:
         """Build the module for a block, or return None for no adapter."""
         raise NotImplementedError
+
+    def check_layer(self, layer: "LayerConfig", dims: Dims) -> None:
+        """Raise `UserError` if the adapter cannot change the weights of a layer."""
 
 
 @register("adapter", "none")
@@ -53,24 +59,36 @@ class LoRAConfig(AdapterConfig):
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("mixer.wq", "mixer.wv")
     """Names of the matrices in a layer to which A B is added."""
 
-    def init(self, dims: Dims, block: "Block", *, key: Key) -> "LoRA":
-        """Build the module for a block.
-
-        Raises:
-            UserError: if the block has no matrix with the name of a target.
-        """
-        arrays = leaves_by_path(partition_trainable(block)[0])
-        matrices = {name: array.shape for name, array in arrays.items() if array.ndim == 2}
-        down, up = {}, {}
+    def check_layer(self, layer: "LayerConfig", dims: Dims) -> None:
+        """Raise `UserError` if the layer has no matrix with the name of a target."""
+        shapes = matrix_shapes(layer.model_copy(update={"adapter": NoAdapter()}), dims)
         for i, name in enumerate(self.targets):
-            if name not in matrices:
+            if name not in shapes:
                 problem = f"a layer has no matrix {name!r} to which an adapter could be added"
-                remedy = f"{suggest(name, matrices)} To adapt some layers only, set model.layers.N.adapter."
+                remedy = f"{suggest(name, shapes)} To adapt some layers only, set model.layers.N.adapter."
                 raise UserError(problem, path=("adapter", "targets", i), remedy=remedy)
+
+    def init(self, dims: Dims, block: "Block", *, key: Key) -> "LoRA":
+        """Build the module for a block."""
+        matrices = find_matrices(block)
+        down, up = {}, {}
+        for name in self.targets:
             inputs, outputs = matrices[name]
             down[name] = dims.weight(named(key, name), inputs, self.rank)
             up[name] = jax.numpy.zeros((self.rank, outputs))
         return LoRA(down, up, Fixed(self.alpha / self.rank))
+
+
+def find_matrices(block: "Block") -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the trained matrices of a block by name."""
+    arrays = leaves_by_path(partition_trainable(block)[0])
+    return {name: tuple(array.shape) for name, array in arrays.items() if array.ndim == 2}
+
+
+@lru_cache(maxsize=64)
+def matrix_shapes(layer: "LayerConfig", dims: Dims) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the trained matrices of a layer by name, without building it."""
+    return find_matrices(eqx.filter_eval_shape(bind(*split(layer)).init, replace(dims, layer=0), key=root_key(0)))
 
 
 class LoRA(eqx.Module):

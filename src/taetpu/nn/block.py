@@ -80,6 +80,7 @@ class LayerConfig(Config):
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
         self.order.check_layer(self)
         self.layer_dropout.check_layer(self)
+        self.adapter.check_layer(self, dims)
         for part in self.drop:
             if part not in DROPPABLE:
                 raise UserError(
