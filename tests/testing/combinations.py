@@ -116,22 +116,23 @@ def is_causal(config: LMConfig) -> bool:
     return all(getattr(part, "causal", True) for part in iter_components(config))
 
 
-def find_faults(config: LMConfig) -> dict[str, str]:
-    """Return the properties that a model violates, each with a message."""
+def find_faults(config: LMConfig, *, training: bool = True) -> dict[str, str]:
+    """Return the properties that a model violates, each with a message; without `training`, those of evaluation."""
     faults: dict[str, str] = {}
     tiny = TinyModel(config)
-    checks: dict[str, tuple[Any, ...]] = {"bfloat16": (in_model.check_bfloat16,)}
-    if is_causal(config):
-        checks["causality"] = in_model.check_causality, tiny.half_step
-    checks["sequences"] = in_model.check_sequences, tiny.half_step
+    causal, step = is_causal(config), tiny.half_step if training else None
+    checks: dict[str, tuple[Any, ...]] = {"bfloat16": (in_model.check_bfloat16,)} if training else {}
+    if causal:
+        checks["causality"] = in_model.check_causality, step
+    checks["sequences"] = in_model.check_sequences, step
     checks["packs"] = (in_model.check_packed_logits,)
     checks["layers"] = (in_model.check_layers,)
     checks["sites"] = (in_model.check_sites,)
-    if is_causal(config):
+    if causal:
         checks["padding"] = (in_model.check_padding,)
-        if has_cache(tiny):
-            checks["cache"] = (in_model.check_cache,)
-            checks["cache padding"] = (in_model.check_padded_cache,)
+    if causal and has_cache(tiny):
+        checks["cache"] = (in_model.check_cache,)
+        checks["cache padding"] = (in_model.check_padded_cache,)
     for name, (check, *more) in checks.items():
         try:
             check(None, tiny, *more)
@@ -151,12 +152,12 @@ def has_cache(tiny: TinyModel) -> bool:
     return True
 
 
-def check_combination(model: Mapping[str, Any]) -> bool:
-    """Check a model, and return whether it is admitted. A message contains its settings, which can be pasted."""
+def check_combination(model: Mapping[str, Any], *, training: bool = True) -> bool:
+    """Check a model as `find_faults` does, and return whether it is admitted. A failure shows its settings."""
     config = admit(model)
     if config is None:
         return False
-    faults = find_faults(config)
+    faults = find_faults(config, training=training)
     listed = "\n".join(f"  {name}: {message}" for name, message in faults.items())
     assert not faults, f"this model violates {len(faults)} properties:\n{listed}\n{plain(model)}"
     return True

@@ -109,13 +109,16 @@ _TAPES: ContextVar[tuple[_Tape, ...]] = ContextVar("tapes", default=())  # the t
 _trace_now = partial(get_opaque_trace_state, convention="flax")
 
 
-_RENAMED: ContextVar[tuple[str, str]] = ContextVar("renamed", default=("", ""))
+_RENAMED: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("renamed", default=())  # innermost first
 
 
 @contextmanager
 def rename_sites(old: str, new: str) -> Iterator[None]:
-    """Rename the sites `old` and `old.*` to `new` and `new.*`, for a second module of the same kind in a layer."""
-    token = _RENAMED.set((old, new))
+    """Rename the sites `old` and `old.*` to `new` and `new.*`, for a second module of the same kind in a layer.
+
+    If calls are nested, the inner call renames first.
+    """
+    token = _RENAMED.set(((old, new), *_RENAMED.get()))
     try:
         yield
     finally:
@@ -123,9 +126,10 @@ def rename_sites(old: str, new: str) -> Iterator[None]:
 
 
 def _site_name(name: str) -> str:
-    old, new = _RENAMED.get()
-    head, dot, rest = name.partition(".")
-    return f"{new}{dot}{rest}" if old and head == old else name
+    for old, new in _RENAMED.get():
+        head, dot, rest = name.partition(".")
+        name = f"{new}{dot}{rest}" if head == old else name
+    return name
 
 
 def is_requested(name: str) -> bool:

@@ -9,7 +9,7 @@ import jax
 from jaxtyping import Array, Float
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from taetpu.core.config import Component, Traced
+from taetpu.core.config import Component, Traced, iter_components
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
@@ -61,11 +61,11 @@ class LoRAConfig(AdapterConfig):
 
     def check_layer(self, layer: "LayerConfig", dims: Dims) -> None:
         """Raise `UserError` if the layer has no matrix with the name of a target."""
-        shapes = matrix_shapes(layer.model_copy(update={"adapter": NoAdapter()}), dims)
+        known = matrix_names(layer.model_copy(update={"adapter": NoAdapter()}), dims)
         for i, name in enumerate(self.targets):
-            if name not in shapes:
+            if name not in known:
                 problem = f"a layer has no matrix {name!r} to which an adapter could be added"
-                remedy = f"{suggest(name, shapes)} To adapt some layers only, set model.layers.N.adapter."
+                remedy = f"{suggest(name, known)} To adapt some layers only, set model.layers.N.adapter."
                 raise UserError(problem, path=("adapter", "targets", i), remedy=remedy)
 
     def init(self, dims: Dims, block: "Block", *, key: Key) -> "LoRA":
@@ -73,22 +73,28 @@ class LoRAConfig(AdapterConfig):
         matrices = find_matrices(block)
         down, up = {}, {}
         for name in self.targets:
-            inputs, outputs = matrices[name]
+            inputs, outputs = matrices[name].shape
             down[name] = dims.weight(named(key, name), inputs, self.rank)
             up[name] = jax.numpy.zeros((self.rank, outputs))
         return LoRA(down, up, Fixed(self.alpha / self.rank))
 
 
-def find_matrices(block: "Block") -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the trained matrices of a block by name."""
+def find_matrices(block: "Block") -> dict[str, Array]:
+    """Return the trained matrices of a block by name."""
     arrays = leaves_by_path(partition_trainable(block)[0])
-    return {name: tuple(array.shape) for name, array in arrays.items() if array.ndim == 2}
+    return {name: array for name, array in arrays.items() if array.ndim == 2}
 
 
 @lru_cache(maxsize=64)
-def matrix_shapes(layer: "LayerConfig", dims: Dims) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the trained matrices of a layer by name, without building it."""
-    return find_matrices(eqx.filter_eval_shape(bind(*split(layer)).init, replace(dims, layer=0), key=root_key(0)))
+def matrix_names(layer: "LayerConfig", dims: Dims) -> frozenset[str]:
+    """Return the names of the trained matrices of a layer, without building it."""
+    fixed = any(component.static_layer for component in iter_components(layer))
+
+    def build(number: Array) -> dict[str, Array]:
+        sizes = replace(dims, layer=0 if fixed else number)
+        return find_matrices(bind(*split(layer)).init(sizes, key=root_key(0)))
+
+    return frozenset(jax.eval_shape(build, jax.ShapeDtypeStruct((), jax.numpy.int32)))
 
 
 class LoRA(eqx.Module):

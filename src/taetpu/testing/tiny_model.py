@@ -28,7 +28,7 @@ PADDED = 2
 PIECES = ((0, 3), (3, 4), (4, SEQ))
 """The pieces by which a sequence is extended with a cache."""
 LOOP = ComputeOptions(remat="full")
-"""Layers of a stack with these options are computed in a loop."""
+"""Options with which the layers of a stack are computed in a loop, which compiles faster."""
 
 Outputs = dict[str, Any]
 
@@ -86,16 +86,17 @@ def compute_decoded(model: LM, batch: Int[Array, "batch seq"], padding: Bool[Arr
     return jnp.concatenate(found, 1)
 
 
-def perturb(model: LM, seed: int) -> LM:
-    """Return the model with noise added to every parameter. The noise depends on the name of the parameter.
+def perturb(model: LM, seed: int, scale: float = 1.0) -> LM:
+    """Return the model with noise, multiplied by `scale`, added to every parameter.
 
-    Otherwise, a parameter that is initialised to zero would hide errors in the values that are multiplied by it.
+    The noise depends on the name of the parameter. Without noise, a parameter that is initialised to zero would hide
+    errors in the values that are multiplied by it.
     """
 
     def moved(name: str, array: Any) -> np.ndarray:
         array = np.asarray(array)
         noise = np.random.default_rng([zlib.crc32(name.encode()), seed]).standard_normal(array.shape)
-        return array + noise.astype(array.dtype) * (0.1 * np.abs(array).mean() + 0.02)
+        return array + noise.astype(array.dtype) * np.float32(scale * (0.1 * np.abs(array).mean() + 0.02))
 
     return with_parameters(model, {name: moved(name, array) for name, array in named_parameters(model).items()})
 
@@ -119,8 +120,10 @@ class TinyModel:
     def __init__(self, config: LMConfig):
         self.config = config
         build = build_tiny(config)
-        self.initial = [build(seed) for seed in range(2)]
-        self.models = [perturb(model, seed) for seed, model in enumerate(self.initial)]
+        built = [build(seed) for seed in range(2)]
+        self.models = [perturb(model, seed) for seed, model in enumerate(built)]
+        # Replaced by equal arrays without weak types, so that programs are compiled once for all models.
+        self.initial = [perturb(model, seed, 0.0) for seed, model in enumerate(built)]
         self.batch, self.key = jnp.asarray(tokens()), root_key(5)
 
     @cached_property
@@ -135,7 +138,7 @@ class TinyModel:
 
     @cached_property
     def half_step(self) -> Callable[..., Outputs]:
-        """The compiled `compute_outputs` in bfloat16, with layers in a loop, which compiles faster."""
+        """The compiled `compute_outputs` in bfloat16, with layers in a loop."""
         step = partial(compute_outputs, heads=self.config.heads, dtype=jnp.bfloat16)
         return jit_once(lambda model, *given: step(LOOP.apply(model), *given))
 
@@ -162,15 +165,19 @@ class TinyModel:
         given = (self.models[0] if model is None else model, self.batch if batch is None else jnp.asarray(batch))
         return step(*given, self.key, weights, loss.get("extra", 1.0))
 
+    def in_loop(self, fn: Callable[..., Any], *given: Any) -> Any:
+        """Return `fn(model, *given)`, compiled, for the first model with layers in a loop."""
+        return jit_once(lambda model, *given: fn(LOOP.apply(model), *given))(self.models[0], *given)
+
     @cached_property
     def scanned(self) -> np.ndarray:
-        """The same logits, with the layers of each stack computed in a loop."""
-        return np.asarray(jit_once(lambda model, batch: LOOP.apply(model)(batch))(self.models[0], self.batch))
+        """The same logits, with layers in a loop."""
+        return np.asarray(self.in_loop(lambda model, batch: model(batch), self.batch))
 
     @cached_property
     def edited(self) -> tuple[np.ndarray, dict[str, Read]]:
-        """The same logits, computed by `compute_edited`, and the sites."""
-        logits, sites = jit_once(compute_edited)(self.models[0], self.batch)
+        """The same logits, computed by `compute_edited` with layers in a loop, and the sites."""
+        logits, sites = self.in_loop(compute_edited, self.batch)
         return np.asarray(logits), sites
 
     @cached_property
@@ -182,13 +189,13 @@ class TinyModel:
 
     @cached_property
     def padded(self) -> np.ndarray:
-        """The logits of `shifted`."""
-        return np.asarray(jit_once(lambda model, *a: model(a[0], padding=a[1]))(self.models[0], *self.shifted))
+        """The logits of `shifted`, with layers in a loop."""
+        return np.asarray(self.in_loop(lambda model, batch, padding: model(batch, padding=padding), *self.shifted))
 
     @cached_property
     def decoded(self) -> np.ndarray:
-        """The logits of `shifted`, computed by `compute_decoded`."""
-        return np.asarray(jit_once(compute_decoded)(self.models[0], *self.shifted))
+        """The logits of `shifted`, computed by `compute_decoded` with layers in a loop."""
+        return np.asarray(self.in_loop(compute_decoded, *self.shifted))
 
     def expected(self) -> list[np.ndarray]:
         """Return the logits without padding for each sequence of `shifted`.

@@ -17,7 +17,7 @@ from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
-from taetpu.core.sites import site
+from taetpu.core.sites import rename_sites, site
 from taetpu.nn.common import Context, Dims, Fixed, project
 from taetpu.nn.ffn.dense import GLU, Stream, inner_size
 from taetpu.nn.matmul import active_share
@@ -135,7 +135,8 @@ class DeepSeekMoEConfig(ExpertsConfig):
     s = sigmoid(x W_router). The `top` experts with the largest s + b are chosen, and g_i = scale * s_i / sum of the
     chosen s. After each step, the bias b_i increases by `bias_rate` if expert i received less than the mean load, and
     decreases by the same amount if it received more. The bias has no gradient. The loss `balance` is E * sum_i f_i P_i
-    within each sequence, with P the mean of s / sum(s). Experts are not grouped (`n_group` is 1).
+    within each sequence, with P the mean of s / sum(s). Experts are not grouped (`n_group` is 1). The hidden
+    activations of the shared experts are the site `ffn.shared.hidden`.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437.
     Reference: transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3MoE.
@@ -195,7 +196,10 @@ class DeepSeekMoE(eqx.Module):
         auxiliary_loss("balance", self.balance.value, jnp.broadcast_to(balance(f, p)[:, None], scores.shape[:2]))
         share = chosen * scores
         routed = self.experts(x, self.scale.value * share / (share.sum(-1, keepdims=True) + 1e-20), self.top)
-        return routed if self.shared is None else routed + self.shared(x, ctx)
+        if self.shared is None:
+            return routed
+        with rename_sites("ffn", "ffn.shared"):
+            return routed + self.shared(x, ctx)
 
     def after_step(self, means: dict[str, Array]) -> "DeepSeekMoE":
         """Return the module with the bias after a training step; see `nn.state.Updated`."""
