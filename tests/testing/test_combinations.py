@@ -36,6 +36,7 @@ ALL_SLOTS = {
 REFUSED = {
     "an adapter of a matrix that the mixer lacks": {"mixer": "mamba2", "adapter": "lora"},
     "parallel branches without a mixer": {"mixer": "none", "order": "parallel"},
+    "two ffns with state in a layer": {"order": "macaron", "ffn": "deepseek-moe"},
     "skips between streams": {"residual": "hyper-connections", "after": "u-net"},
     "shared biases of different heads": {
         "position": "t5",

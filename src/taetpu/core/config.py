@@ -68,6 +68,7 @@ class Component(Config):
             Each layer then forms a separate stack.
         one_stream: Whether the component requires a single residual stream (see `nn.residual.num_streams`).
         draws_in_training: Whether the module draws random numbers in training steps.
+        has_state: Whether the module has state that changes in training without gradients (see `nn.state`).
         example: Settings of an arm that uses this kind: required fields by name, and settings that the kind needs
             elsewhere by dotted path.
     """
@@ -78,6 +79,7 @@ class Component(Config):
     static_layer: ClassVar[bool] = False
     one_stream: ClassVar[bool] = False
     draws_in_training: ClassVar[bool] = False
+    has_state: ClassVar[bool] = False
     example: ClassVar[Mapping[str, Any]] = {}
     plugin: ClassVar[str] = ""  # sha256 of the plug-in that defines the component; empty if built in
 

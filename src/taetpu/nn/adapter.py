@@ -86,8 +86,8 @@ def find_matrices(block: "Block") -> dict[str, Array]:
 
 
 @lru_cache(maxsize=64)
-def matrix_names(layer: "LayerConfig", dims: Dims) -> frozenset[str]:
-    """Return the names of the trained matrices of a layer, without building it."""
+def matrix_names(layer: Any, dims: Dims) -> frozenset[str]:
+    """Return the names of the trained matrices of a layer (a `LayerConfig`), without building it."""
     fixed = any(component.static_layer for component in iter_components(layer))
 
     def build(number: Array) -> dict[str, Array]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, iter_components
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -130,7 +130,7 @@ class MacaronConfig(OrderConfig):
 
     Source: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle Dynamic System Point of
     View", arXiv 1906.02762.
-    Excludes: layers without an ffn.
+    Excludes: layers without an ffn, and ffn deepseek-moe, whose state is updated by the load of one ffn in each layer.
     """
 
     def check_layer(self, layer: "LayerConfig") -> None:
@@ -139,6 +139,9 @@ class MacaronConfig(OrderConfig):
         if layer.ffn.kind == "none":
             problem = "order 'macaron' has an ffn before and after the mixer, but this layer has no ffn"
             raise UserError(problem, path=("order",), remedy="Use order sequential, or give the layer an ffn.")
+        if any(part.has_state for part in iter_components(layer.ffn)):
+            problem = f"order 'macaron' has two ffns in a layer, and the state of ffn {layer.ffn.kind!r} is that of one"
+            raise UserError(problem, path=("order",), remedy="Use order sequential, or another ffn, such as moe.")
 
     def init(self, dims: Dims, layer: "LayerConfig", *, key: Key) -> "Macaron":
         """Build the module of a layer at the given sizes."""

@@ -142,6 +142,8 @@ class DeepSeekMoEConfig(ExpertsConfig):
     Reference: transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3MoE.
     """
 
+    has_state = True
+
     shared: NonNegativeInt = 1
     """Number of experts that compute every token, as one SwiGLU of `shared` times the inner size."""
     scale: Annotated[PositiveFloat, Traced()] = 2.5
