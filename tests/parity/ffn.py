@@ -131,3 +131,27 @@ def clamped_swiglu():
         first, one = torch.zeros((len(tokens), 1), dtype=torch.long), torch.ones((len(tokens), 1))
         expected = theirs(torch.tensor(tokens), first, one).numpy().reshape(x.shape)
     return ours(jnp.asarray(x), CONTEXT), expected
+
+
+@parity("ffn/clamped-moe", "transformers.models.gpt_oss.modeling_gpt_oss.GptOssMLP")
+def clamped_moe():
+    """The inputs are scaled so that some gates and values exceed the limit."""
+    from transformers import GptOssConfig
+    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
+
+    ours = randomised(build("ffn", "clamped-moe", hidden=24, experts=4, limit=1.5, alpha=1.3))
+    experts = ours.experts
+    clamp = {"swiglu_limit": float(experts.limit.value), "swiglu_alpha": float(experts.alpha.value)}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2}
+    theirs = GptOssMLP(GptOssConfig(**sizes, **clamp, experts_implementation="eager"))
+    both = np.stack([np.array(experts.gate), np.array(experts.up)], -1).transpose(1, 0, 2, 3).reshape(4, 16, 48)
+    bias = np.stack([np.array(experts.gate_bias), np.array(experts.up_bias)], -1).reshape(4, 48)
+    values = {
+        "router.weight": np.array(ours.router).T, "router.bias": np.array(ours.router_bias),
+        "experts.gate_up_proj": both, "experts.gate_up_proj_bias": bias,
+        "experts.down_proj": np.array(experts.down), "experts.down_proj_bias": np.array(experts.down_bias),
+    }  # fmt: skip
+    theirs.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
+    x = 3 * stream()
+    with torch.no_grad():
+        return ours(jnp.asarray(x), CONTEXT), theirs(torch.tensor(x))[0].numpy()

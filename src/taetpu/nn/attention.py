@@ -68,8 +68,8 @@ class AttentionConfig(Component):
     """Factor by which scores are multiplied; `none`: head_dim^-0.5; `1/head_dim` for muP."""
     scores: Annotated[Any, SlotMark("scores")] = NoScores()
     """Change of the scores before the softmax."""
-    bias: bool | None = None
-    """Whether projections have biases; `none`: as `model.bias`."""
+    bias: bool | Literal["qkv"] | None = None
+    """Whether projections have biases; `qkv`: all but the output projection; `none`: as `model.bias`."""
     causal: bool = True
     """False is short for `mask: full`; the task determines the allowed value."""
     mask: Annotated[Any, SlotMark("mask")] = CausalConfig()
@@ -149,6 +149,7 @@ class AttentionConfig(Component):
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
         """Build the module at the given sizes."""
         heads, mask = self.heads(dims), self.mask if self.causal else FullConfig()
+        bias, out_bias = (True, False) if self.bias == "qkv" else (self.bias, self.bias)
         inner, inner_kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
         dropped: Any = self.drop_heads
         return Attention(
@@ -156,10 +157,10 @@ class AttentionConfig(Component):
             wk=dims.weight(named(key, "wk"), dims.dim, inner_kv, role="k"),
             wv=dims.weight(named(key, "wv"), dims.dim, inner_kv, role="v"),
             wo=dims.weight(named(key, "wo"), inner, dims.dim, role="out"),
-            bq=dims.zeros(inner, self.bias),
-            bk=dims.zeros(inner_kv, self.bias),
-            bv=dims.zeros(inner_kv, self.bias),
-            bo=dims.zeros(dims.dim, self.bias),
+            bq=dims.zeros(inner, bias),
+            bk=dims.zeros(inner_kv, bias),
+            bv=dims.zeros(inner_kv, bias),
+            bo=dims.zeros(dims.dim, out_bias),
             scale=Fixed(score_scale(self.scale, heads.head_dim)),
             qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
             position=position.in_attention(heads.head_dim),

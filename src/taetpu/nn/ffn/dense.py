@@ -324,6 +324,11 @@ class ClampedSwiGLU(GLU):
 
     def combine(self, gate: Hidden, up: Hidden) -> Hidden:
         """Return g sigmoid(alpha g) * (u + 1), the input of the last projection."""
-        limit, alpha = (number.value.astype(gate.dtype) for number in (self.limit, self.alpha))
-        gate, up = jnp.minimum(gate, limit), jnp.clip(up, -limit, limit)
-        return gate * jax.nn.sigmoid(alpha * gate) * (up + 1)
+        return clamped_glu(gate, up, self.limit, self.alpha)
+
+
+def clamped_glu(gate: Hidden, up: Hidden, limit: Fixed, alpha: Fixed) -> Hidden:
+    """Return g sigmoid(alpha g) * (u + 1) with g = min(gate, limit) and u = clip(up, -limit, limit)."""
+    bound, factor = (number.value.astype(gate.dtype) for number in (limit, alpha))
+    gate, up = jnp.minimum(gate, bound), jnp.clip(up, -bound, bound)
+    return gate * jax.nn.sigmoid(factor * gate) * (up + 1)

@@ -19,7 +19,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
 from taetpu.nn.common import Context, Dims, Fixed, project
-from taetpu.nn.ffn.dense import GLU, Stream, inner_size
+from taetpu.nn.ffn.dense import GLU, Stream, clamped_glu, inner_size
 from taetpu.nn.matmul import active_share
 from taetpu.nn.state import State
 
@@ -115,17 +115,77 @@ class MoE(eqx.Module):
     """Experts with a softmax router; see `MoEConfig`."""
 
     router: Float[Array, "dim experts"]
-    experts: Experts
+    experts: "Experts | ClampedExperts"
     balance: Fixed
     top: int = eqx.field(static=True)
+    router_bias: Float[Array, " experts"] | None = None
 
     def __call__(self, x: Stream, ctx: Context) -> Stream:
         """Return the weighted sum of the chosen experts' outputs."""
-        scores = site("ffn.router", project(x, self.router, out=jnp.float32))
+        scores = site("ffn.router", project(x, self.router, self.router_bias, out=jnp.float32))
         chosen, probability = choose(scores, self.top), jax.nn.softmax(scores)
         auxiliary_loss("balance", self.balance.value, chosen / self.top, probability, statistic=balance)
         share = chosen * probability
         return self.experts(x, share / share.sum(-1, keepdims=True), self.top)
+
+
+@register("ffn", "clamped-moe")
+class ClampedMoEConfig(MoEConfig):
+    """`moe` with biases, also of the router, and with `clamped-swiglu` networks as experts. OpenAI 2025 (gpt-oss).
+
+    The experts are E(x) = (g sigmoid(alpha g) * (u + 1)) W_down + b_down with g = min(x W_gate + b_gate, limit) and
+    u = clip(x W_up + b_up, -limit, limit). The router's scores are x W_router + b_router.
+
+    Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
+    Reference: transformers.models.gpt_oss.modeling_gpt_oss.GptOssMLP.
+    """
+
+    limit: Annotated[PositiveFloat, Traced()] = 7.0
+    """Largest value of the gate, and largest absolute value of the other factor."""
+    alpha: Annotated[PositiveFloat, Traced()] = 1.702
+    """Factor of the gate inside the sigmoid."""
+
+    def init(self, dims: Dims, *, key: Key) -> "MoE":
+        """Build the module at the given sizes."""
+        plain = self.build_experts(dims, key=named(key, "experts"))
+        hidden = plain.gate.shape[-1]
+        experts = ClampedExperts(
+            gate=plain.gate,
+            gate_bias=jnp.zeros((self.experts, hidden)),
+            up=plain.up,
+            up_bias=jnp.zeros((self.experts, hidden)),
+            down=plain.down,
+            down_bias=jnp.zeros((self.experts, dims.dim)),
+            limit=Fixed(self.limit),
+            alpha=Fixed(self.alpha),
+        )
+        router = dims.weight(named(key, "router"), dims.dim, self.experts, role="router")
+        return MoE(router, experts, Fixed(self.balance), self.top, jnp.zeros(self.experts))
+
+
+class ClampedExperts(eqx.Module):
+    """Clamped networks with biases, of which each token uses some; see `ClampedMoEConfig`."""
+
+    gate: Float[Array, "dim experts hidden"]
+    gate_bias: Float[Array, "experts hidden"]
+    up: Float[Array, "dim experts hidden"]
+    up_bias: Float[Array, "experts hidden"]
+    down: Float[Array, "experts hidden dim"]
+    down_bias: Float[Array, "experts dim"]
+    limit: Fixed
+    alpha: Fixed
+
+    def __call__(self, x: Stream, share: Scores, top: int) -> Stream:
+        """Return the sum of the experts' outputs, weighted by `share`, of which `top` are not zero for each token."""
+        dim, experts, hidden = self.gate.shape
+        with active_share(top, experts):
+            gate = project(x, self.gate.reshape(dim, -1), self.gate_bias.ravel())
+            up = project(x, self.up.reshape(dim, -1), self.up_bias.ravel())
+            h = clamped_glu(gate, up, self.limit, self.alpha)
+            h = site("ffn.hidden", h.reshape(*x.shape[:2], experts, hidden))
+            share = share.astype(h.dtype)
+            weighted = (h * share[..., None]).reshape(*x.shape[:2], -1)
+            return project(weighted, self.down.reshape(-1, dim)) + project(share, self.down_bias)
 
 
 @register("ffn", "deepseek-moe")
