@@ -10,7 +10,7 @@ from benchmarks.shapes import SHAPES, VOCAB, Shape, baseline
 from torch.utils.flop_counter import FlopCounterMode
 
 from taetpu.core.config_parsing import load_config
-from taetpu.interop.families import read_gpt2
+from taetpu.interop.huggingface import import_config
 from taetpu.nn.lm import ModelConfig
 from taetpu.spec.study_config import RunConfig
 from taetpu.train.model_cost import flops_per_token, num_params
@@ -43,7 +43,7 @@ def test_parameters_are_those_of_gpt2_and_differ_from_x_transformers_by_named_bi
 @pytest.mark.parametrize("peer", ["gpt2", "gpt2-tuned"])
 def test_the_model_equals_the_imported_gpt2(peer, text):
     theirs = PEERS[peer]["sdpa"](TINY).config.to_dict()
-    assert load_config(ModelConfig, read_gpt2(theirs)).resolve() == our_model(TINY, text)
+    assert import_config(theirs).resolve() == our_model(TINY, text)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from taetpu.cli import (
     cloud_resources,
     export_jobs,
     lens,
+    model,
     new,
     plan,
     report_commands,
@@ -98,6 +99,7 @@ app.command()(status.ui)
 app.command()(verify_machine.verify)
 app.command()(chips.chips)
 app.add_typer(lens.app, name="lens")
+app.add_typer(model.app, name="model")
 app.add_typer(tpu.app, name="tpu")
 app.add_typer(tpu_hosts.dev_app, name="dev")
 app.command()(cloud_resources.doctor)

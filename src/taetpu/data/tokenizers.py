@@ -116,11 +116,20 @@ class ByteTokenizer(Tokenizer):
 
 
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer from the library whose tokens are neither characters nor bytes, such as a byte-level BPE."""
+    """A tokenizer from the library whose tokens are neither characters nor bytes, such as a byte-level BPE.
+
+    Texts are encoded with the special tokens that its post-processor adds, such as the `<bos>` of Gemma. The tokenizers
+    that are trained here add none.
+    """
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
-        return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
+        return np.array(self._inner.encode(text).ids, np.int32)
+
+    def escape_bits(self, text: str) -> float | None:
+        """Return 0 if decoding the tokens restores the text, without the special tokens that are added to it."""
+        ids = self._inner.encode(text, add_special_tokens=False).ids
+        return 0.0 if self.decode(ids) == text else None
 
 
 def load_tokenizer(text: str) -> Tokenizer:

@@ -1,31 +1,56 @@
-"""Import and export of Hugging Face GPT-2 and Llama models, as arrays by name or as a folder with safetensors files.
+"""Import and export of Hugging Face models, as arrays by name or as folders with safetensors files.
 
-Unsupported settings, missing tensors and unknown tensors raise errors. They are never ignored silently.
+Unsupported settings, missing tensors and unknown tensors raise errors. They are never ignored silently. No weight is
+changed: tensors are transposed, split and joined, and stored as float32.
 """
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, suggest
-from taetpu.core.keys import root_key
-from taetpu.interop.families import FAMILIES, Family, Settings
-from taetpu.nn.block import SLOTS
-from taetpu.nn.lm import LM, LMConfig, ModelConfig, build_model
+from taetpu.core.errors import UserError, dotted_path, suggest
+from taetpu.data.tokenizers import Tokenizer
+from taetpu.interop.blank import blank_model
+from taetpu.interop.comparison import Comparable, Difference
+from taetpu.interop.families import FAMILIES, Family, Settings, TextModel, find_text_model
+from taetpu.interop.families.base import complete_settings
+from taetpu.interop.files import CONFIG, WEIGHTS, Tensors, read_config, read_tensors, read_tokenizer, write_model
+from taetpu.interop.layouts import Conversion, expand_rules
+from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
-from taetpu.store.flat_config import flatten
+from taetpu.store.flat_config import format_value
 
-Tensors = Mapping[str, np.ndarray]
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LAYER_SLOTS = (*SLOTS, "same_as", "drop")
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of Hugging Face.
+
+    Attributes:
+        family: The architecture.
+        config: The config of the model.
+        model: The model, with float32 parameters.
+        vocab_size: The number of rows of the embedding. The tokenizer may have fewer tokens.
+        seq_len: The maximum sequence length. Only learned positions depend on it.
+        tokenizer: The tokenizer; None if the folder has no `tokenizer.json`, or the model is not from a folder.
+    """
+
+    family: Family
+    config: ModelConfig
+    model: LM
+    vocab_size: int
+    seq_len: int
+    tokenizer: Tokenizer | None = None
+
+
+DEFAULT_LENGTH = 2048
+"""The sequence length of a model whose settings contain none. Only learned positions depend on it."""
 
 
 # --- import ----------------------------------------------------------------------------------------------------------
@@ -35,171 +60,238 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
     """Convert a Hugging Face model to a `ModelConfig` and a model with float32 parameters.
 
     Args:
-        config: the content of `config.json`.
-        tensors: the state dict. Tensor names may lack the prefix of a model with a head (`transformer.`, `model.`).
+        config: The content of `config.json`. That of a multimodal model contains the text model in `text_config`.
+        tensors: The state dict. Tensor names may lack the prefix of a model with a head (`transformer.`, `model.`).
 
     Raises:
-        UserError: if the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
+        UserError: If the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
             wrong shape.
     """
-    family = _family(config)
-    ours = load_config(ModelConfig, family.read(config))
-    # Only learned positions depend on the sequence length.
-    vocab_size, seq_len = config["vocab_size"], config.get("n_positions", 1)
-    model = build_model(ours.resolve(), vocab_size, seq_len, key=root_key(0))
-    return ours, with_parameters(model, _parameters(family, tensors, model, ours.num_layers))
+    made = import_model(config, tensors)
+    return made.config, made.model
 
 
-def _family(config: Settings) -> Family:
-    kind = config.get("model_type")
-    if kind not in FAMILIES:
-        raise UserError(
-            f"model type {kind!r} is not supported", path=("model_type",), remedy=suggest(str(kind), FAMILIES)
-        )
-    family = FAMILIES[kind]
-    for name in family.required:
-        if config.get(name) is None:
-            raise UserError(f"{name!r} is missing", path=(name,), remedy=f"Set all of {', '.join(family.required)}.")
-    for name, value in family.fixed.items():
-        if config.get(name, value) != value:
-            raise UserError(
-                f"{name}={config[name]!r} is not supported", path=(name,), remedy=f"Use a model with {name}={value!r}."
-            )
-    return family
+def import_model(config: Settings, tensors: Tensors) -> ImportedModel:
+    """Convert a Hugging Face model; see `from_huggingface`."""
+    text, made = _blank_import(config)
+    return _with_tensors(made, text, tensors)
 
 
-def _parameters(family: Family, tensors: Tensors, model: LM, num_layers: int) -> dict[str, np.ndarray]:
-    """Return the parameters of `model` by name, taken from the Hugging Face tensors."""
-    left = {
-        name if name.startswith((family.prefix, "lm_head.")) else family.prefix + name: array
-        for name, array in tensors.items()
-        if not name.endswith(family.ignored)
-    }
-    have = named_parameters(model)
-    found = {}
-    for theirs, ours, transposed in _rules(family, num_layers):
-        if ours[0] not in have:
-            continue
-        if theirs not in left:
-            raise UserError(f"tensor {theirs!r} is missing", remedy=suggest(theirs, left))
-        array = np.asarray(left.pop(theirs), np.float32)
-        parts = np.array_split(array.T if transposed else array, len(ours), axis=-1)
-        found.update(zip(ours, parts, strict=True))
-    # A file may contain the head even if the head is tied to the embedding.
-    head = left.pop("lm_head.weight", None)
-    if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
-        raise UserError(
-            "'lm_head.weight' differs from the embedding",
-            path=("tie_word_embeddings",),
-            remedy="Set tie_word_embeddings to false.",
-        )
+def import_config(config: Settings) -> ModelConfig:
+    """Convert the content of a `config.json` to a `ModelConfig`.
+
+    Raises:
+        UserError: If the `model_type` or a setting is not supported.
+    """
+    return _read_settings(find_text_model(config))[0]
+
+
+def _read_settings(text: TextModel) -> tuple[ModelConfig, int, int]:
+    """Return the config of a model, the size of its vocabulary and its maximum sequence length."""
+    try:
+        settings = complete_settings(text.family, text.settings)
+        data = text.family.read(settings)
+    except UserError as error:
+        raise error.within(*text.path) from None
+    with _in_our_config():
+        seq_len = settings[text.family.seq_len] or DEFAULT_LENGTH
+        return load_config(ModelConfig, data), settings["vocab_size"], seq_len
+
+
+@contextmanager
+def _in_our_config() -> Iterator[None]:
+    """Say that the place of a `UserError` in the `with` block is in the config of taetpu, not in `config.json`."""
+    try:
+        yield
+    except UserError as error:
+        place = f" (taetpu's {dotted_path(error.path)})" if error.path else ""
+        raise UserError(f"{error.problem}{place}", remedy=error.remedy) from None
+
+
+def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
+    """Return a model before its parameters are read."""
+    text = find_text_model(config)
+    ours, vocab_size, seq_len = _read_settings(text)
+    with _in_our_config():
+        model = blank_model(ours.resolve(), vocab_size, seq_len)
+    return text, ImportedModel(text.family, ours, model, vocab_size, seq_len)
+
+
+def _with_tensors(made: ImportedModel, text: TextModel, tensors: Tensors) -> ImportedModel:
+    """Return a model with the parameters in Hugging Face tensors."""
+    used = {name: array for name, array in tensors.items() if not re.search(text.ignored, name)}
+    parameters = read_parameters(made.family, used, made.model, made.config.resolve())
+    return replace(made, model=with_parameters(made.model, parameters))
+
+
+def read_parameters(family: Family, tensors: Tensors, model: LM, config: LMConfig) -> dict[str, np.ndarray]:
+    """Return the parameters of a model by logical name, taken from Hugging Face tensors.
+
+    Args:
+        family: The architecture.
+        tensors: The tensors, without those that no model uses.
+        model: The model.
+        config: The config of the model.
+
+    Raises:
+        UserError: If a tensor is missing, unknown, or has the wrong shape.
+    """
+    left = {family.rename(name): array for name, array in tensors.items()}
+    shapes = parameter_shapes(model)
+    heads = num_heads(config)
+    found: dict[str, np.ndarray] = {}
+    for rule in expand_rules(family.rules, len(config.layers)):
+        if rule.ours[0] in shapes:
+            if rule.theirs not in left:
+                remedy = f"{suggest(rule.theirs, left)} Or use the config.json of the model with these tensors."
+                raise UserError(f"tensor {rule.theirs!r} is missing", remedy=remedy)
+            found |= _read_tensor(rule, left.pop(rule.theirs), shapes, heads)
+    _check_tied_head(family, left, found)
     if left:
-        problem = f"{len(left)} tensors do not belong to a {family.model_type} model, e.g. {min(left)!r}"
+        problem = f"{len(left)} tensors do not belong to this {family.model_type} model, e.g. {min(left)!r}"
         remedy = "Remove these tensors, or use the `config.json` of the model that contains them."
         raise UserError(problem, remedy=remedy)
     return found
 
 
-def _rules(family: Family, num_layers: int) -> list[tuple[str, list[str], bool]]:
-    """Return the family's conversion rules, expanded for every layer.
+def parameter_shapes(model: LM) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's parameters by logical name."""
+    return {name: tuple(array.shape) for name, array in jax.eval_shape(named_parameters, model).items()}
 
-    A rule is a tuple of the Hugging Face name, taetpu's names, and whether the array is transposed.
-    """
-    return [
-        (rule.theirs.format(i=i), rule.ours.format(i=i).split(), rule.transposed)
-        for rule in family.rules
-        for i in range(num_layers if "{i}" in rule.theirs else 1)
-    ]
+
+def num_heads(config: LMConfig) -> int:
+    """Return the number of query heads of the first layer; 1 if its mixer has no heads."""
+    return getattr(config.layers[0].mixer, "num_heads", 1)
+
+
+def _read_tensor(
+    rule: Conversion, tensor: np.ndarray, shapes: Mapping[str, tuple[int, ...]], heads: int
+) -> dict[str, np.ndarray]:
+    """Return the parameters in a tensor, by logical name."""
+    if tensor.dtype.name not in ("float32", "float16", "bfloat16", "float64"):
+        remedy = "Convert the weights to bfloat16 or float32 with transformers."
+        raise UserError(f"tensor {rule.theirs!r} has the unsupported dtype {tensor.dtype}", remedy=remedy)
+    expected = [shapes[name] for name in rule.ours]
+    try:
+        parts = rule.layout.read(np.asarray(tensor, np.float32), len(rule.ours), heads)
+    except ValueError:
+        parts = []
+    if [part.shape for part in parts] != expected:
+        empty = [np.broadcast_to(np.float32(0), shape) for shape in expected]
+        problem = f"tensor {rule.theirs!r} has shape {tensor.shape}, not {rule.layout.write(empty, heads).shape}"
+        raise UserError(problem, remedy="Use the config.json of the model that contains the tensor.")
+    return dict(zip(rule.ours, parts, strict=True))
+
+
+def _check_tied_head(family: Family, left: dict[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+    """Remove the head from the tensors of a model with a tied head, whose files may contain it."""
+    head = left.pop(family.head, None) if "embedding.unembed" not in found else None
+    if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
+        problem, path = f"{family.head!r} differs from the embedding", ("tie_word_embeddings",)
+        raise UserError(problem, path=path, remedy="Set tie_word_embeddings to false.")
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
-def to_huggingface(config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> tuple[dict[str, Any], Tensors]:
+def to_huggingface(
+    config: ModelConfig | LMConfig, model: LM, *, seq_len: int = DEFAULT_LENGTH, family: str | None = None
+) -> tuple[dict[str, Any], Tensors]:
     """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
-    If the model lacks biases that GPT-2 requires, they are written as zeros. Llama has no setting for the dropout rate,
-    so the rate is not exported. The rate does not affect the results of a trained model in evaluation.
+    If the model lacks biases that the architecture requires, they are written as zeros. Settings of training, such as
+    the dropout rate, are written only if the architecture has them.
 
     Args:
-        config: the config of the model.
-        model: the model.
-        seq_len: the maximum sequence length in a Llama config. For GPT-2, the size of the position table is used.
+        config: The config of the model.
+        model: The model.
+        seq_len: The maximum sequence length. With learned positions, the size of their table is used.
+        family: The `model_type` of the architecture; by default, the first one that supports the model.
 
     Raises:
-        UserError: if neither GPT-2 nor Llama supports all settings. The error is about the architecture with fewer
+        UserError: If no architecture supports all settings. The error is about the architecture with the fewest
             unsupported settings.
     """
-    ours = flatten_model_config(config.resolve() if isinstance(config, ModelConfig) else config)
-    family = _closest_family(ours)
-    have = named_parameters(model)
-    ours |= {
-        "vocab_size": have["embedding.weight"].shape[0],
-        "seq_len": have["position.weight"].shape[0] if "position.weight" in have else seq_len,
-        "ffn.hidden": have["layers.0.ffn.down"].shape[0],
-    }
-    tensors: dict[str, np.ndarray] = {}
-    for theirs, names, transposed in _rules(family, ours["num_layers"]):
-        if names[0] in have:
-            array = np.concatenate([np.asarray(have[name], np.float32) for name in names], axis=-1)
-            tensors[theirs] = np.ascontiguousarray(array.T if transposed else array)
-        elif family.zero_biases and theirs.endswith(".bias"):
-            # The rule for a weight precedes the rule for its bias.
-            tensors[theirs] = np.zeros(tensors[theirs.removesuffix("bias") + "weight"].shape[-1], np.float32)
-    head = {"model_type": family.model_type, "architectures": [family.architecture], "dtype": "float32"}
-    return head | family.write(ours), tensors
-
-
-def flatten_model_config(config: LMConfig) -> dict[str, Any]:
-    """Return the settings of a model with equal layers by dotted name.
-
-    Raises:
-        UserError: if layers differ from each other, or if a layer's position or norm differs from the model's.
-    """
-    first = config.layers[0]
-    for name in config.heads:
+    resolved = config.resolve() if isinstance(config, ModelConfig) else config
+    for name in resolved.heads:
         problem = f"Hugging Face's formats have no place for the head {name!r}, which is used in training only"
         raise UserError(problem, path=("heads", name), remedy="Export a model that was trained without heads.")
-    for i, layer in enumerate(config.layers):
-        for slot in LAYER_SLOTS:
-            if getattr(layer, slot) != getattr(first, slot):
-                raise UserError(f"layers 0 and {i} have different {slot}", path=("layers", i, slot), remedy=ALIKE)
-    for slot in ("position", "norm"):
-        if getattr(first, slot) != getattr(config, slot):
-            raise UserError(f"layers and model have different {slot}", path=("layers", 0, slot), remedy=ALIKE)
-    around = {slot: to_data(getattr(config, slot)) for slot in ("embedding", "stem", "logits")}
-    sizes = {"dim": config.dim, "num_layers": len(config.layers), "dropout": config.dropout}
-    flat = dict(flatten({**to_data(first), **sizes, **around}))
-    for slot in ("mixer", "ffn"):
-        if flat.get(f"{slot}.bias") is None:
-            flat[f"{slot}.bias"] = config.bias
-    return flat
+    chosen = _candidate(family, resolved, model, seq_len) if family else None
+    best = chosen or _closest_family(resolved, model, seq_len)
+    if best.differences:
+        raise best.error()
+    about = {"model_type": best.family.model_type, "architectures": [best.family.architecture], "dtype": "float32"}
+    unknown = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return {**about, **unknown, **best.settings}, _write_tensors(best, resolved, model)
 
 
-ALIKE = "Use the same setting in all layers, as Hugging Face requires."
+@dataclass(frozen=True)
+class _Candidate:
+    """An architecture for an export.
+
+    Attributes:
+        family: The architecture.
+        settings: The Hugging Face settings.
+        config: The config that is read from these settings.
+        differences: The settings that the architecture does not support.
+        zeros: The number of settings for which biases are written as zeros.
+    """
+
+    family: Family
+    settings: dict[str, Any]
+    config: LMConfig
+    differences: list[Difference]
+    zeros: int
+
+    def error(self) -> UserError:
+        """Return an error about the first setting that is not supported."""
+        first, name = self.differences[0], self.family.model_type
+        allowed = self.family.choices.get(first.path, (format_value(first.theirs),))
+        path, problem = tuple(first.path.split(".")), f"Hugging Face's {name} does not support {first.text}"
+        problem += f", nor {len(self.differences) - 1} other settings" * (len(self.differences) > 1)
+        remedy = f"Use {first.path}: {' or '.join(allowed)} for {name}. Supported families: {', '.join(FAMILIES)}."
+        return UserError(problem, path=("layers", first.layer, *path) if first.layer else path, remedy=remedy)
 
 
-def _closest_family(ours: Settings) -> Family:
-    """Return the family that supports the given settings.
+def _closest_family(config: LMConfig, model: LM, seq_len: int) -> _Candidate:
+    """Return the first architecture that supports a model, or else the one with the fewest unsupported settings."""
+    candidates = [_candidate(name, config, model, seq_len) for name in FAMILIES]
+    return min(candidates, key=lambda one: (len(one.differences), one.zeros))
+
+
+def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candidate:
+    """Return how an architecture represents a model.
 
     Raises:
-        UserError: if no family supports the settings. The error is about the family with the fewest unsupported
-            settings.
+        UserError: If there is no such architecture.
     """
-    missed = {
-        name: {where: allowed for where, allowed in family.needs.items() if ours.get(where) not in allowed}
-        for name, family in FAMILIES.items()
-    }
-    name = min(missed, key=lambda name: len(missed[name]))
-    if missed[name]:
-        where = next(iter(missed[name]))
-        allowed = " or ".join(str(value) for value in missed[name][where])
-        raise UserError(
-            f"Hugging Face's {name} does not support {where}={ours.get(where)}",
-            path=tuple(where.split(".")),
-            remedy=f"Use {where}: {allowed} for {name}. Supported families: {', '.join(FAMILIES)}.",
-        )
-    return FAMILIES[name]
+    if name not in FAMILIES:
+        raise UserError(f"model type {name!r} is not supported", path=("family",), remedy=suggest(name, FAMILIES))
+    family, shapes = FAMILIES[name], parameter_shapes(model)
+    ours = Comparable(config, shapes)
+    positions = shapes.get("position.weight", (seq_len,))[0]
+    vocab_size = shapes.get("embedding.weight", (1,))[0]
+    sizes = {"vocab_size": vocab_size, "seq_len": positions, "dropout": config.dropout}
+    settings = family.write(ours.exported(**sizes))
+    if (std := getattr(config.init, "std", None)) is not None:
+        settings["initializer_range"] = std
+    again = load_config(ModelConfig, family.read(complete_settings(family, settings))).resolve()
+    found = ours.differences(Comparable(again))
+    differences = [one for one in found if not one.adds_bias]
+    return _Candidate(family, settings, again, differences, len(found) - len(differences))
+
+
+def _write_tensors(chosen: _Candidate, config: LMConfig, model: LM) -> dict[str, np.ndarray]:
+    """Return the tensors of a model. Biases that the architecture requires and the model lacks are zeros."""
+    have = named_parameters(model)
+    vocab_size, heads = have["embedding.weight"].shape[0], num_heads(config)
+    expected = parameter_shapes(blank_model(chosen.config, vocab_size, chosen.settings[chosen.family.seq_len]))
+    tensors: dict[str, np.ndarray] = {}
+    for rule in expand_rules(chosen.family.rules, len(config.layers)):
+        if rule.ours[0] in expected:
+            parts = [np.asarray(have.get(name, np.zeros(expected[name])), np.float32) for name in rule.ours]
+            tensors[rule.theirs] = np.ascontiguousarray(rule.layout.write(parts, heads))
+    return tensors
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -209,63 +301,65 @@ def load_folder(path: str | Path) -> tuple[ModelConfig, LM]:
     """Load a Hugging Face model from a folder with `config.json` and `model.safetensors` or indexed shards.
 
     Args:
-        path: the model's folder.
+        path: The model's folder.
 
     Raises:
-        UserError: if a file is missing or damaged, or the model cannot be converted (see `from_huggingface`). The error
+        UserError: If a file is missing or damaged, or the model cannot be converted (see `from_huggingface`). The error
             names the file.
     """
+    made = import_folder(path, tokenizer=False)
+    return made.config, made.model
+
+
+def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
+    """Load a Hugging Face model from a folder, with its tokenizer.
+
+    Args:
+        path: The model's folder.
+        tokenizer: Whether `tokenizer.json` is read.
+
+    Raises:
+        UserError: As `load_folder`; also if the tokenizer is damaged or has more tokens than the model.
+    """
     folder = Path(path)
-    config = _json(folder / CONFIG)
-    weights = folder / WEIGHTS
-    shards = [weights]
-    if not weights.exists() and (folder / INDEX).exists():
-        shards = [folder / name for name in sorted(set(_json(folder / INDEX).get("weight_map", {}).values()))]
-    tensors: dict[str, np.ndarray] = {}
-    for shard in shards:
-        tensors |= _safetensors(shard)
+    config = read_config(folder)
     try:
-        return from_huggingface(config, tensors)
+        text, made = _blank_import(config)
     except UserError as error:
-        raise error.within(file=folder / CONFIG if error.path else weights) from None
+        raise error.within(file=folder / CONFIG) from None
+    found, place = read_tensors(folder)
+    try:
+        made = _with_tensors(made, text, found)
+    except UserError as error:
+        raise error.within(file=folder / CONFIG if error.path else place) from None
+    return replace(made, tokenizer=read_tokenizer(folder, made.vocab_size) if tokenizer else None)
 
 
-def save_folder(path: str | Path, config: ModelConfig | LMConfig, model: LM, *, seq_len: int = 2048) -> None:
+def save_folder(
+    path: str | Path,
+    config: ModelConfig | LMConfig,
+    model: LM,
+    *,
+    seq_len: int = DEFAULT_LENGTH,
+    family: str | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> None:
     """Save a model as a folder that `from_pretrained` in transformers can read.
 
     Args:
-        path: the folder. It is created if it does not exist.
-        config: the config of the model.
-        model: the model.
-        seq_len: the maximum sequence length in a Llama config; see `to_huggingface`.
+        path: The folder. It is created if it does not exist.
+        config: The config of the model.
+        model: The model.
+        seq_len: The maximum sequence length; see `to_huggingface`.
+        family: The `model_type` of the architecture; see `to_huggingface`.
+        tokenizer: The tokenizer, if it is saved too.
 
     Raises:
-        UserError: if the folder already contains a model, or the model cannot be converted (see `to_huggingface`).
+        UserError: If the folder already contains a model, or the model cannot be converted (see `to_huggingface`).
     """
     folder = Path(path)
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
             raise UserError("a model already exists here", file=folder / name, remedy="Use another folder.")
-    theirs, tensors = to_huggingface(config, model, seq_len=seq_len)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(theirs, indent=2) + "\n")
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError("no such file", file=file, remedy=f"Use a folder with {CONFIG} and {WEIGHTS}.") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"not JSON: {error.msg}", file=file, line=error.lineno) from None
-
-
-def _safetensors(file: Path) -> dict[str, np.ndarray]:
-    try:
-        return load_file(file)
-    except FileNotFoundError:
-        remedy = f"Provide {WEIGHTS}, or {INDEX} and its shards. Convert other formats with transformers."
-        raise UserError("no such file", file=file, remedy=remedy) from None
-    except SafetensorError as error:
-        raise UserError(f"not a safetensors file: {error}", file=file) from None
+    settings, tensors = to_huggingface(config, model, seq_len=seq_len, family=family)
+    write_model(folder, settings, tensors, tokenizer)

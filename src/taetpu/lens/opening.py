@@ -8,7 +8,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
-from taetpu.interop.huggingface import load_folder
+from taetpu.interop.huggingface import import_folder
 from taetpu.lens.opened import OpenedModel
 from taetpu.store.backend import open_store
 from taetpu.store.find_run import find_run, run_in_folder
@@ -69,9 +69,8 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
 
 def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
     if "model_type" in config:
-        loaded = load_folder(name)
-        vocab_size, seq_len = config["vocab_size"], config.get("max_position_embeddings", config.get("n_positions"))
-        saved = SavedModel(loaded[1], loaded[0].resolve(), vocab_size, seq_len or 2048, None)
+        made = import_folder(name)
+        saved = SavedModel(made.model, made.config.resolve(), made.vocab_size, made.seq_len, made.tokenizer)
     else:
         store = open_store(name)
         saved = from_files({key: store.read(key) for key in store.list("", depth=1)}, name)

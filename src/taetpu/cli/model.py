@@ -1,0 +1,175 @@
+"""`taetpu model`: models of Hugging Face read, and models written for transformers."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.lens_options import Plugins, RunName, Step
+from taetpu.cli.options import AsJson, Root
+from taetpu.cli.output import plural, print_json
+from taetpu.core.errors import UserError
+
+if TYPE_CHECKING:
+    from taetpu.interop.huggingface import ImportedModel
+
+app = typer.Typer(
+    help="Read models of Hugging Face, and write models for transformers.\n\n"
+    "Example: taetpu model import EleutherAI/pythia-70m",
+    no_args_is_help=True,
+)
+
+
+@app.command("import")
+def import_model(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER|NAME",
+            help="A folder with config.json and safetensors files, or a model's name on the Hugging Face hub.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write. Default: the last part of the name."),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="REVISION", help="A branch, tag or commit on the hub, e.g. step3000.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a model of Hugging Face, and write it as a folder that the commands of taetpu open.
+
+    Only safetensors files are read, never pickles. No weight is changed.
+
+    Example: taetpu model import EleutherAI/pythia-70m --revision step3000 -o pythia
+    """
+    from taetpu.interop.huggingface import import_folder
+    from taetpu.store.backend import open_store
+    from taetpu.train.model_io import to_files
+
+    last = Path(name.rstrip("/")).name
+    out = out or Path(f"{last}-{revision}" if revision else last)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError("this folder is not empty", file=out, remedy="Name another folder with -o.")
+    made = import_folder(_find_folder(name, revision))
+    config = made.config.resolve()
+    files = to_files(made.model, config, vocab_size=made.vocab_size, seq_len=made.seq_len, tokenizer=made.tokenizer)
+    store = open_store(out)
+    for file, data in files.items():
+        store.write(file, data)
+    if as_json:
+        print_json({**_describe(made), "folder": str(out)})
+    else:
+        _print_model(made)
+        typer.echo(f"\nwrote {out}\nTry it: taetpu lens sample {out} --prompt TEXT")
+
+
+def _find_folder(name: str, revision: str | None) -> Path:
+    """Return a local folder with the files of a model, downloaded if `name` is no folder.
+
+    Raises:
+        UserError: If there is no such folder, and the name cannot be that of a model on the hub.
+    """
+    from taetpu.interop.hub import NAME, download_model
+
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            problem = f"--revision is for models of the hub, and {name} is a folder"
+            raise UserError(problem, path=("--revision",), remedy="Remove --revision.")
+        return folder
+    if folder.exists() or not NAME.fullmatch(name):
+        remedy = "Name a folder with config.json, or a model on the hub such as EleutherAI/pythia-70m."
+        raise UserError("no such folder", file=name, remedy=remedy)
+    return download_model(name, revision)
+
+
+def _describe(made: "ImportedModel") -> dict[str, Any]:
+    """Return what is printed of an imported model, as plain data."""
+    from taetpu.nn.named_arrays import named_parameters
+
+    return {
+        "family": made.family.model_type,
+        "parameters": sum(array.size for array in named_parameters(made.model).values()),
+        "vocab_size": made.vocab_size,
+        "seq_len": made.seq_len,
+        "tokens": None if made.tokenizer is None else made.tokenizer.vocab_size,
+        "model": short_model(made.config),
+    }
+
+
+def _print_model(made: "ImportedModel") -> None:
+    from taetpu.store.documents import to_yaml
+
+    found = _describe(made)
+    tokenizer = "none" if found["tokens"] is None else plural(found["tokens"], "token")
+    typer.echo(f"family: {found['family']} ({made.family.about})")
+    typer.echo(f"parameters: {found['parameters']:,}")
+    typer.echo(f"vocabulary: {found['vocab_size']:,}, tokenizer: {tokenizer}")
+    typer.echo(f"sequence length: {found['seq_len']:,}\n")
+    typer.echo(to_yaml({"model": found["model"]}).decode(), nl=False)
+
+
+def short_model(config: Any) -> dict[str, Any]:
+    """Return the data of a `ModelConfig` as in a study file, without fields that have their default."""
+    from taetpu.nn.lm import select_layers
+
+    layers = config.resolve().layers
+    own = {
+        where: {slot: _short(getattr(layers[select_layers(where, len(layers))[0]], slot)) for slot in settings}
+        for where, settings in config.layers.items()
+    }
+    return {**_short(config.model_copy(update={"layers": {}})), **({"layers": own} if own else {})}
+
+
+def _short(value: Any) -> Any:
+    """Return a config as data without fields that have their default; a component of its kind alone is a word."""
+    from taetpu.core.config import Component, Config, to_data
+
+    if not isinstance(value, Config):
+        return to_data(value)
+    fields = {
+        name: _short(getattr(value, name))
+        for name, info in type(value).model_fields.items()
+        if info.is_required() or getattr(value, name) != info.get_default(call_default_factory=True)
+    }
+    if not isinstance(value, Component):
+        return fields
+    return {"kind": value.kind, **fields} if fields else value.kind
+
+
+@app.command()
+def export(
+    run: RunName,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write.")],
+    family: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="The architecture, e.g. llama. Default: the first one that fits the model."),
+    ] = None,
+    step: Step = None,
+    plugin: Plugins = None,
+    root: Root = None,
+) -> None:
+    """Write a model as a folder that from_pretrained of transformers reads, with its tokenizer.
+
+    A model that no architecture of transformers can represent is refused, with the reason.
+
+    Example: taetpu model export my-idea/baseline/0 -o baseline
+    """
+    from taetpu.interop.files import CONFIG
+    from taetpu.interop.huggingface import save_folder
+    from taetpu.lens.opening import open_run
+
+    opened = open_run(run, plugin or (), step=step, root=root)
+    save_folder(
+        out,
+        opened.config,
+        opened.model,
+        seq_len=opened.seq_len,
+        family=family,
+        tokenizer=opened.tokenizer,
+    )
+    about = json.loads((out / CONFIG).read_text())
+    typer.echo(f"wrote {out} ({about['architectures'][0]})")

@@ -1,0 +1,98 @@
+"""gpt-oss: mixtures of clamped experts with biases, trained sinks in attention, and alternating windows.
+
+The files of OpenAI on the hub are quantized (MXFP4) and are refused.
+
+Source: modeling_gpt_oss.py and configuration_gpt_oss.py in transformers.
+"""
+
+from typing import Any
+
+from taetpu.interop.families.base import Exported, Family, Required, Settings
+from taetpu.interop.families.llama import FIXED, PRE_NORMS, SIZES, llama_rules, read_common, write_common
+from taetpu.interop.families.windows import every_nth_full, read_layer_types, with_windows, write_windows
+from taetpu.interop.layouts import INTERLEAVED, LINEAR, Rule
+
+MLP = "model.layers.{i}.mlp"
+EXPERTS = "layers.{i}.ffn.experts"
+MOE_RULES = (
+    Rule(f"{MLP}.router.weight", "layers.{i}.ffn.router", LINEAR),
+    Rule(f"{MLP}.router.bias", "layers.{i}.ffn.router_bias"),
+    Rule(f"{MLP}.experts.gate_up_proj", f"{EXPERTS}.gate {EXPERTS}.up", INTERLEAVED),
+    Rule(f"{MLP}.experts.gate_up_proj_bias", f"{EXPERTS}.gate_bias {EXPERTS}.up_bias", INTERLEAVED),
+    Rule(f"{MLP}.experts.down_proj", f"{EXPERTS}.down"),
+    Rule(f"{MLP}.experts.down_proj_bias", f"{EXPERTS}.down_bias"),
+    Rule("model.layers.{i}.self_attn.sinks", "layers.{i}.mixer.normalizer.bias"),
+)
+YARN = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""The default of transformers, which is that of all released models."""
+
+
+def read_gpt_oss(config: Settings) -> dict[str, Any]:
+    """Convert gpt-oss settings to the data of a `ModelConfig`. By default, every second layer has a window."""
+    if not config["rope_parameters"] and not config["rope_scaling"]:
+        config = {**config, "rope_parameters": YARN}
+    made = read_common({**config, "hidden_act": "silu"})
+    made["mixer"]["normalizer"] = "sink"
+    made["ffn"] = {
+        "kind": "clamped-moe",
+        "experts": config["num_local_experts"],
+        "top": config["num_experts_per_tok"],
+        "hidden": config["intermediate_size"],
+        "alpha": float(config["swiglu_alpha"]),
+        "limit": float(config["swiglu_limit"]),
+        "balance": float(config["router_aux_loss_coef"]),
+    }
+    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], 2))
+    return with_windows(made, types, config["sliding_window"])
+
+
+def write_gpt_oss(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to gpt-oss settings."""
+    types, width = write_windows(ours)
+    return {
+        **write_common(ours),
+        "attention_bias": ours.get("mixer.bias", False) is not False,
+        "hidden_act": "silu",
+        "num_local_experts": ours.get("ffn.experts", 1),
+        "num_experts_per_tok": ours.get("ffn.top", 1),
+        "swiglu_alpha": ours.get("ffn.alpha", 1.702),
+        "swiglu_limit": ours.get("ffn.limit", 7.0),
+        "sliding_window": width,
+        "layer_types": types,
+    }
+
+
+GPT_OSS = Family(
+    model_type="gpt_oss",
+    architecture="GptOssForCausalLM",
+    about="gpt-oss",
+    prefix="model.",
+    rules=llama_rules(PRE_NORMS, MOE_RULES),
+    settings={
+        **{name: value for name, value in SIZES.items() if name != "hidden_act"},
+        "num_local_experts": Required,
+        "num_experts_per_tok": 4,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "attention_bias": True,
+        "swiglu_alpha": 1.702,
+        "swiglu_limit": 7.0,
+        "router_aux_loss_coef": 0.001,
+        "sliding_window": 128,
+        "layer_types": None,
+        "rope_theta": 150000.0,
+    },
+    read=read_gpt_oss,
+    write=write_gpt_oss,
+    fixed={**FIXED, "hidden_act": "silu"},
+    harmless=("output_router_logits", "experts_per_token", "initial_context_length"),
+)

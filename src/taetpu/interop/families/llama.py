@@ -1,0 +1,181 @@
+"""Llama, Mistral, and what other architectures have in common with them.
+
+The weight of Linear has the layout (out, in). As in taetpu, RoPE pairs the elements of the two halves of a head. Files
+of Meta and GGUF pair neighbours and are not read.
+
+Source: modeling_llama.py, modeling_mistral.py and their configurations in transformers.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from taetpu.interop.families.base import GATED, Exported, Family, Required, Settings, choose_name, translate_choice
+from taetpu.interop.families.rope import ROPE_SETTINGS, read_rope, write_plain_rope
+from taetpu.interop.families.windows import SLIDING, with_windows, write_windows
+from taetpu.interop.layouts import LINEAR, Rule
+
+LAYER = "model.layers.{i}"
+PRE_NORMS = {"mixer_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+"""The norms before both branches."""
+QK_NORMS = {"mixer.qk_norm.q": "self_attn.q_norm", "mixer.qk_norm.k": "self_attn.k_norm"}
+"""The norms of queries and keys."""
+MLP_RULES = tuple(
+    rule
+    for name in ("gate", "up", "down")
+    for rule in (
+        Rule(f"{LAYER}.mlp.{name}_proj.weight", f"layers.{{i}}.ffn.{name}", LINEAR),
+        Rule(f"{LAYER}.mlp.{name}_proj.bias", f"layers.{{i}}.ffn.{name}_bias"),
+    )
+)
+
+
+def llama_rules(norms: Mapping[str, str], ffn: tuple[Rule, ...] = MLP_RULES) -> tuple[Rule, ...]:
+    """Return the rules of an architecture that names its tensors as Llama does.
+
+    Args:
+        norms: The names of a layer's norms in taetpu, with those in transformers.
+        ffn: The rules of the feed-forward networks.
+    """
+    attention = tuple(
+        rule
+        for x in "qkvo"
+        for rule in (
+            Rule(f"{LAYER}.self_attn.{x}_proj.weight", f"layers.{{i}}.mixer.w{x}", LINEAR),
+            Rule(f"{LAYER}.self_attn.{x}_proj.bias", f"layers.{{i}}.mixer.b{x}"),
+        )
+    )
+    return (
+        Rule("model.embed_tokens.weight", "embedding.weight"),
+        *attention,
+        *ffn,
+        *(Rule(f"{LAYER}.{theirs}.weight", f"layers.{{i}}.{ours}.weight") for ours, theirs in norms.items()),
+        Rule("model.norm.weight", "norm.weight"),
+        Rule("lm_head.weight", "embedding.unembed", LINEAR),
+    )
+
+
+SIZES: Settings = {
+    "hidden_size": Required,
+    "num_hidden_layers": Required,
+    "num_attention_heads": Required,
+    "intermediate_size": Required,
+    "vocab_size": Required,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "initializer_range": 0.02,
+    "tie_word_embeddings": False,
+    **ROPE_SETTINGS,
+}
+"""The settings that most architectures share, with the defaults of Llama."""
+
+
+def read_common(config: Settings, act: str = "hidden_act") -> dict[str, Any]:
+    """Convert the settings that most architectures share to the data of a `ModelConfig` with pre-norm and RoPE.
+
+    Args:
+        config: The settings, with `SIZES`.
+        act: The name of the setting with the activation.
+    """
+    return {
+        "dim": config["hidden_size"],
+        "num_layers": config["num_hidden_layers"],
+        "mixer": {
+            "kind": "attention",
+            "num_heads": config["num_attention_heads"],
+            "num_kv_heads": config["num_key_value_heads"],
+            "head_dim": config["head_dim"],
+            "bias": config.get("attention_bias", False),
+        },
+        "position": read_rope(config, config["max_position_embeddings"]),
+        "norm": {"kind": "rms", "eps": config["rms_norm_eps"]},
+        "ffn": {
+            "kind": translate_choice(config, act, GATED),
+            "hidden": config["intermediate_size"],
+            "bias": config.get("mlp_bias", False),
+        },
+        "embedding": "tied" if config["tie_word_embeddings"] else "untied",
+        "init": {"kind": "normal", "std": config["initializer_range"]},
+    }
+
+
+def write_common(ours: Exported, act: str = "hidden_act") -> dict[str, Any]:
+    """Convert the settings of a model to those that most architectures share; see `read_common`."""
+    heads = ours.get("mixer.num_heads", 1)
+    return {
+        "vocab_size": ours.get("vocab_size"),
+        "max_position_embeddings": ours.get("seq_len"),
+        "hidden_size": ours.get("dim"),
+        "num_hidden_layers": ours.get("num_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": ours.get("mixer.num_kv_heads", heads),
+        "head_dim": ours.get("mixer.head_dim", 2 * max(1, ours.get("dim") // heads // 2)),
+        "intermediate_size": ours.get("ffn.hidden", ours.get("dim")),
+        act: choose_name(GATED, ours.get("ffn.kind")),
+        "rms_norm_eps": ours.get("norm.eps", 1e-6),
+        **write_plain_rope(ours.model),
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": ours.get("embedding.kind") == "tied",
+    }
+
+
+FIXED: Settings = {"attention_dropout": 0.0, "partial_rotary_factor": 1.0}
+CHOICES = {"ffn.kind": tuple(dict.fromkeys(GATED.values()))}
+
+
+# --- Llama -----------------------------------------------------------------------------------------------------------
+
+
+def write_llama(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to Llama settings."""
+    biases = {name: ours.get(f"{slot}.bias", False) is not False for name, slot in LLAMA_BIASES.items()}
+    return {**write_common(ours), **biases}
+
+
+LLAMA_BIASES = {"attention_bias": "mixer", "mlp_bias": "ffn"}
+
+LLAMA = Family(
+    model_type="llama",
+    architecture="LlamaForCausalLM",
+    about="Llama 2 and 3",
+    prefix="model.",
+    rules=llama_rules(PRE_NORMS),
+    settings={**SIZES, **dict.fromkeys(LLAMA_BIASES, False)},
+    read=read_common,
+    write=write_llama,
+    fixed=FIXED,
+    harmless=("is_llama_config", "rope_interleaved"),
+    choices=CHOICES,
+)
+
+
+# --- Mistral ---------------------------------------------------------------------------------------------------------
+
+
+def read_mistral(config: Settings) -> dict[str, Any]:
+    """Convert Mistral settings to the data of a `ModelConfig`. All layers have the sliding window, if there is one."""
+    made = read_common(config)
+    if config["sliding_window"] is None:
+        return made
+    return with_windows(made, [SLIDING] * config["num_hidden_layers"], config["sliding_window"])
+
+
+def write_mistral(ours: Exported) -> dict[str, Any]:
+    """Convert the settings of a model to Mistral settings."""
+    return {**write_common(ours), "sliding_window": write_windows(ours)[1]}
+
+
+MISTRAL = Family(
+    model_type="mistral",
+    architecture="MistralForCausalLM",
+    about="Mistral",
+    prefix="model.",
+    rules=llama_rules(PRE_NORMS),
+    settings={**SIZES, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    read=read_mistral,
+    write=write_mistral,
+    fixed=FIXED,
+    choices=CHOICES,
+)

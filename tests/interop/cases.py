@@ -1,0 +1,116 @@
+"""Tiny models of every Hugging Face class, with random weights and settings that differ from the defaults."""
+
+from functools import cache
+
+import numpy as np
+import torch
+import transformers
+
+from taetpu.core.jit_once import jit_once
+from taetpu.interop.huggingface import from_huggingface
+
+VOCAB, SEQ, LAYERS = 11, 12, 3
+TOKENS = np.random.default_rng(0).integers(0, VOCAB, (2, SEQ)).astype(np.int32)
+PADDING = np.arange(SEQ) < np.array([[0], [5]])
+"""The second sequence is shorter, and padded on the left."""
+UNKNOWN = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+
+LLAMA = {
+    "vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 6, "intermediate_size": 24, "max_position_embeddings": SEQ,
+    "rms_norm_eps": 1e-2, **UNKNOWN,
+}  # fmt: skip
+GEMMA2 = {**LLAMA, "query_pre_attn_scalar": 9, "sliding_window": 3}
+TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def rope(base: float = 50.0, **scaling: object) -> dict:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": base, **scaling}}
+
+
+YARN = rope(
+    rope_type="yarn", factor=2.0, original_max_position_embeddings=6, beta_fast=4.0, beta_slow=0.5, truncate=False
+)
+CASES = {
+    "gpt2": ("GPT2", {
+        "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "n_inner": 24,
+        "activation_function": "gelu", "layer_norm_epsilon": 1e-2, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0, **UNKNOWN}),
+    "gpt2-untied": ("GPT2", {
+        "vocab_size": VOCAB, "n_positions": SEQ, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": False, **UNKNOWN}),
+    "neox": ("GPTNeoX", {
+        "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": LAYERS, "num_attention_heads": 3,
+        "intermediate_size": 20, "max_position_embeddings": SEQ, "layer_norm_eps": 1e-2, **UNKNOWN,
+        **rope(partial_rotary_factor=0.5)}),
+    "neox-sequential": ("GPTNeoX", {
+        "vocab_size": VOCAB, "hidden_size": 24, "num_hidden_layers": LAYERS, "num_attention_heads": 3,
+        "intermediate_size": 20, "max_position_embeddings": SEQ, "use_parallel_residual": False,
+        "attention_bias": False, "hidden_act": "gelu_fast", "tie_word_embeddings": True, **UNKNOWN}),
+    "llama": ("Llama", {**LLAMA, "tie_word_embeddings": True, **rope(
+        rope_type="llama3", factor=8.0, low_freq_factor=0.5, high_freq_factor=2.0, original_max_position_embeddings=6,
+    )}),
+    "llama-biases": ("Llama", {**LLAMA, "num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True, **YARN}),
+    "llama-linear": ("Llama", {**LLAMA, "hidden_act": "gelu", **rope(rope_type="linear", factor=2.0)}),
+    "mistral": ("Mistral", {**LLAMA, "sliding_window": 4, **rope()}),
+    "mistral-full": ("Mistral", {**LLAMA, "sliding_window": None}),
+    "qwen2": ("Qwen2", {**LLAMA, "use_sliding_window": True, "sliding_window": 4,
+                        "max_window_layers": 1, **rope()}),
+    "qwen3": ("Qwen3", {**LLAMA, "attention_bias": True, "use_sliding_window": True, "sliding_window": 3,
+                        "layer_types": TYPES, **YARN}),
+    "qwen3-plain": ("Qwen3", {**LLAMA, "tie_word_embeddings": True}),
+    "gemma": ("Gemma", {**LLAMA, "attention_bias": True, **rope()}),
+    "gemma2": ("Gemma2", {**GEMMA2, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, **rope()}),
+    "gemma2-uncapped": ("Gemma2", {**GEMMA2, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+                                   "tie_word_embeddings": False, "hidden_activation": "gelu"}),
+    "gemma3": ("Gemma3", {**GEMMA2, "layer_types": TYPES, "final_logit_softcapping": 3.0, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 80.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
+    "olmo2": ("Olmo2", {**LLAMA, "attention_bias": True, **rope()}),
+    "gpt-oss": ("GptOss", {**LLAMA, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3,
+                           "swiglu_limit": 1.5, "swiglu_alpha": 1.3, **YARN}),
+}  # fmt: skip
+"""The name of the class and its settings. Each family has a case with all options that matter."""
+MAIN = ("gpt2", "neox", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "olmo2", "gpt-oss")
+
+
+@cache
+def theirs(case: str):
+    """Return a Hugging Face model with random parameters, including biases and norms."""
+    name, settings = CASES[case]
+    config = getattr(transformers, f"{name}{'Text' * (name == 'Gemma3')}Config")
+    torch.manual_seed(0)
+    model_class = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")
+    model = model_class(config(**settings, attn_implementation="eager", experts_implementation="eager")).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn_like(parameter) + (parameter == 1))
+    return model
+
+
+@cache
+def imported(case: str):
+    """Return the config and the model that are imported from `theirs(case)`."""
+    hf = theirs(case)
+    return from_huggingface(hf.config.to_dict(), arrays(hf))
+
+
+def arrays(model) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+
+
+def their_logits(model, tokens=TOKENS, padding=None) -> np.ndarray:
+    """Return the logits of a Hugging Face model, with the positions of a sequence without its padding."""
+    padding = np.zeros_like(tokens, bool) if padding is None else padding
+    positions = np.maximum(np.cumsum(~padding, -1) - 1, 0)
+    with torch.no_grad():
+        return model(
+            torch.tensor(tokens, dtype=torch.long),
+            attention_mask=torch.tensor(~padding, dtype=torch.long),
+            position_ids=torch.tensor(positions),
+        ).logits.numpy()
+
+
+@jit_once
+def forward(model, tokens, padding=None):
+    return model(tokens, padding=padding)

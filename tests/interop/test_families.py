@@ -1,0 +1,104 @@
+"""Every Hugging Face class and its imported model have the same logits, in both directions, padded and cached."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import transformers
+from tests.interop.cases import (
+    CASES,
+    MAIN,
+    PADDING,
+    SEQ,
+    TOKENS,
+    arrays,
+    forward,
+    imported,
+    their_logits,
+    theirs,
+)
+from tests.suites import by_default
+
+from taetpu.core.jit_once import jit_once
+from taetpu.interop.families import FAMILIES
+from taetpu.interop.families.gemma import MULTIMODAL
+from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder, to_huggingface
+from taetpu.nn.cache import empty_cache, extend
+from taetpu.nn.named_arrays import named_parameters
+
+BOUND = 5e-5
+
+
+def test_every_family_has_a_case():
+    types = {theirs(case).config.model_type for case in MAIN}
+    assert types == set(FAMILIES)
+
+
+@pytest.mark.parametrize("case", by_default(CASES, "gpt2", "neox", "qwen3", "gemma3", "gpt-oss"))
+def test_same_logits_with_left_padding(case):
+    hf, model = theirs(case), imported(case)[1]
+    found = forward(model, TOKENS, PADDING)
+    np.testing.assert_allclose(found[0], their_logits(hf)[0], atol=BOUND)
+    expected = their_logits(hf, padding=PADDING)
+    np.testing.assert_allclose(found[~PADDING], expected[~PADDING], atol=BOUND)
+
+
+@pytest.mark.parametrize("case", by_default(CASES, *MAIN))
+def test_import_export_import_gives_equal_tensors(case):
+    hf = theirs(case)
+    before = arrays(hf)
+    config, model = imported(case)
+    kind = hf.config.model_type
+    settings, tensors = to_huggingface(config, model, seq_len=SEQ, family=kind)
+    assert settings["model_type"] == kind
+    for name, tensor in tensors.items():
+        theirs_name = "lm_head.weight" if name == "embed_out.weight" else name
+        np.testing.assert_array_equal(tensor, before[theirs_name], err_msg=name)
+    assert len(before) - len(tensors) == hf.config.tie_word_embeddings
+    config_again, model_again = from_huggingface(settings, tensors)
+    assert config_again.resolve().layers == config.resolve().layers
+    assert jax.tree.all(jax.tree.map(np.array_equal, model_again, model))
+
+
+@pytest.mark.parametrize("case", by_default(CASES, "gpt-oss", "gemma3", "neox"))
+def test_transformers_reads_an_exported_folder(case, tmp_path):
+    hf = theirs(case)
+    config, model = imported(case)
+    save_folder(tmp_path / "ours", config, model, seq_len=SEQ, family=hf.config.model_type)
+    again, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "ours", attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+    )
+    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    np.testing.assert_allclose(their_logits(again.eval()), their_logits(hf), atol=1e-5)
+    folder = tmp_path / "theirs"
+    again.save_pretrained(folder)
+    _, model_again = load_folder(folder)
+    assert jax.tree.all(jax.tree.map(np.array_equal, model_again, model))
+
+
+@pytest.mark.parametrize("case", by_default(CASES, "gemma3"))
+def test_cached_decoding_with_left_padding(case):
+    """A prompt of 8 tokens is read at once, and the other tokens one by one."""
+    hf, model = theirs(case), imported(case)[1]
+    expected = their_logits(hf, padding=PADDING)
+    read = jit_once(lambda model, tokens, cache, padding: extend(model, tokens, cache, padding=padding))
+    logits, cache = read(model, TOKENS[:, :8], empty_cache(model, 2, SEQ), PADDING[:, :8])
+    np.testing.assert_allclose(logits[~PADDING[:, :8]], expected[:, :8][~PADDING[:, :8]], atol=BOUND)
+    step = jit_once(extend)
+    for i in range(8, SEQ):
+        logits, cache = step(model, TOKENS[:, i : i + 1], cache)
+        np.testing.assert_allclose(logits[:, 0], expected[:, i], atol=BOUND)
+
+
+@pytest.mark.parametrize("case", MAIN)
+def test_number_of_parameters(case):
+    ours = named_parameters(imported(case)[1])
+    assert sum(array.size for array in ours.values()) == theirs(case).num_parameters()
+
+
+def test_the_page_lists_every_family():
+    page = (Path(__file__).parents[2] / "docs" / "huggingface.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert {name for row in rows[1:] for name in re.findall(r"`(\w+)`", row)} == {*FAMILIES, *MULTIMODAL}
