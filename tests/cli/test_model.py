@@ -80,7 +80,7 @@ MISTAKES = {
     "a full folder": (("import", "models/tiny", "-o", "models"), "this folder is not empty\n  where:  models\n  remed"),
     "a revision": (("import", "models/tiny", "--revision", "a"), "--revision is for models of the hub, and models/tin"),
     "unknown family": (("import", "other", "-o", "out"),
-                       "model type 'mamba9' is not supported\n  where:  other/config.json at model_type\n  remedy: Us"),
+                       "model type 'mamba9' is not supported\n  where:  other/config.json at model_type\n"),
     "a type": (("export", "models/tiny", "-o", "out", "--family", "gemma4"), "model type 'gemma4' is not supported"),
     "no type": (("export", "models/tiny", "-o", "out", "--family", "llama"), "Hugging Face's llama does not support"),
     "no run": (("export", "nothing/here/0", "-o", "out"), "no study 'nothing'"),

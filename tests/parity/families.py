@@ -1,7 +1,8 @@
 """Comparisons of whole models, composed from the slots, with classes of transformers."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
-from tests.parity.presets import QK, Arrays, llama_names
 from tests.parity.registry import parity
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
+from taetpu.interop.families import FAMILIES, Family
+from taetpu.interop.huggingface import read_parameters
+from taetpu.interop.layouts import LINEAR, Rule
 from taetpu.nn.lm import ModelConfig, build_model
-from taetpu.nn.named_arrays import named_parameters, with_parameters
+from taetpu.nn.named_arrays import with_parameters
 from taetpu.nn.position import alibi_slopes, t5_bucket
 
 VOCAB, SEQ, DIM, LAYERS, HEADS = 13, 12, 16, 6, 4
@@ -26,6 +29,7 @@ SIZES = {"vocab_size": VOCAB, "hidden_size": DIM, "num_hidden_layers": LAYERS, "
          "attn_implementation": "eager"}  # fmt: skip
 ATTENTION = {"kind": "attention", "num_heads": HEADS}
 GROUPED = {**ATTENTION, "num_kv_heads": 2}
+Arrays = dict[str, np.ndarray]
 Both = tuple[Any, Any]
 
 
@@ -40,66 +44,37 @@ def reference(name: str, **settings: Any) -> tuple[Any, Arrays]:
     return model, {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
 
 
-def logits(model: Any, settings: Mapping[str, Any], names: Mapping[str, Any]) -> Both:
+def logits(model: Any, settings: Mapping[str, Any], tensors: Arrays, family: str | Family) -> Both:
     """Return the logits of our model with the given settings and of a model of transformers.
 
     Args:
         model: The model of transformers.
         settings: The settings of our model.
-        names: The parameters of our model by logical name, with `{i}` for the number of a layer.
+        tensors: The arrays of the model of transformers.
+        family: The architecture of `interop` that maps the arrays, or its `model_type`.
     """
     config = load_config(ModelConfig, {"dim": DIM, "num_layers": LAYERS, **settings}).resolve()
     ours = build_model(config, VOCAB, SEQ, key=root_key(0))
-    values = {
-        name.format(i=i): np.asarray(array(i) if callable(array) else array)
-        for name, array in names.items()
-        for i in (range(LAYERS) if "{i}" in name else (0,))
-    }
-    known = set(named_parameters(ours))
-    assert set(values) == known, sorted(set(values) ^ known)
-    found = jit_once(lambda model, tokens: model(tokens))(with_parameters(ours, values), TOKENS)
+    family = FAMILIES[family] if isinstance(family, str) else family
+    ours = with_parameters(ours, read_parameters(family, tensors, ours, config))
+    found = jit_once(lambda model, tokens: model(tokens))(ours, TOKENS)
     with torch.no_grad():
         return found, model(torch.tensor(TOKENS, dtype=torch.long)).logits.numpy()
-
-
-def in_layers(have: Arrays, path: str, pairs: Mapping[str, str]) -> dict[str, Callable[[int], np.ndarray]]:
-    """Return functions from the number of a layer to its arrays, by our name, with matrices as ours."""
-    return {f"layers.{{i}}.{ours}": lambda i, at=at: have[f"{path.format(i)}.{at}"].T for ours, at in pairs.items()}
 
 
 # --- parallel branches ------------------------------------------------------------------------------------------------
 
 
 def gpt_neox(parallel: bool) -> Both:
-    """Compare with GPT-NeoX, whose projections of a head are next to each other."""
+    """Compare with GPT-NeoX."""
     model, have = reference(
         "GPTNeoX", use_parallel_residual=parallel, hidden_act="gelu", tie_word_embeddings=False, intermediate_size=24,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
     )  # fmt: skip
-
-    def qkv(part: str, i: int, name: str) -> np.ndarray:
-        array = have[f"gpt_neox.layers.{i}.attention.query_key_value.{name}"]
-        found = array.reshape(HEADS, 3, DIM // HEADS, *array.shape[1:])[:, "qkv".index(part)]
-        return found.reshape(DIM, *array.shape[1:]).T
-
-    names: dict[str, Any] = {
-        f"layers.{{i}}.mixer.{ours}{x}": lambda i, x=x, theirs=theirs: qkv(x, i, theirs)
-        for ours, theirs in (("w", "weight"), ("b", "bias"))
-        for x in "qkv"
-    }
-    names |= in_layers(have, "gpt_neox.layers.{}", {
-        "mixer.wo": "attention.dense.weight", "mixer.bo": "attention.dense.bias",
-        "ffn.up": "mlp.dense_h_to_4h.weight", "ffn.up_bias": "mlp.dense_h_to_4h.bias",
-        "ffn.down": "mlp.dense_4h_to_h.weight", "ffn.down_bias": "mlp.dense_4h_to_h.bias",
-        "mixer_norm.weight": "input_layernorm.weight", "mixer_norm.bias": "input_layernorm.bias",
-        "ffn_norm.weight": "post_attention_layernorm.weight", "ffn_norm.bias": "post_attention_layernorm.bias",
-    })  # fmt: skip
-    names |= {"embedding.weight": have["gpt_neox.embed_in.weight"], "embedding.unembed": have["lm_head.weight"].T}
-    names |= {f"norm.{x}": have[f"gpt_neox.final_layer_norm.{x}"] for x in ("weight", "bias")}
     order = {"order": "parallel-two-norms"} if parallel else {}
     settings = {"mixer": ATTENTION, "norm": "layer", "embedding": "untied", "bias": True,
                 "ffn": {"kind": "gelu-erf", "hidden": 24}}  # fmt: skip
-    return logits(model, settings | order, names)
+    return logits(model, settings | order, have, "gpt_neox")
 
 
 @parity("order/parallel-two-norms", "transformers.GPTNeoXForCausalLM")
@@ -112,26 +87,43 @@ def sequential() -> Both:
     return gpt_neox(parallel=False)
 
 
+MATRICES = {
+    "mixer.wq": "attn.q_proj", "mixer.wk": "attn.k_proj", "mixer.wv": "attn.v_proj", "mixer.wo": "attn.out_proj",
+    "ffn.up": "mlp.fc_in", "ffn.down": "mlp.fc_out",
+}  # fmt: skip
+VECTORS = {
+    "ffn.up_bias": "mlp.fc_in.bias", "ffn.down_bias": "mlp.fc_out.bias",
+    "mixer_norm.weight": "ln_1.weight", "mixer_norm.bias": "ln_1.bias",
+}  # fmt: skip
+GPTJ = replace(
+    FAMILIES["gpt2"],
+    rules=(
+        *(
+            Rule(f"transformer.h.{{i}}.{theirs}.weight", f"layers.{{i}}.{ours}", LINEAR)
+            for ours, theirs in MATRICES.items()
+        ),
+        *(Rule(f"transformer.h.{{i}}.{theirs}", f"layers.{{i}}.{ours}") for ours, theirs in VECTORS.items()),
+        Rule("transformer.wte.weight", "embedding.weight"),
+        Rule("transformer.ln_f.weight", "norm.weight"),
+        Rule("transformer.ln_f.bias", "norm.bias"),
+        Rule("lm_head.weight", "embedding.unembed", LINEAR),
+    ),
+)
+
+
 @parity("order/parallel", "transformers.GPTJForCausalLM")
 def one_norm() -> Both:
     """The reference has biases in the ffn and at the output only; ours are 0 in attention, and its last one is 0."""
     model, have = reference("GPTJ", n_inner=24, rotary_dim=DIM // HEADS, tie_word_embeddings=False)
     with torch.no_grad():
         model.lm_head.bias.zero_()
-    names: dict[str, Any] = in_layers(have, "transformer.h.{}", {
-        "mixer.wq": "attn.q_proj.weight", "mixer.wk": "attn.k_proj.weight", "mixer.wv": "attn.v_proj.weight",
-        "mixer.wo": "attn.out_proj.weight", "ffn.up": "mlp.fc_in.weight", "ffn.up_bias": "mlp.fc_in.bias",
-        "ffn.down": "mlp.fc_out.weight", "ffn.down_bias": "mlp.fc_out.bias",
-        "mixer_norm.weight": "ln_1.weight", "mixer_norm.bias": "ln_1.bias",
-    })  # fmt: skip
-    names |= {"embedding.weight": have["transformer.wte.weight"], "embedding.unembed": have["lm_head.weight"].T}
-    names |= {f"norm.{x}": have[f"transformer.ln_f.{x}"] for x in ("weight", "bias")}
     settings = {
         "mixer": {**ATTENTION, "bias": False}, "norm": "layer", "embedding": "untied", "bias": True,
         "ffn": {"kind": "gelu-tanh", "hidden": 24}, "order": "parallel",
         "position": {"kind": "rope", "pairs": "interleaved"},
     }  # fmt: skip
-    return logits(model, settings, names)
+    del have["lm_head.bias"]
+    return logits(model, settings, have, GPTJ)
 
 
 # --- placements of norms, windows and caps ----------------------------------------------------------------------------
@@ -143,25 +135,19 @@ def olmo2() -> Both:
     model, have = reference(
         "Olmo2", num_key_value_heads=2, tie_word_embeddings=False, rms_norm_eps=1e-6, intermediate_size=24
     )
-    norms = {"mixer_norm": "post_attention_layernorm", "ffn_norm": "post_feedforward_layernorm", **QK}
     settings = {
         "mixer": {**GROUPED, "qk_norm": {"kind": "rms", "over": "all"}},
         "norm": {"kind": "rms", "placement": "output"}, "embedding": "untied", "ffn": {"kind": "swiglu", "hidden": 24},
         "position": {"kind": "rope", "base": model.config.rope_parameters["rope_theta"]},
     }  # fmt: skip
-    return logits(model, settings, llama_names(have, norms))
+    return logits(model, settings, have, "olmo2")
 
 
-SANDWICH = {"mixer_norm.before": "input_layernorm", "mixer_norm.after": "post_attention_layernorm",
-            "ffn_norm.before": "pre_feedforward_layernorm", "ffn_norm.after": "post_feedforward_layernorm"}  # fmt: skip
-
-
-def gemma_names(have: Arrays, norms: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of Gemma, with scaled embeddings and with 1 added to the weights of norms."""
-    have = {name: array + 1 if "norm" in name else array for name, array in have.items()}
+def gemma_tensors(have: Arrays) -> Arrays:
+    """Return the arrays of Gemma, with scaled embeddings and with 1 added to the weights of norms."""
     table = have["model.embed_tokens.weight"]
-    names = llama_names(have, norms, tied=True)
-    return names | {"embedding.weight": table * DIM**0.5, "embedding.unembed": table.T}
+    have = {name: array + 1 if "norm" in name else array for name, array in have.items()}
+    return have | {"model.embed_tokens.weight": table * DIM**0.5, "lm_head.weight": table}
 
 
 def gemma(local: Mapping[str, Any], layers: Mapping[int, Any]) -> dict[str, Any]:
@@ -188,7 +174,7 @@ def gemma3() -> Both:
     settings = gemma({**mixer, "mask": {"kind": "window", "width": 4}}, {5: last})
     config = load_config(ModelConfig, {"dim": DIM, "num_layers": LAYERS, **settings}).resolve()
     assert len(jax.eval_shape(lambda: build_model(config, VOCAB, SEQ, key=root_key(0))).stacks) == 1
-    return logits(model, settings, gemma_names(have, {**SANDWICH, **QK}))
+    return logits(model, settings, gemma_tensors(have), "gemma3_text")
 
 
 @functools.cache
@@ -198,7 +184,8 @@ def gemma2() -> Both:
     mixer = {**GROUPED, "head_dim": 8, "scores": {"kind": "softcap", "cap": 2.0}}
     wide = {"mixer": {**mixer, "mask": {"kind": "window", "width": None}}}
     settings = gemma({**mixer, "mask": {"kind": "window", "width": 4}}, dict.fromkeys((1, 3, 5), wide))
-    return logits(model, settings | {"logits": {"kind": "softcap", "cap": 3.0}}, gemma_names(have, SANDWICH))
+    settings |= {"logits": {"kind": "softcap", "cap": 3.0}}
+    return logits(model, settings, gemma_tensors(have), "gemma2")
 
 
 @parity("norm/rms", "transformers.Gemma2ForCausalLM", "placement=sandwich")
