@@ -30,6 +30,7 @@ COMMANDS = (
     "doctor",
     "export",
     "lens",
+    "model",
 )
 GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
 WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]

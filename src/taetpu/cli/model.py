@@ -39,7 +39,7 @@ def import_model(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a model of Hugging Face, and write it as a folder that the commands of taetpu open.
+    """Read a model of Hugging Face, and write a model of taetpu.
 
     Only safetensors files are read, never pickles. No weight is changed.
 
@@ -152,7 +152,7 @@ def export(
     plugin: Plugins = None,
     root: Root = None,
 ) -> None:
-    """Write a model as a folder that from_pretrained of transformers reads, with its tokenizer.
+    """Write a model and its tokenizer for transformers.
 
     A model that no architecture of transformers can represent is refused, with the reason.
 

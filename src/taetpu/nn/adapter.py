@@ -61,7 +61,7 @@ class LoRAConfig(AdapterConfig):
 
     def check_layer(self, layer: "LayerConfig", dims: Dims) -> None:
         """Raise `UserError` if the layer has no matrix with the name of a target."""
-        known = matrix_names(layer.model_copy(update={"adapter": NoAdapter()}), dims)
+        known = matrix_names(layer.model_copy(update={"adapter": NoAdapter()}), dims)  # pyright: ignore[reportArgumentType]
         for i, name in enumerate(self.targets):
             if name not in known:
                 problem = f"a layer has no matrix {name!r} to which an adapter could be added"
