@@ -13,7 +13,7 @@ from tests.parity.registry import parity
 from taetpu.core.keys import root_key
 from taetpu.nn.residual import sinkhorn
 
-FFN = replace(DIMS, layer=1, branch="ffn")
+FFN = replace(DIMS, layer=jnp.asarray(1), branch="ffn")
 
 
 @parity("layer_dropout/stochastic-depth", "transformers.models.dinov2.modeling_dinov2.Dinov2DropPath")

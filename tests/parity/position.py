@@ -133,7 +133,8 @@ def alibi():
     module = build_component("position", {"kind": "alibi"}).on_scores(
         DIMS, SimpleNamespace(num_heads=heads), key=root_key(0)
     )
-    ours = module(jnp.asarray(scores), None, None, CONTEXT)
+    queries = jnp.zeros((2, 6, SEQ, HEAD_DIM))
+    ours = module(jnp.asarray(scores), queries, queries, CONTEXT)
     bias = build_alibi_tensor(torch.ones(2, SEQ), heads, torch.float32).reshape(2, heads, 1, SEQ).numpy()
     # Bloom adds m j in place of -m (i - j), which is the same after the softmax.
     return ours - ours[..., :1], scores + bias - (scores + bias)[..., :1]
@@ -153,7 +154,7 @@ def t5():
     with torch.no_grad():
         theirs.relative_attention_bias.weight.copy_(torch.tensor(np.array(module.bias)))
         bias = theirs.compute_bias(SEQ, SEQ).numpy()
-    ours = module(jnp.zeros((2, 4, SEQ, SEQ)), None, None, CONTEXT)
+    ours = module(jnp.zeros((2, 4, SEQ, SEQ)), jnp.asarray(Q), jnp.asarray(K), CONTEXT)
     return np.tril(ours), np.tril(np.broadcast_to(bias, ours.shape))
 
 
