@@ -1,6 +1,5 @@
 """Comparisons of positions."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from tests.parity.registry import parity
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.keys import root_key
+from taetpu.nn.common import AttentionDims
 
 HEAD_DIM = 16
 Q, K = stream(2, 4, SEQ, HEAD_DIM), stream(2, 4, SEQ, HEAD_DIM, seed=3)
@@ -131,7 +131,7 @@ def alibi():
     heads = 6
     scores = stream(2, heads, SEQ, SEQ)
     module = build_component("position", {"kind": "alibi"}).on_scores(
-        DIMS, SimpleNamespace(num_heads=heads), key=root_key(0)
+        DIMS, AttentionDims(heads, heads, HEAD_DIM), key=root_key(0)
     )
     queries = jnp.zeros((2, 6, SEQ, HEAD_DIM))
     ours = module(jnp.asarray(scores), queries, queries, CONTEXT)
