@@ -76,7 +76,7 @@ def test_an_exported_model_is_imported_again(taetpu, here, folder):
 
 MISTAKES = {
     "no folder": (("import", "./nothing"), "no such folder\n  where:  ./nothing\n  remedy: Name a folder with config"),
-    "no config": (("import", "empty", "-o", "out"), "no such file\n  where:  empty/config.json\n  remedy: Use a folde"),
+    "no config": (("import", "empty", "-o", "out"), "no such file\n  where:  empty/config.json\n  remedy: Use a "),
     "a full folder": (("import", "models/tiny", "-o", "models"), "this folder is not empty\n  where:  models\n  remed"),
     "a revision": (("import", "models/tiny", "--revision", "a"), "--revision is for models of the hub, and models/tin"),
     "unknown family": (("import", "other", "-o", "out"),
