@@ -1,12 +1,17 @@
 """A study of two arms and two seeds, trained once for all tests of the lens."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import taetpu
 from taetpu.cli.main import app
+from taetpu.core.config_parsing import load_config
+from taetpu.nn.lm import ModelConfig
+from taetpu.nn.named_arrays import named_parameters, with_parameters
 
 STUDY = """\
 study: small
@@ -48,3 +53,52 @@ def lens(trained, monkeypatch):
         return result.output
 
     return run
+
+
+VOCAB, SEQ = 29, 32
+DIM = 2 * VOCAB + SEQ
+SHARP = 60.0
+
+
+@pytest.fixture(scope="session")
+def made(opened, draw):
+    """A model of two layers and two heads that predicts what followed the last occurrence of a token.
+
+    The stream is the token, the position, and the token before, each as one of many. Head 0.0 copies the token before
+    into the third part. Head 1.1 attends to tokens whose token before is the current token, and copies them to the
+    output. The other heads attend equally to all tokens, and write nothing.
+    """
+    settings = {
+        "dim": DIM, "num_layers": 2, "norm": "none", "ffn": "none", "position": "learned",
+        "mixer": {"kind": "attention", "num_heads": 2, "head_dim": DIM, "scale": 1.0},
+    }  # fmt: skip
+    config = load_config(ModelConfig, settings).resolve()
+    blank = draw(settings, vocab=VOCAB, seq=SEQ)
+    token, place, before = slice(0, VOCAB), slice(VOCAB, VOCAB + SEQ), slice(VOCAB + SEQ, DIM)
+    values = {name: np.zeros(array.shape, np.float32) for name, array in named_parameters(blank).items()}
+    values["embedding.weight"][:, token] = np.eye(VOCAB)
+    (learned,) = (name for name in values if name.startswith("position"))
+    values[learned][:, place] = np.eye(SEQ)
+
+    def head(number):
+        return slice(number * DIM, (number + 1) * DIM)
+
+    def wire(layer, number, query, key, value, out):
+        """Set the maps of a head, each `(from, to)` in the stream and in the head."""
+        name = f"layers.{layer}.mixer."
+        for matrix, block in (("wq", query), ("wk", key), ("wv", value)):
+            values[name + matrix][:, head(number)] = block
+        values[name + "wo"][head(number)] = out
+
+    def square(rows, columns, block):
+        whole = np.zeros((DIM, DIM), np.float32)
+        whole[rows, columns] = block
+        return whole
+
+    back = np.eye(SEQ, k=-1)  # from position i to i - 1
+    wire(0, 0, square(place, place, SHARP * back), square(place, place, np.eye(SEQ)),
+         square(token, token, np.eye(VOCAB)), square(token, before, np.eye(VOCAB)))  # fmt: skip
+    wire(1, 1, square(token, token, SHARP * np.eye(VOCAB)), square(before, token, np.eye(VOCAB)),
+         square(token, token, np.eye(VOCAB)), square(token, token, 5 * np.eye(VOCAB)))  # fmt: skip
+    model = with_parameters(blank, values)
+    return replace(opened, model=model, config=config, name="made", run=None, step=None, _programs={})

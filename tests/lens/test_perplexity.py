@@ -163,7 +163,7 @@ def test_the_command_says_which_characters_are_unknown(lens, opened):
     [
         ((), "a text is missing"),
         (("--split", "val", "--text", "a"), "--split cannot be combined"),
-        (("--ids", "1 x"), "'1 x' is not a list of token numbers"),
+        (("--ids", "1 x"), "'1 x' is not a list of numbers"),
         (("--text", "the dog", "-o", "a.bmp"), "unknown chart format"),
     ],
 )

@@ -67,8 +67,12 @@ class TextOptions(ModelOptions):
         str | None, typer.Option("--ids", metavar='"N N ..."', help="Token numbers, in place of a text.")
     ] = None
 
-    def read(self, opened: "OpenedModel") -> Any:
+    def read(self, opened: "OpenedModel", lines: bool = False) -> Any:
         """Return the text or the token numbers.
+
+        Args:
+            opened: The model.
+            lines: Whether to return the lines of the text that are not empty.
 
         Raises:
             UserError: if there is not exactly one of a file, a text and token numbers, or if they cannot be read.
@@ -83,12 +87,17 @@ class TextOptions(ModelOptions):
         if self.ids is not None:
             return parse_ids(self.ids)
         text = read_text(self.file) if self.file is not None else str(self.text)
-        warn_of_unknown(opened, text)
-        return text
+        found = [line for line in text.splitlines() if line.strip()] if lines else text
+        warn_of_unknown(opened, "".join(found))
+        return found
 
 
-def parse_ids(text: str) -> list[int]:
-    """Return token numbers that are separated by spaces or commas.
+def parse_ids(text: str, option: str = "--ids") -> list[int]:
+    """Return numbers that are separated by spaces or commas.
+
+    Args:
+        text: The numbers.
+        option: The option with the numbers, for errors.
 
     Raises:
         UserError: if a word is not an integer.
@@ -97,8 +106,8 @@ def parse_ids(text: str) -> list[int]:
     try:
         return [parse_int(word) for word in words]
     except ValueError:
-        problem = f"{text!r} is not a list of token numbers"
-        raise UserError(problem, path=("--ids",), remedy='Write --ids "1 2 3".') from None
+        problem = f"{text!r} is not a list of numbers"
+        raise UserError(problem, path=(option,), remedy=f'Write {option} "1 2 3".') from None
 
 
 def warn_of_unknown(opened: "OpenedModel", text: str) -> None:

@@ -1,6 +1,6 @@
 """Activations at a site by layer, and checks of the sites, layers and heads that a user names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,15 @@ def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
     The axes of sequences and positions are those whose length changes with the batch.
     """
     check_site(opened, site)
+
+    def build() -> Callable[[], dict[int | None, SiteShape]]:
+        found = _find_shapes(opened, site)
+        return lambda: found
+
+    return opened.program(("site-shapes", site), build)()
+
+
+def _find_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
     length = max(1, min(opened.seq_len, 8))
     sizes = (_shapes(opened, site, *size) for size in ((1, length), (2, length), (1, 2 * length)))
     found = {}
@@ -88,7 +97,10 @@ def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
 
 def _shapes(opened: OpenedModel, site: str, batch: int, seq: int) -> list[tuple[int, ...]]:
     """Return the shape of a site in each of its layers for a batch of sequences."""
-    read = jax.eval_shape(capture(opened.model, [site]), jax.ShapeDtypeStruct((batch, seq), jnp.int32))[1][site]
+    ids, padding = (jax.ShapeDtypeStruct((batch, seq), dtype) for dtype in (jnp.int32, bool))
+    read = jax.eval_shape(lambda ids, padding: capture(opened.model, [site])(ids, padding=padding), ids, padding)[1][
+        site
+    ]
     if not opened.site_layers[site]:
         return [read.shape]
     parts = read.parts if isinstance(read, Ragged) else (read,)
@@ -146,6 +158,18 @@ def check_site_layer(opened: OpenedModel, site: str, layer: int) -> int:
         f"layer {layer} has no site {site!r}")  # fmt: skip
     others = f"Use one of the layers {', '.join(map(str, layers))}."
     raise UserError(part, path=("layer",), remedy=others)
+
+
+def check_position(position: int, tokens: int) -> int:
+    """Return a position from 0. Negative numbers count from the last position, -1.
+
+    Raises:
+        UserError: if a text of this number of tokens has no such position.
+    """
+    if not -tokens <= position < tokens:
+        problem = f"there is no position {position} in a text of {tokens} tokens"
+        raise UserError(problem, path=("position",), remedy=f"Use 0 to {tokens - 1}, or -1 to -{tokens} from the end.")
+    return position % tokens
 
 
 def check_head(opened: OpenedModel, layer: int, head: int, number: int) -> int:

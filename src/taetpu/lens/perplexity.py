@@ -22,7 +22,6 @@ from taetpu.lens.activations import BATCH_TOKENS, batches
 from taetpu.lens.inputs import as_sequences, check_length, pad_left
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import read_text, token_texts, visible
-from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.lm import LM
 from taetpu.optim.loss import chunked_losses
 
@@ -252,8 +251,8 @@ def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]
 def check_causal(opened: OpenedModel) -> None:
     """Raise `UserError` if a token may see later tokens, so that predictions of the next token have no meaning."""
     for number, layer in enumerate(opened.config.layers):
-        mixer = layer.mixer
-        if isinstance(mixer, AttentionConfig) and not (mixer.causal and mixer.mask.causal):
+        mask = getattr(layer.mixer, "mask", None)
+        if not (getattr(layer.mixer, "causal", True) and getattr(mask, "causal", True)):
             problem = f"attention in layer {number} is not causal, so this model does not predict the next token"
             raise UserError(problem, remedy="Use an evaluation set of the run's task, such as val, or another model.")
 

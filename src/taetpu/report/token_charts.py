@@ -20,8 +20,12 @@ LABEL = 10
 """Maximum number of characters of a token in a picture."""
 TICKS = 10
 """Maximum number of numbers on an axis of positions."""
+NUMBERED = 16
+"""Maximum number of heads of a layer in a picture with numbers."""
 BLUE, GREY = "#2a7fc1", "#8a9099"
-WEIGHTS = alt.Scale(scheme="blues", domain=[0, 1], clamp=True)
+SHADES = ["#ffffff", "#c4dcf0", "#6aaed6", "#2a7fc1", "#08386e"]
+SIGNED = ["#d5562f", "#ffffff", "#2a7fc1"]
+WEIGHTS = alt.Scale(range=SHADES, domain=[0, 1], clamp=True, interpolate="rgb")
 FRAME = alt.ViewBackground(stroke="#d5d9de")
 
 
@@ -60,6 +64,15 @@ def _check_marks(number: int) -> None:
         raise UserError(problem, remedy="Use a shorter text, or choose a layer or a head.")
 
 
+def _title(text: str) -> alt.TitleParams:
+    return alt.TitleParams(text, anchor="start", fontSize=13, fontWeight="normal")
+
+
+def _legend(title: str | None, height: int) -> alt.Legend:
+    """Return the legend of colours beside a picture of a height in pixels."""
+    return alt.Legend(title=title, titleFontWeight="normal", gradientLength=min(120, max(50, height - 20)))
+
+
 def _cells(tokens: int, most: int, each: int) -> int:
     """Return the size of a picture with an axis of tokens in pixels: `each` per token, but at most `most`."""
     return max(min(tokens * each, most), 24)
@@ -96,10 +109,17 @@ def attention_map(pattern: np.ndarray, texts: Sequence[str], title: str) -> Any:
     side = _cells(len(texts), 700, 18)
     x = alt.X("key:O", axis=token_axis(texts, "key (attended to)", orient="top", **_across(texts)), scale=_all(texts))
     y = alt.Y("query:O", axis=token_axis(texts, "query"), scale=_all(texts))
-    cells = chart(rows).mark_rect().encode(
-        x=x, y=y, color=alt.Color("weight:Q", scale=WEIGHTS, title="weight"), tooltip=["query:O", "key:O", "weight:Q"]
-    )  # fmt: skip
-    return themed(cells.properties(width=side, height=side, title=title, view=FRAME))
+    cells = (
+        chart(rows)
+        .mark_rect()
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("weight:Q", scale=WEIGHTS, legend=_legend("weight", side)),
+            tooltip=["query:O", "key:O", "weight:Q"],
+        )
+    )
+    return themed(cells.properties(width=side, height=side, title=_title(title), view=FRAME))
 
 
 def attention_grid(patterns: Mapping[tuple[str, str], np.ndarray], title: str, columns: str = "head") -> Any:
@@ -121,16 +141,16 @@ def attention_grid(patterns: Mapping[tuple[str, str], np.ndarray], title: str, c
     cells = chart(rows).mark_rect().encode(
         x=alt.X("key:O", axis=position, scale=whole),
         y=alt.Y("query:O", axis=position, scale=whole),
-        color=alt.Color("weight:Q", scale=WEIGHTS, title="weight"),
+        color=alt.Color("weight:Q", scale=WEIGHTS, legend=_legend("weight", side)),
         tooltip=["row:N", "column:N", "query:O", "key:O", "weight:Q"],
     )  # fmt: skip
-    header = alt.Header(labelFontSize=11, titleFontSize=12, labelPadding=4)
+    header = alt.Header(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", labelPadding=2, titlePadding=0)
     grid = cells.properties(width=side, height=side, view=FRAME).facet(
         row=alt.Row("row:N", sort=names[0], title=None, header=alt.Header(labelAngle=0, labelAlign="left")),
         column=alt.Column("column:N", sort=names[1], title=columns, header=header),
         spacing=6,
     )
-    return themed(grid.properties(title=title))
+    return themed(grid.properties(title=_title(title)))
 
 
 def _weights(pattern: np.ndarray) -> list[dict[str, Any]]:
@@ -153,6 +173,7 @@ def layer_chart(
     layers: Sequence[str],
     texts: Sequence[str],
     title: str,
+    legend: str,
     *,
     words: Sequence[Sequence[str]] | None = None,
     logarithmic: bool = False,
@@ -163,7 +184,8 @@ def layer_chart(
         values: The numbers, `(layer, position)`.
         layers: The name of each layer.
         texts: The text of each position.
-        title: The title of the legend.
+        title: The title.
+        legend: The title of the legend.
         words: A word in each cell.
         logarithmic: Whether the colours have a logarithmic scale.
     """
@@ -173,10 +195,11 @@ def layer_chart(
     each = 0 if words is None else max(len(shorten_token(word)) for own in words for word in own) * 8 + 8
     x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
     y = alt.Y("layer:N", sort=[*layers][::-1], title=None, axis=alt.Axis(ticks=False, domain=False))
-    scale = alt.Scale(scheme="blues", type="log") if logarithmic else alt.Scale(scheme="blues", domain=[0, 1])
+    scale = alt.Scale(range=SHADES, type="log", interpolate="rgb") if logarithmic else WEIGHTS
     base = chart(rows).encode(x=x, y=y)
     cells = base.mark_rect().encode(
-        color=alt.Color("value:Q", scale=scale, title=title), tooltip=["layer:N", "position:O", "word:N", "value:Q"]
+        color=alt.Color("value:Q", scale=scale, legend=_legend(legend, 24 * len(layers))),
+        tooltip=["layer:N", "position:O", "word:N", "value:Q"],
     )
     width = _cells(len(texts), 2000 if words else 900, max(each, 18))
     drawn: Any = cells
@@ -187,45 +210,80 @@ def layer_chart(
             short=f"length(datum.word) > {LABEL} ? slice(datum.word, 0, {LABEL - 1}) + '…' : datum.word"
         )
         drawn = alt.layer(cells, written.mark_text(fontSize=11).encode(text=label, color=shade))
-    return themed(drawn.properties(width=width, height=24 * len(layers)))
+    return themed(drawn.properties(width=width, height=24 * len(layers), title=_title(title)))
 
 
-def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]], *, signed: bool = False) -> Any:
-    """Return a chart of a number for each head, one picture for each kind of number.
+def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:
+    """Return a chart of numbers between 0 and 1 for each head, one picture for each kind of number.
 
     Args:
         values: The numbers by kind, and by layer and head.
-        signed: Whether the numbers may be negative. Otherwise, they are between 0 and 1.
     """
-    largest = max((abs(value) for own in values.values() for value in own.values()), default=1.0) or 1.0
-    scale = alt.Scale(scheme="redblue", domain=[-largest, largest]) if signed else WEIGHTS
-    pictures = [_heads(title, own, scale, signed) for title, own in values.items()]
+    pictures = [head_picture(title, own) for title, own in values.items()]
     return themed(alt.hconcat(*pictures).resolve_scale(color="shared"))
 
 
-def _heads(title: str, values: Mapping[tuple[int, int], float], scale: alt.Scale, signed: bool) -> Any:
-    rows = [{"layer": layer, "head": head, "value": value} for (layer, head), value in values.items()]
-    x = alt.X("head:O", axis=alt.Axis(labelAngle=0, ticks=False, domain=False))
-    y = alt.Y("layer:O", sort="descending", axis=alt.Axis(ticks=False, domain=False))
-    base = chart(rows).encode(x=x, y=y)
-    cells = base.mark_rect().encode(
-        color=alt.Color("value:Q", scale=scale, title=None), tooltip=["layer:O", "head:O", "value:Q"]
-    )
+def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False) -> Any:
+    """Return the picture of a number for each head, the first layer below, without a theme.
+
+    Args:
+        title: The title.
+        values: The numbers by layer and head.
+        signed: Whether the numbers may be negative. Otherwise, they are between 0 and 1.
+    """
+    largest = max((abs(value) for value in values.values()), default=0.0) or 1.0
+    rows = [{"layer": layer, "head": head, "value": value, "dark": abs(value) > 0.6 * (largest if signed else 1.0)}
+            for (layer, head), value in values.items()]  # fmt: skip
+    scale = alt.Scale(range=SIGNED, domain=[-largest, 0, largest], interpolate="rgb") if signed else WEIGHTS
     heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
+    base = chart(rows).encode(
+        x=alt.X("head:O", axis=alt.Axis(labelAngle=0, ticks=False, domain=False)),
+        y=alt.Y("layer:O", sort="descending", axis=alt.Axis(ticks=False, domain=False)),
+    )
+    cells = base.mark_rect().encode(
+        color=alt.Color("value:Q", scale=scale, legend=_legend(None, 26 * layers)),
+        tooltip=["layer:O", "head:O", "value:Q"],
+    )
     drawn: Any = cells
-    if heads <= 16:
-        dark = "abs(datum.value) > " + str(0.6 * float(scale["domain"][1]))
-        shade = alt.condition(dark, alt.value("white"), alt.value("#3d434b"))
+    if heads <= NUMBERED:
+        shade = alt.condition("datum.dark", alt.value("white"), alt.value("#3d434b"))
         text = alt.Text("value:Q", format="+.2f" if signed else ".2f")
         drawn = alt.layer(cells, base.mark_text(fontSize=10).encode(text=text, color=shade))
-    side = 40 if heads <= 16 else 16
-    return drawn.properties(width=side * heads, height=max(24, 26 * layers), title=title)
+    side = 40 if heads <= NUMBERED else 16
+    return drawn.properties(width=side * heads, height=26 * layers, title=_title(title), view=FRAME)
 
 
 def bar_chart(names: Sequence[str], values: Sequence[float], title: str) -> Any:
-    """Return a chart with a bar for each name, in order."""
+    """Return the chart of a bar for each name, in order, without a theme."""
     rows = [{"name": name, "value": value} for name, value in zip(names, values, strict=True)]
-    y = alt.Y("name:N", sort=[*names], title=None, axis=alt.Axis(ticks=False, domain=False, labelLimit=300))
-    colour = alt.condition("datum.value < 0", alt.value("#d5562f"), alt.value(BLUE))
-    bars = chart(rows).mark_bar().encode(y=y, x=alt.X("value:Q", title=title), color=colour, tooltip=["name", "value"])
+    y = alt.Y("name:N", sort=[*names], title=None, axis=alt.Axis(ticks=False, domain=False, grid=False, labelLimit=300))
+    colour = alt.condition("datum.value < 0", alt.value(SIGNED[0]), alt.value(BLUE))
+    x = alt.X("value:Q", title=title)
+    bars = chart(rows).mark_bar().encode(x=x, y=y, color=colour, tooltip=["name:N", "value:Q"])
     return bars.properties(width=320, height=18 * len(rows))
+
+
+def probe_chart(rows: Sequence[Mapping[str, Any]], title: str) -> Any:
+    """Return the chart of the accuracies of probes by layer, with bars of one standard error.
+
+    Args:
+        rows: For each layer, `layer`, and `accuracy`, `control` and `majority` with their `_error`.
+        title: The title.
+    """
+    names = {"accuracy": "probe", "control": "control task", "majority": "most frequent label"}
+    points = [
+        {"layer": "-" if row["layer"] is None else str(row["layer"]), "task": shown, "accuracy": row[name],
+         "low": row[name] - row[f"{name}_error"], "high": row[name] + row[f"{name}_error"]}
+        for row in rows for name, shown in names.items()
+    ]  # fmt: skip
+    scale = alt.Scale(domain=[*names.values()], range=[BLUE, SIGNED[0], GREY])
+    layers = [*dict.fromkeys(point["layer"] for point in points)]
+    base = chart(points).encode(
+        x=alt.X("layer:N", title="layer", sort=layers, axis=alt.Axis(labelAngle=0, grid=False)),
+        color=alt.Color("task:N", title=None, scale=scale, sort=[*names.values()]),
+    )
+    y = alt.Y("accuracy:Q", title="accuracy (cross-validated)", scale=alt.Scale(domain=[0, 1], clamp=True))
+    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q")
+    line = base.mark_line(point=True).encode(y=y, tooltip=["layer:N", "task:N", "accuracy:Q", "low:Q", "high:Q"])
+    width = max(160, min(60 * len(layers), 700))
+    return themed(alt.layer(line, bars).properties(width=width, height=240, title=_title(title)))

@@ -37,7 +37,13 @@ class Learned(eqx.Module):
     weight: Float[Array, "max_seq dim"]
 
     def __call__(self, x: Float[Array, "batch seq dim"], ctx: Context) -> Float[Array, "batch seq dim"]:
-        """Return the embeddings plus the vector of each position."""
+        """Return the embeddings plus the vector of each position.
+
+        With padding or a cache, the length of the arrays says nothing about the number of tokens. Positions beyond the
+        table then give NaN.
+        """
+        if ctx.keys.real is not None:
+            return x + self.weight.at[ctx.positions_in_document].get(mode="fill", fill_value=jnp.nan).astype(x.dtype)
         seq, known = ctx.keys.tokens.shape[1], len(self.weight)
         if seq > known:  # an index beyond the table would read its last row
             raise UserError(

@@ -1,0 +1,121 @@
+"""`taetpu lens logit-lens`, `attribution` and `norms`: how predictions are formed, layer by layer."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from taetpu.cli.lens_options import Picture, Position, TextOptions, write_picture
+from taetpu.cli.options import integer, takes_options
+from taetpu.cli.output import print_json, print_table, print_text
+
+Target = Annotated[
+    str | None, typer.Option("--target", metavar="TOKEN", help="A token, as text or number. Default: the next token.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitLensOptions(TextOptions):
+    """Options of `taetpu lens logit-lens`."""
+
+    position: Position = -1
+    target: Target = None
+    top: Annotated[int, integer(least=1, help="The number of most likely tokens.")] = 3
+    out: Picture = None
+
+
+@takes_options
+def logit_lens(options: LogitLensOptions) -> None:
+    """Show what each layer would predict.
+
+    The residual stream after each layer passes the final norm and the output embedding. The table shows the most likely
+    tokens after one position, and the rank and probability of the target. The picture shows all positions.
+
+    Example: taetpu lens logit-lens latest --text "the quick brown" --target " fox" -o lens.png
+    """
+    from taetpu.lens.logit_lens import logit_lens as look
+
+    model = options.open()
+    inputs: Any = options.read(model)
+    (found,) = look(model, inputs, top=options.top, target=options.target)
+    rows = found.rows(options.position)
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        _print_position(found, options.position)
+        print_table(rows)
+    write_picture(found.chart, options.out)
+
+
+def _print_position(found: Any, position: int) -> None:
+    from taetpu.lens.token_texts import visible
+
+    at = position % len(found.tokens)
+    print_text(f"after {visible(found.texts[at])!r}, position {at} of {len(found.tokens)} tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributionOptions(TextOptions):
+    """Options of `taetpu lens attribution`."""
+
+    position: Position = -1
+    target: Target = None
+    minus: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Divide the difference to the logit of this token.")
+    ] = None
+    heads: Annotated[bool, typer.Option("--heads/--no-heads", help="Show the heads of each mixer.")] = True
+    out: Picture = None
+
+
+@takes_options
+def attribution(options: AttributionOptions) -> None:
+    """Divide a logit into the contributions of the model's parts.
+
+    Contributions are exact sums: with frozen scales of the norms, they add up to the logit before the soft cap.
+
+    Example: taetpu lens attribution latest --text "the quick brown" --target " fox" --minus " dog"
+    """
+    from taetpu.lens.attribution import attribution as divide
+    from taetpu.lens.token_texts import visible
+
+    model = options.open()
+    inputs: Any = options.read(model)
+    (found,) = divide(model, inputs, target=options.target, minus=options.minus)
+    rows = found.rows(options.position, heads=options.heads)
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        at = options.position % len(found.tokens)
+        less = "" if found.minus_text is None else f" minus that of {visible(found.minus_text)!r}"
+        _print_position(found, options.position)
+        print_text(f"logit of {visible(found.target_texts[at])!r}{less}, before the soft cap")
+        print_table([{**row, "contribution": f"{row['contribution']:+.4f}"} for row in rows])
+    write_picture(lambda: found.chart(options.position), options.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormsOptions(TextOptions):
+    """Options of `taetpu lens norms`."""
+
+    out: Picture = None
+
+
+@takes_options
+def norms(options: NormsOptions) -> None:
+    """Show the norms of the residual stream.
+
+    The table has statistics over the tokens of the text for each layer. The picture shows all positions.
+
+    Example: taetpu lens norms latest story.txt -o norms.png
+    """
+    from taetpu.lens.norms import residual_norms
+
+    model = options.open()
+    inputs: Any = options.read(model)
+    (found,) = residual_norms(model, inputs)
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        print_table([{name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
+                     for row in found.rows()])  # fmt: skip
+    write_picture(found.chart, options.out)

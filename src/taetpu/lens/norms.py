@@ -1,0 +1,93 @@
+"""Norms of the residual stream after each layer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from taetpu.lens.activations import batches, by_layer, sequences
+from taetpu.lens.inputs import pad_left
+from taetpu.lens.opened import OpenedModel
+from taetpu.lens.token_texts import token_texts, visible
+
+
+@dataclass(frozen=True)
+class ResidualNorms:
+    """The Euclidean norms of the residual stream of one text.
+
+    With several residual streams, the norm is that of their sum, which the final norm reads.
+
+    Attributes:
+        model: The name of the model.
+        tokens: The token numbers.
+        texts: The text of each token.
+        layers: The names of the layers: `embed` for the stream before the first layer, then the layers' numbers.
+        norms: The norms.
+    """
+
+    model: str
+    tokens: Int[np.ndarray, " seq"]
+    texts: list[str]
+    layers: list[str]
+    norms: Float[np.ndarray, "layer seq"]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each layer: statistics over positions, and the norm of the first token."""
+        return [
+            {
+                "layer": layer,
+                "mean": float(own.mean()),
+                "min": float(own.min()),
+                "max": float(own.max()),
+                "first token": float(own[0]),
+            }
+            for layer, own in zip(self.layers, self.norms, strict=True)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the norms as plain data."""
+        norms = [{"layer": layer, "norms": own.astype(float).tolist()}
+                 for layer, own in zip(self.layers, self.norms, strict=True)]  # fmt: skip
+        return {"model": self.model, "ids": self.tokens.tolist(), "tokens": self.texts, "layers": norms}
+
+    def chart(self) -> Any:
+        """Return an Altair chart of the norm for each layer and position.
+
+        Raises:
+            UserError: if there are too many positions.
+        """
+        from taetpu.report.token_charts import layer_chart
+
+        shown = [visible(text) for text in self.texts]
+        title = f"norm of the residual stream of {self.model}"
+        return layer_chart(np.maximum(self.norms, 1e-6), self.layers, shown, title, "norm", logarithmic=True)
+
+
+def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
+    """Return the norms of the residual stream of each input.
+
+    Args:
+        opened: The model.
+        inputs: Texts or token numbers; see `OpenedModel.encode`.
+
+    Raises:
+        UserError: if an input cannot be read.
+    """
+    rows = sequences(opened, inputs)
+    layers = ["embed", *map(str, range(len(opened.config.layers)))]
+    found: dict[int, ResidualNorms] = {}
+    for numbers, filled in batches([len(row) for row in rows]):
+        batch = pad_left([rows[i] for i in filled])
+        sites = opened(batch, ["embed", "residual"]).sites
+        first = np.asarray(sites["embed"]) * opened.model.streams
+        streams = [first, *(_sum_streams(opened, x) for x in by_layer(opened, "residual", sites["residual"]).values())]
+        norms = np.linalg.norm(np.stack(streams), axis=-1)
+        for place, i in enumerate(numbers):
+            own = batch.strip(place, norms[:, place], 1)
+            found[i] = ResidualNorms(opened.name, rows[i], token_texts(opened, rows[i]), layers, own)
+    return [found[i] for i in range(len(rows))]
+
+
+def _sum_streams(opened: OpenedModel, x: np.ndarray) -> np.ndarray:
+    return x if opened.model.streams == 1 else x.sum(2)
