@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
@@ -60,7 +61,10 @@ def raw_logits(opened, text):
     return tokens.strip(0, np.asarray(found[0]))
 
 
-@pytest.mark.parametrize("name", MODELS)
+MANY_PARTS = ["layer norm, biases", "post-norm", "sandwich", "grouped queries", "adapter"]
+
+
+@pytest.mark.parametrize("name", by_default(MODELS, "post-norm", "sandwich", "streams", "soft cap, untied"))
 def test_contributions_sum_to_the_logit_before_the_soft_cap(model, name):
     opened = model(MODELS[name])
     for text, options in ((TEXT, {}), (TEXT, {"target": "q", "minus": "z"})):
@@ -75,7 +79,7 @@ def test_contributions_sum_to_the_logit_before_the_soft_cap(model, name):
         np.testing.assert_allclose(found.values.sum(0), expected, atol=2e-5 * scale)
 
 
-@pytest.mark.parametrize("name", ["layer norm, biases", "post-norm", "sandwich", "grouped queries", "adapter"])
+@pytest.mark.parametrize("name", by_default(MANY_PARTS, "grouped queries"))
 def test_heads_and_the_bias_sum_to_their_mixer(model, name):
     opened = model(MODELS[name])
     (found,) = attribution(opened, TEXT)
