@@ -11,6 +11,8 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +139,17 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
 
     platform = {"cuda": "cuda", "cpu": "cpu"}[device]
     environ = {**os.environ, "JAX_PLATFORMS": platform, "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "HF_HUB_OFFLINE": "1"}
-    ready: dict[str, Contestant] = {}
-    try:
-        for who, how in CONTESTS[name].items():
-            asked = {"sizes": dict(sizes), "device": device, **how}
-            ready[who] = Contestant(COMMAND, asked, environ)
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:  # contestants compile side by side
+
+        def start(who: str) -> Contestant:
+            began = time.perf_counter()
+            child = Contestant(COMMAND, {"sizes": dict(sizes), "device": device, **CONTESTS[name][who]}, environ)
+            stack.callback(child.close)
+            print(f"{name}, {who}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+            return child
+
+        ready = dict(zip(CONTESTS[name], pool.map(start, CONTESTS[name]), strict=True))
         rates = take_turns(ready, rounds, seconds)
-    finally:
-        for child in ready.values():
-            child.close()
     ours = next(child.about for who, child in ready.items() if who.startswith("ours"))
     published = find_peak(ours["device"])
 
@@ -167,11 +171,11 @@ def measure(name: str, sizes: Mapping[str, int], device: str, rounds: int, secon
 
 def show(name: str, found: Mapping[str, Any]) -> str:
     first = next(iter(found["ratio"]))
-    lines = [f"{name} on {found['device']}", f"{'':20}{'tokens/s':>12}{'of ' + first:>16}{'of the peak':>13}"]
+    lines = [f"{name} on {found['device']}", f"{'':20}{'tokens/s':>12}{'of ' + first:>20}{'of the peak':>13}"]
     for who, rate in found["tokens_per_second"].items():
         used = found["utilisation"][who]["median"] if found["utilisation"] else None
         told = "-" if used is None else f"{used:.1%}"
-        lines.append(f"{who:20}{rate['median']:>12,.0f}{found['ratio'][who]['median']:>15.2f}x{told:>13}")
+        lines.append(f"{who:20}{rate['median']:>12,.0f}{found['ratio'][who]['median']:>19.2f}x{told:>13}")
     return "\n".join(lines)
 
 
@@ -181,6 +185,7 @@ def main() -> None:
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes and short windows")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of each timed window")
     parser.add_argument("--json", type=Path, help="where to write everything that was measured")
     options = parser.parse_args()
     if options.answer:
@@ -188,9 +193,11 @@ def main() -> None:
     if options.device == "cuda" and not any(Path("/dev").glob("nvidia[0-9]*")):
         print("no NVIDIA GPU is here: nothing was measured")
         return None
-    sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, SECONDS)
-    found = {name: measure(name, one, options.device, rounds, seconds) for name, one in sizes.items()}
-    print("\n\n".join(show(name, one) for name, one in found.items()))
+    sizes, rounds, seconds = (SMALL, 2, 0.2) if options.small else (SIZES, ROUNDS, options.seconds)
+    found = {}
+    for name, one in sizes.items():
+        found[name] = measure(name, one, options.device, rounds, seconds)
+        print(f"{show(name, found[name])}\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     return None

@@ -32,6 +32,7 @@ SETTINGS = {
     "window": {"width": 3},
     "block-sparse": {"block": 2, "local": 1},
     "in_context_score": {"early": 2, "late": 6},
+    "layerskip": {"rate": 0.4},
 }
 ONE_A_SLOT = {
     "mixer": "attention", "position": "rope", "rope_scaling": "yarn", "norm": "layer", "ffn": "moe",

@@ -14,7 +14,7 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.registry import kinds
 from taetpu.core.static_dynamic import bind, split
 from taetpu.spec.kind_examples import example_arm, slot_path
-from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.overrides import apply_overrides, merge_overrides
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
 from taetpu.train.step import init_state, train_step
 
@@ -43,7 +43,8 @@ def config_of(slot: str, kind: str) -> ResolvedConfig:
         return load_config(RunConfig, {**BASE, "task": {"kind": kind, **own}}).resolve()
     overrides = dict(example_arm(cls) or {})
     place = f"{path}.{kind}" if slot in ("head", "hook") else path
-    overrides |= {f"{place}.{name}": value for name, value in own.items()} | OTHER.get((slot, kind), {})
+    values = {f"{place}.{name}": value for name, value in own.items()} | OTHER.get((slot, kind), {})
+    overrides = merge_overrides(overrides, values)
     return load_config(RunConfig, apply_overrides(BASE, overrides)).resolve()
 
 
