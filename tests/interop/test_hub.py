@@ -112,7 +112,7 @@ def test_only_the_files_of_a_model_are_downloaded(hub, name):
 
 
 REFUSED = [
-    ("their/other", None, r"no folder and no model on the hub named 'their/other'\n  remedy: Correct the name"),
+    ("their/other", None, r"'their/other' is neither a folder nor a model on the hub\n  remedy: Correct the name"),
     ("their/model", "step1", r"the model has no revision 'step1'\n  where:  their/model\n  remedy: Use a branch, tag"),
     ("their/gated", None, r"access to this model is restricted\n  where:  their/gated\n  remedy: Accept its terms"),
     ("their/pickle", "main", r"in pytorch_model.bin, a pickle, .*\n  where:  their/pickle@main\n  remedy: Convert it"),

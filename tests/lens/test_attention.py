@@ -88,10 +88,10 @@ def test_one_head_over_training(opened, trained):
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
-        ({"layer": 7}, "no layer 7 in a model of 4 layers", "Use 0 to 3"),
-        ({"layer": -5}, "no layer -5", "-1 to -4 from the end"),
-        ({"layer": 1, "head": 2}, "layer 1 has 2 heads, so there is no head 2", "Use 0 to 1."),
-        ({"head": 2}, "layer 1 has 2 heads, so there is no head 2", "Use 0 to 1."),
+        ({"layer": 7}, "layer 7 does not exist in a model of 4 layers", "Use 0 to 3"),
+        ({"layer": -5}, "layer -5 does not exist", "-1 to -4 from the end"),
+        ({"layer": 1, "head": 2}, "head 2 does not exist in layer 1, which has 2 heads", "Use 0 to 1."),
+        ({"head": 2}, "head 2 does not exist in layer 1, which has 2 heads", "Use 0 to 1."),
         ({"layer": 0}, "layer 0 has the mixer 'lstm', which computes no attention weights", "the layers 1, 2."),
         ({"layer": 3}, "layer 3 has the mixer 'none', which computes no attention weights", "the layers 1, 2."),
     ],
@@ -194,7 +194,7 @@ def test_the_command_shows_a_head_over_training(lens):
     [
         (("--steps", "all"), "--steps shows one head, but no head is chosen"),
         (("--steps", "x", "--layer", "1", "--head", "0"), "'x' is not a list of numbers"),
-        (("--layer", "2"), "no layer 2 in a model of 2 layers"),
+        (("--layer", "2"), "layer 2 does not exist in a model of 2 layers"),
         (("--ids", "1 2"), "several texts are given"),
     ],
 )

@@ -191,7 +191,7 @@ def test_rows_and_the_picture_show_one_position(opened):
     np.testing.assert_allclose([one["value"] for one in values], found.values[:, 4], atol=1e-6)
     cells = {(one["layer"], one["head"]): one["value"] for one in heads["data"]["values"]}
     assert cells[1, 0] == pytest.approx(found.heads[1][0, 4])
-    with pytest.raises(UserError, match="no position 25"):
+    with pytest.raises(UserError, match="position 25 does not exist"):
         found.rows(25)
 
 

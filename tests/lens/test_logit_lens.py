@@ -107,7 +107,7 @@ def test_invalid_requests_are_refused(opened, options, problem, remedy):
 
 def test_unknown_positions_are_refused(opened):
     (lens,) = logit_lens(opened, TEXT)
-    with pytest.raises(UserError, match="no position 25 in a text of 25 tokens") as caught:
+    with pytest.raises(UserError, match="position 25 does not exist in a text of 25 tokens") as caught:
         lens.rows(25)
     assert "Use 0 to 24, or -1 to -25 from the end." in str(caught.value.remedy)
 
@@ -134,7 +134,7 @@ def test_the_command(lens, opened, tmp_path):
     assert max(len(line) for line in text.splitlines() if "wrote" not in line) <= 80
     data = json.loads(lens(*arguments, "--json"))
     np.testing.assert_allclose(data["layers"][2]["probabilities"], found.probabilities[2], atol=1e-6)
-    with pytest.raises(UserError, match="no position 99"):
+    with pytest.raises(UserError, match="position 99 does not exist"):
         lens(*arguments, "--position", "99")
 
 

@@ -112,7 +112,7 @@ def test_a_call_reads_and_edits_sites(opened):
     [
         ("", "input 0 contains no token"),
         (["a", ""], "input 1 contains no token"),
-        ([], "there is no input"),
+        ([], "the input is empty"),
         ([3, 4000], "4000 is not a token of this model"),
         ([[1.5, 2.0]], "expected a list of token numbers"),
     ],

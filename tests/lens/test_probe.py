@@ -88,11 +88,11 @@ def test_the_regression_has_the_least_loss():
     [
         (["a"] * 11, {}, "there are 11 labels for 12 texts", "Give each text a label"),
         (["a"] * 12, {}, "all labels are 'a'", "at least two different labels"),
-        ([[None] * len(text) for text in TEXTS], {}, "there are no labels", "at least two different labels"),
+        ([[None] * len(text) for text in TEXTS], {}, "all labels are missing", "at least two different labels"),
         ([["a"], *VOWELS[1:]], {}, "input 0 has 1 labels for", "Give each token a label"),
         (["a", *VOWELS[1:]], {}, "input 0 has a label for the whole text", "one form for all texts"),
         (VOWELS, {"folds": 99}, "99 folds were requested for 12 different texts", "Use 2 to 12 folds"),
-        (VOWELS, {"layer": 5}, "no layer 5", "Use 0 to 1"),
+        (VOWELS, {"layer": 5}, "layer 5 does not exist", "Use 0 to 1"),
         (VOWELS, {"site": "mixer.pattern"}, "two axes of positions", "taetpu lens attention"),
     ],
 )

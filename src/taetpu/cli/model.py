@@ -70,7 +70,7 @@ def _find_folder(name: str, revision: str | None) -> Path:
     """Return a local folder with the files of a model, downloaded if `name` is no folder.
 
     Raises:
-        UserError: If there is no such folder, and the name cannot be that of a model on the hub.
+        UserError: If the folder does not exist, and the name cannot be that of a model on the hub.
     """
     from taetpu.interop.hub import NAME, download_model
 

@@ -74,7 +74,7 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
         remedy = "Accept its terms on huggingface.co, and sign in with `hf auth login`."
         raise UserError("access to this model is restricted", file=place, remedy=remedy) from None
     except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        problem = f"there is no folder and no model on the hub named {name!r}"
+        problem = f"{name!r} is neither a folder nor a model on the hub"
         raise UserError(problem, remedy="Correct the name. Private models need `hf auth login`.") from None
     except errors.RevisionNotFoundError:
         remedy = "Use a branch, tag or commit of the model's page on huggingface.co."

@@ -263,7 +263,7 @@ def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candida
     """Return how an architecture represents a model.
 
     Raises:
-        UserError: If there is no such architecture.
+        UserError: If the architecture is unknown.
     """
     if name not in FAMILIES:
         raise UserError(f"model type {name!r} is not supported", path=("family",), remedy=suggest(name, FAMILIES))

@@ -10,12 +10,14 @@ import numpy as np
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.sites import Edit, Ragged, Read, capture
-from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length
+from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length, pad_left
 from taetpu.lens.opened import OpenedModel
 
 PATTERN = "mixer.pattern"
 BATCH_TOKENS = 8192
 """Maximum number of tokens in a batch, padding included, unless a single sequence is longer."""
+MAX_LOGITS = 2**26
+"""Maximum number of logits of one layer in a batch, unless a single sequence has more."""
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -34,21 +36,27 @@ def sequences(opened: OpenedModel, inputs: Any) -> list[np.ndarray]:
     return rows
 
 
-def batches(lengths: Sequence[int], most: int = BATCH_TOKENS) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the numbers of the sequences of each batch, and the same numbers filled up to the size of all batches.
+def in_batches(rows: Sequence[np.ndarray], most: int = BATCH_TOKENS) -> Iterator[tuple[list[int], list[int], Tokens]]:
+    """Yield the numbers of the sequences of each batch, those that the batch consists of, and the batch.
 
-    Sequences of similar length share a batch. The last batch is filled with its first sequence, so that batches of
-    equal length share a compiled program.
+    Sequences of similar length share a batch. The last batch is filled with copies of its first sequence, so that
+    batches of equal length share a compiled program.
 
     Args:
-        lengths: The number of tokens of each sequence.
+        rows: The token numbers of each sequence.
         most: The maximum number of tokens in a batch.
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    size = min(len(lengths), max(1, most // (max(lengths) + LENGTHS)))
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
+    size = min(len(rows), max(1, most // (max(map(len, rows)) + LENGTHS)))
     for start in range(0, len(order), size):
         numbers = order[start : start + size]
-        yield numbers, [*numbers, *[numbers[0]] * (size - len(numbers))]
+        filled = [*numbers, *[numbers[0]] * (size - len(numbers))]
+        yield numbers, filled, pad_left([rows[i] for i in filled])
+
+
+def logit_tokens(opened: OpenedModel) -> int:
+    """Return the maximum number of tokens in a batch whose logits of one layer are in memory."""
+    return max(1, MAX_LOGITS // opened.vocab_size)
 
 
 # --- sites ------------------------------------------------------------------------------------------------------------
@@ -133,7 +141,7 @@ def check_layer(opened: OpenedModel, layer: int) -> int:
     """
     number = len(opened.config.layers)
     if not -number <= layer < number:
-        problem = f"there is no layer {layer} in a model of {number} layers"
+        problem = f"layer {layer} does not exist in a model of {number} layers"
         remedy = f"Use 0 to {number - 1}, or -1 to -{number} from the end."
         raise UserError(problem, path=("layer",), remedy=remedy)
     return layer % number
@@ -167,7 +175,7 @@ def check_position(position: int, tokens: int) -> int:
         UserError: if a text of this number of tokens has no such position.
     """
     if not -tokens <= position < tokens:
-        problem = f"there is no position {position} in a text of {tokens} tokens"
+        problem = f"position {position} does not exist in a text of {tokens} tokens"
         raise UserError(problem, path=("position",), remedy=f"Use 0 to {tokens - 1}, or -1 to -{tokens} from the end.")
     return position % tokens
 
@@ -185,7 +193,7 @@ def check_head(opened: OpenedModel, layer: int, head: int, number: int) -> int:
         UserError: if the layer has no such head.
     """
     if not 0 <= head < number:
-        problem = f"layer {layer} has {number} heads, so there is no head {head}"
+        problem = f"head {head} does not exist in layer {layer}, which has {number} heads"
         raise UserError(problem, path=("head",), remedy=f"Use 0 to {number - 1}.")
     return head
 

@@ -11,19 +11,18 @@ from jaxtyping import Float, Int
 from taetpu.core.errors import UserError
 from taetpu.lens.activations import (
     PATTERN,
-    batches,
     by_layer,
     check_head,
     check_site,
     check_site_layer,
+    in_batches,
     sequences,
     site_shapes,
 )
 from taetpu.lens.array_files import write_arrays
-from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run
-from taetpu.lens.token_texts import token_texts, visible
+from taetpu.lens.token_texts import visible
 
 MAX_WEIGHTS = 2**28
 """Maximum number of attention weights of all layers and heads of one text."""
@@ -133,13 +132,12 @@ def attention_maps(
     rows = sequences(opened, inputs)
     _check_memory(opened, max(map(len, rows)))
     found: dict[int, AttentionMaps] = {}
-    for numbers, filled in batches([len(row) for row in rows], BATCH_TOKENS):
-        tokens = pad_left([rows[i] for i in filled])
+    for numbers, _, tokens in in_batches(rows):
         read = by_layer(opened, PATTERN, opened(tokens, [PATTERN]).sites[PATTERN])
         for place, i in enumerate(numbers):
             own = {number: tokens.strip(place, tokens.strip(place, read[number][place], 1), 2)[heads[number]]
                    for number in heads}  # fmt: skip
-            found[i] = AttentionMaps(opened.name, opened.step, rows[i], token_texts(opened, rows[i]), own, heads)
+            found[i] = AttentionMaps(opened.name, opened.step, rows[i], opened.token_texts(rows[i]), own, heads)
     return [found[i] for i in range(len(rows))]
 
 
@@ -152,7 +150,7 @@ def select_heads(opened: OpenedModel, layer: int | None = None, head: int | None
         head: The head; by default, all heads.
 
     Raises:
-        UserError: if there is no such layer or head, or if the layer computes no attention weights.
+        UserError: if the layer or head does not exist, or if the layer computes no attention weights.
     """
     check_site(opened, PATTERN)
     layers = opened.site_layers[PATTERN] if layer is None else (check_site_layer(opened, PATTERN, layer),)
@@ -247,7 +245,7 @@ def head_progress(
         (maps,) = attention_maps(model, rows, layer=layer, head=head)
         found.append((model.step or 0, maps.patterns[layer][0]))
     numbers, patterns = zip(*found, strict=True)
-    return HeadProgress(opened.name, layer, head, token_texts(opened, rows[0]), [*numbers], np.stack(patterns))
+    return HeadProgress(opened.name, layer, head, opened.token_texts(rows[0]), [*numbers], np.stack(patterns))
 
 
 def models_over_training(opened: OpenedModel, steps: Sequence[int] | None = None) -> Iterator[OpenedModel]:

@@ -26,10 +26,10 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit, capture
-from taetpu.lens.activations import batches, by_layer, check_position, sequences
+from taetpu.lens.activations import by_layer, check_position, in_batches, logit_tokens, sequences
 from taetpu.lens.inputs import Tokens, pad_left
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import read_token, token_texts
+from taetpu.lens.token_texts import read_token
 from taetpu.nn.lm import LM
 
 BRANCHES = ("first_ffn", "mixer", "ffn")
@@ -37,8 +37,6 @@ BRANCHES = ("first_ffn", "mixer", "ffn")
 STREAM_NORMS = ("first_ffn_norm", "mixer_norm", "ffn_norm", "final_norm")
 DYNAMIC = ("dynamic-hyper-connections", "mhc")
 """Residual connections whose weights depend on the stream."""
-MAX_LOGITS = 2**25
-"""Maximum number of logits in a batch, unless a single sequence has more."""
 TOLERANCE = 1e-3
 """Maximum difference of the contributions' sum and the logit, as a share of the largest contribution."""
 
@@ -85,7 +83,7 @@ class Attribution:
             heads: Whether the parts of the mixers follow their mixers.
 
         Raises:
-            UserError: if there is no such position.
+            UserError: if the position does not exist.
         """
         at = check_position(position, len(self.tokens))
         rows = []
@@ -120,7 +118,7 @@ class Attribution:
         """Return an Altair chart of the contributions at a position: a bar for each part, and the heads by layer.
 
         Raises:
-            UserError: if there is no such position.
+            UserError: if the position does not exist.
         """
         import altair as alt
 
@@ -158,8 +156,7 @@ def attribution(
     fixed = None if target is None else read_token(opened, target)
     less = None if minus is None else read_token(opened, minus)
     found: dict[int, Attribution] = {}
-    for numbers, filled in batches([len(row) for row in rows], max(1, MAX_LOGITS // opened.vocab_size)):
-        batch = pad_left([rows[i] for i in filled])
+    for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
         goals = pad_left([_targets(rows[i], fixed) for i in filled]).ids
         parts = _attribute(opened, batch, goals, less)
         for place, i in enumerate(numbers):
@@ -197,9 +194,9 @@ def _of_text(
     return Attribution(
         model=opened.name,
         tokens=row,
-        texts=token_texts(opened, row),
+        texts=opened.token_texts(row),
         targets=targets,
-        target_texts=token_texts(opened, targets),
+        target_texts=opened.token_texts(targets),
         minus=less,
         minus_text=None if less is None else opened.decode([less]),
         logits=logits,

@@ -1,20 +1,14 @@
 """The check that a stored model still gives the losses that were stored when it was trained."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from taetpu.core.errors import UserError
 from taetpu.data.base import Split
+from taetpu.lens.losses import find_split, split_losses
 from taetpu.lens.opened import OpenedModel
 from taetpu.train.reload_check import FULL, REDUCED
-
-BATCH = 64
-"""Number of sequences that are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +54,7 @@ def check_losses(opened: OpenedModel) -> list[CheckedLoss]:
     allowed = FULL if _trained_in_float32(opened) else REDUCED
     found = []
     for split in splits:
-        first, second = (mean_loss(opened, _split(opened, split)) for _ in range(2))
+        first, second = (mean_loss(opened, find_split(opened, split)) for _ in range(2))
         found.append(CheckedLoss(split, stored[f"{split}/loss"], first, second, allowed))
     return found
 
@@ -70,34 +64,9 @@ def _trained_in_float32(opened: OpenedModel) -> bool:
     return precision == "float32" or (precision == "auto" and platform == "cpu")
 
 
-def _split(opened: OpenedModel, name: str) -> Split:
-    split = opened.data.evaluation(name)
-    if split is None:
-        raise UserError(f"the task has no evaluation set {name!r}", remedy="Restore the data of training.")
-    return split
-
-
 def mean_loss(opened: OpenedModel, split: Split) -> float:
     """Return the loss of a model on an evaluation set, in nats per weighted token."""
-
-    def build() -> Any:
-        def sums(model: Any, tokens: Array, targets: Array, weights: Array, segments: Any) -> Array:
-            scores = jax.nn.log_softmax(model(tokens, segments=segments), -1)
-            losses = -jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
-            return jnp.stack([(losses * weights).sum(), weights.sum()])
-
-        return jax.jit(sums)
-
-    program, total = opened.program("mean-loss", build), np.zeros(2)
-    for start in range(0, len(split.tokens), BATCH):
-        part = [
-            None if array is None else _filled(array[start : start + BATCH])
-            for array in (split.tokens, split.targets, split.weights, split.segments)
-        ]
-        total += np.asarray(program(opened.model, *part), np.float64)
-    return float(total[0] / total[1])
-
-
-def _filled(rows: np.ndarray) -> np.ndarray:
-    """Return rows with zeros after the last one, so that all batches share a program."""
-    return np.pad(rows, ((0, BATCH - len(rows)), (0, 0)))
+    total = 0.0
+    for rows, (losses, _) in split_losses(opened, split):
+        total += float((losses * split.weights[rows]).sum(dtype=np.float64))
+    return total / float(split.weights.sum(dtype=np.float64))

@@ -9,11 +9,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.lens.activations import batches, by_layer, check_site, check_site_layer, sequences, site_shapes
+from taetpu.lens.activations import by_layer, check_site, check_site_layer, in_batches, sequences, site_shapes
 from taetpu.lens.array_files import write_arrays
-from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import token_texts
 
 Pool = Literal["none", "mean", "last"]
 FORMATS = (".npz", ".csv")
@@ -121,7 +119,7 @@ def embed(
             several, or `pool` is unknown.
     """
     if pool not in get_args(Pool):
-        raise UserError(f"there is no pooling {pool!r}", path=("pool",), remedy=suggest(pool, get_args(Pool)))
+        raise UserError(f"unknown pooling {pool!r}", path=("pool",), remedy=suggest(pool, get_args(Pool)))
     number = choose_layer(opened, site, layer)
     shape = site_shapes(opened, site)[number]
     if shape.positions != 1:
@@ -130,8 +128,7 @@ def embed(
         problem = f"the activations at site {site!r} have {what}, so they are not vectors of tokens"
         raise UserError(problem, path=("site",), remedy=f"Use {other}.")
     rows, found = sequences(opened, inputs), dict[int, np.ndarray]()
-    for numbers, filled in batches([len(row) for row in rows]):
-        batch = pad_left([rows[i] for i in filled])
+    for numbers, _, batch in in_batches(rows):
         read = by_layer(opened, site, opened(batch, [site]).sites[site])[number]
         read = np.moveaxis(read, shape.position or 0, 1)
         for place, i in enumerate(numbers):
@@ -145,7 +142,7 @@ def embed(
         starts = [len(row) - size for row, size in zip(rows, sizes, strict=True)]
         positions = np.concatenate([np.arange(start, len(row)) for start, row in zip(starts, rows, strict=True)])
         ids = np.concatenate([row[start:] for start, row in zip(starts, rows, strict=True)])
-        texts = token_texts(opened, ids)
+        texts = opened.token_texts(ids)
     vectors = np.concatenate([found[i] for i in range(len(rows))])
     owners = np.repeat(np.arange(len(rows)), sizes)
     return Embeddings(opened.name, site, number, pool, owners, positions, ids, texts, vectors)

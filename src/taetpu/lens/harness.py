@@ -3,17 +3,13 @@
 It needs the extra `taetpu[harness]`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from taetpu.core.errors import UserError
 from taetpu.lens.generate import Sampling, generate
-from taetpu.lens.inputs import pad_left
+from taetpu.lens.losses import sequence_losses
 from taetpu.lens.opened import OpenedModel
 
 try:
@@ -23,8 +19,6 @@ except ImportError:  # pragma: no cover
     remedy = "pip install 'taetpu[harness]'"
     raise UserError("lm-evaluation-harness is not installed", remedy=remedy) from None
 
-BATCH = 16
-"""Number of requests that are computed at once."""
 MAX_TOKENS = 256
 """Number of generated tokens if a request does not give it, as in the harness's own models."""
 
@@ -98,31 +92,13 @@ class HarnessModel(HarnessBase):
         """Return for each sequence the log-likelihood of its tokens from a position on, and whether all are greedy."""
         limit, uniform = self.opened.seq_len + 1, -float(np.log(self.opened.vocab_size))
         found: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
-        # Longest first, so that sequences of one batch have similar lengths.
-        order = sorted(range(len(pairs)), key=lambda i: -len(pairs[i][0]))
-        for begin in range(0, len(order), BATCH):
-            chosen = [i for i in order[begin : begin + BATCH] if len(pairs[i][0]) > 1]
-            scores = self._token_scores([pairs[i][0][-limit:] for i in chosen]) if chosen else []
-            for i, (logs, greedy) in zip(chosen, scores, strict=True):
-                ids, start = pairs[i]
-                scored = min(len(ids) - max(start, 1), len(logs))
-                found[i] = float(logs[len(logs) - scored :].sum()), bool(greedy[len(greedy) - scored :].all())
-            for i in order[begin : begin + BATCH]:
-                if pairs[i][1] == 0 and len(pairs[i][0]):
-                    found[i] = found[i][0] + uniform, False
+        long = [i for i, (ids, _) in enumerate(pairs) if len(ids) > 1]
+        scores = sequence_losses(self.opened, [pairs[i][0][-limit:] for i in long]) if long else []
+        for i, (losses, correct) in zip(long, scores, strict=True):
+            ids, start = pairs[i]
+            first = len(losses) - min(len(ids) - max(start, 1), len(losses))
+            found[i] = -float(losses[first:].sum()), bool((correct[first:] == 1).all())
+        for i, (ids, start) in enumerate(pairs):
+            if start == 0 and len(ids):
+                found[i] = found[i][0] + uniform, False
         return found
-
-    def _token_scores(self, rows: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the log-probability of each token after the first, and whether it is the most likely one."""
-
-        def build() -> Callable[..., Any]:
-            def scores(model: Any, ids: Array, padding: Array, targets: Array) -> tuple[Array, Array]:
-                logs = jax.nn.log_softmax(model(ids, padding=padding), -1)
-                return jnp.take_along_axis(logs, targets[..., None], -1)[..., 0], logs.argmax(-1) == targets
-
-            return jax.jit(scores)
-
-        inputs, targets = pad_left([row[:-1] for row in rows]), pad_left([row[1:] for row in rows])
-        program = self.opened.program("token-scores", build)
-        logs, greedy = map(np.asarray, program(self.opened.model, inputs.ids, inputs.padding, targets.ids))
-        return [(inputs.strip(i, logs[i]), inputs.strip(i, greedy[i])) for i in range(len(rows))]

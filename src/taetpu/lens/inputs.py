@@ -60,7 +60,7 @@ def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> l
         vocab_size: The number of different tokens.
 
     Raises:
-        UserError: if there is no input, an input is empty, a text cannot be encoded, or a number is not a token.
+        UserError: if the input is empty, a text cannot be encoded, or a number is not a token.
     """
     if isinstance(inputs, str):
         inputs = [inputs]
@@ -68,7 +68,7 @@ def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> l
     if rows and all(np.ndim(row) == 0 and not isinstance(row, str) for row in rows):
         rows = [rows]
     if not rows:
-        raise UserError("there is no input", remedy="Pass a text, token numbers, or a list of these.")
+        raise UserError("the input is empty", remedy="Pass a text, token numbers, or a list of these.")
     return [_encode(row, number, tokenizer, vocab_size) for number, row in enumerate(rows)]
 
 

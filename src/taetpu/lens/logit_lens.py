@@ -17,14 +17,11 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.sites import capture
-from taetpu.lens.activations import batches, check_position, sequences
+from taetpu.lens.activations import check_position, in_batches, logit_tokens, sequences
 from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import read_token, token_texts, visible
+from taetpu.lens.token_texts import read_token, visible
 from taetpu.nn.lm import LM
-
-MAX_LOGITS = 2**26
-"""Maximum number of logits of one layer in a batch, unless a single sequence has more."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class LogitLens:
         """Return a row for each layer: the most likely tokens after a position, and the target's rank and probability.
 
         Raises:
-            UserError: if there is no such position.
+            UserError: if the position does not exist.
         """
         at = check_position(position, len(self.tokens))
         rows = []
@@ -128,16 +125,16 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
     goals = [np.full(len(row), fixed) if fixed is not None else np.append(row[1:], -1) for row in rows]
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     found: dict[int, LogitLens] = {}
-    for numbers, filled in batches([len(row) for row in rows], max(1, MAX_LOGITS // opened.vocab_size)):
-        batch, targets = (pad_left([values[i] for i in filled]) for values in (rows, goals))
+    for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
+        targets = pad_left([goals[i] for i in filled])
         program = opened.program(("logit-lens", top), lambda: _build(top))
         read = [np.asarray(a) for a in program(opened.model, batch.ids, batch.padding, np.maximum(targets.ids, 0))]
         for place, i in enumerate(numbers):
             best, shares, ranks, picked = (batch.strip(place, values[:, place], 1) for values in read)
             known = goals[i] >= 0
-            texts = np.array(token_texts(opened, best), object).reshape(best.shape).tolist()
+            texts = np.array(opened.token_texts(best), object).reshape(best.shape).tolist()
             found[i] = LogitLens(
-                opened.name, rows[i], token_texts(opened, rows[i]), layers, best, texts, shares, goals[i],
+                opened.name, rows[i], opened.token_texts(rows[i]), layers, best, texts, shares, goals[i],
                 np.where(known, ranks, 0), np.where(known, picked, np.nan),
             )  # fmt: skip
     return [found[i] for i in range(len(rows))]

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from taetpu.lens.activations import batches, by_layer, sequences
-from taetpu.lens.inputs import pad_left
+from taetpu.lens.activations import by_layer, in_batches, sequences
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import token_texts, visible
+from taetpu.lens.token_texts import visible
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,14 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
     rows = sequences(opened, inputs)
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     found: dict[int, ResidualNorms] = {}
-    for numbers, filled in batches([len(row) for row in rows]):
-        batch = pad_left([rows[i] for i in filled])
+    for numbers, _, batch in in_batches(rows):
         sites = opened(batch, ["embed", "residual"]).sites
         first = np.asarray(sites["embed"]) * opened.model.streams
         streams = [first, *(_sum_streams(opened, x) for x in by_layer(opened, "residual", sites["residual"]).values())]
         norms = np.linalg.norm(np.stack(streams), axis=-1)
         for place, i in enumerate(numbers):
             own = batch.strip(place, norms[:, place], 1)
-            found[i] = ResidualNorms(opened.name, rows[i], token_texts(opened, rows[i]), layers, own)
+            found[i] = ResidualNorms(opened.name, rows[i], opened.token_texts(rows[i]), layers, own)
     return [found[i] for i in range(len(rows))]
 
 

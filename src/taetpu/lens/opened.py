@@ -76,8 +76,10 @@ class OpenedModel(SavedModel):
         return " ".join(map(str, ids)) if self.tokenizer is None else self.tokenizer.decode(ids)
 
     def token_texts(self, ids: Any) -> list[str]:
-        """Return the text of each token."""
-        return [self.decode([number]) for number in np.asarray(ids).ravel()]
+        """Return the text of each token; its number if the model has no tokenizer."""
+        different, places = np.unique(np.asarray(ids), return_inverse=True)
+        texts = [self.decode([number]) for number in different]  # each different token is decoded once
+        return [texts[place] for place in places.ravel().tolist()]
 
     def __call__(
         self,

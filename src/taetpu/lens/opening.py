@@ -37,7 +37,7 @@ def open_run(
         data_folder: the folder to which paths in the run's task are relative, usually that of the study file.
 
     Raises:
-        UserError: if there is no such model or step, a plug-in is missing or has changed, or files are damaged.
+        UserError: if the model or step does not exist, a plug-in is missing or has changed, or files are damaged.
     """
     if files := [Path(file) for file in plugins]:
         load_plugins(files)

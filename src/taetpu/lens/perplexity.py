@@ -7,26 +7,19 @@ do not overlap, as in the evaluation of training. A smaller stride gives each ta
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float, Int
 
-from taetpu.core.errors import UserError, suggest
-from taetpu.lens.activations import BATCH_TOKENS, batches
-from taetpu.lens.inputs import as_sequences, check_length, pad_left
+from taetpu.core.errors import UserError
+from taetpu.lens.inputs import as_sequences, check_length
+from taetpu.lens.losses import find_split, sequence_losses, split_losses
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import read_text, token_texts, visible
-from taetpu.nn.lm import LM
-from taetpu.optim.loss import chunked_losses
-
-CHUNK_LOGITS = 2**24
-"""Number of logits in memory while losses are computed."""
+from taetpu.lens.token_texts import read_text, visible
 
 
 @dataclass(frozen=True)
@@ -172,14 +165,14 @@ def perplexity(
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
         raise UserError(problem, remedy="Use a text with at least two tokens.")
     cuts = [(number, *cut) for number, row in enumerate(rows) for cut in windows(len(row), window, stride)]
-    scores = _score(opened, [rows[number][start : end + 1] for number, start, end, _ in cuts])
+    scores = sequence_losses(opened, [rows[number][start : end + 1] for number, start, end, _ in cuts])
     texts = [inputs] if isinstance(inputs, str) else list(inputs)
     found = []
     for number, row in enumerate(rows):
         own = [(score, scored) for score, (owner, *_, scored) in zip(scores, cuts, strict=True) if owner == number]
         losses, correct = (np.concatenate([score[i][-scored:] for score, scored in own]) for i in (0, 1))
         name = names[number] if names else str(number)
-        found.append(TextLosses(name, row[1:], token_texts(opened, row[1:]), losses, correct))
+        found.append(TextLosses(name, row[1:], opened.token_texts(row[1:]), losses, correct))
     return Perplexity(opened.name, found, window, stride, None, *_count_bytes(opened, texts))
 
 
@@ -210,22 +203,14 @@ def split_perplexity(opened: OpenedModel, name: str) -> Perplexity:
     Raises:
         UserError: if the model is not that of a run, or its task has no such evaluation set.
     """
-    known = [one for one in opened.run_config.task.evaluation_sets if opened.data.evaluation(one) is not None]
-    if name not in known:
-        raise UserError(f"the task has no evaluation set {name!r}", path=("split",), remedy=suggest(name, known))
-    split = opened.data.evaluation(name)
-    assert split is not None
-    found, size = [], max(1, BATCH_TOKENS // split.tokens.shape[1])
-    for start in range(0, len(split.tokens), size):
-        rows = slice(start, start + size)
-        segments = None if split.segments is None else split.segments[rows]
-        values = _losses(opened, split.tokens[rows], None, split.targets[rows], segments)
-        for place, scored in enumerate(split.weights[rows] > 0):
-            targets = split.targets[start + place][scored]
+    split, found = find_split(opened, name), list[TextLosses]()
+    for rows, values in split_losses(opened, split):
+        for place, number in enumerate(range(rows.start, rows.stop)):
+            scored = split.weights[number] > 0
+            targets = split.targets[number][scored]
             losses, correct = (value[place][scored] for value in values)
             if len(losses):
-                shown = token_texts(opened, targets)
-                found.append(TextLosses(f"window {start + place}", targets, shown, losses, correct))
+                found.append(TextLosses(f"window {number}", targets, opened.token_texts(targets), losses, correct))
     total = {"num_bytes": split.num_bytes, "unpredicted_bits": split.unpredicted_bits}
     return Perplexity(opened.name, found, split.tokens.shape[1], split.tokens.shape[1], split=name, **total)
 
@@ -267,36 +252,3 @@ def _check_windows(opened: OpenedModel, window: int | None, stride: int | None) 
         problem = f"the stride is {stride}, expected 1 to the window's {window} tokens"
         raise UserError(problem, path=("stride",), remedy=f"Use a stride from 1 to {window}.")
     return window, stride
-
-
-def _score(opened: OpenedModel, parts: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the loss of each token but the first of each sequence, and whether it is the most likely one."""
-    found = [(np.zeros(0), np.zeros(0))] * len(parts)
-    for numbers, filled in batches([len(part) - 1 for part in parts]):
-        batch, targets = (pad_left([parts[i][cut] for i in filled]) for cut in (slice(-1), slice(1, None)))
-        losses, correct = _losses(opened, batch.ids, batch.padding, targets.ids)
-        for place, i in enumerate(numbers):
-            found[i] = batch.strip(place, losses[place]), batch.strip(place, correct[place])
-    return found
-
-
-def _losses(
-    opened: OpenedModel,
-    ids: Int[np.ndarray, "batch seq"],
-    padding: Bool[np.ndarray, "batch seq"] | None,
-    targets: Int[np.ndarray, "batch seq"],
-    segments: Int[np.ndarray, "batch seq"] | None = None,
-) -> tuple[Float[np.ndarray, "batch seq"], Float[np.ndarray, "batch seq"]]:
-    """Return the loss of each target in nats, and whether it is the most likely token."""
-    chunk = max(16, CHUNK_LOGITS // opened.vocab_size)
-
-    def build() -> Callable[..., Any]:
-        def losses(model: LM, ids: Array, padding: Any, targets: Array, segments: Any) -> tuple[Array, Array]:
-            x = model.final(ids, padding=padding, segments=segments)
-            found = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), chunk)
-            return found["nll"], found["correct"]
-
-        return jax.jit(losses)
-
-    found = opened.program("losses", build)(opened.model, ids, padding, targets, segments)
-    return np.asarray(found[0]), np.asarray(found[1])

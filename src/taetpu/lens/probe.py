@@ -141,7 +141,7 @@ def probe(
     used = np.array([label is not None for label in flat])
     names = sorted({str(label) for label in flat if label is not None})
     if len(names) < 2:
-        problem = f"all labels are {names[0]!r}" if names else "there are no labels"
+        problem = f"all labels are {names[0]!r}" if names else "all labels are missing"
         raise UserError(problem, path=("labels",), remedy="Use at least two different labels.")
     place = {name: number for number, name in enumerate(names)}
     y = np.array([place.get(str(label), 0) for label in flat])[used]

@@ -2,23 +2,12 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.lens.opened import OpenedModel
 
 SYMBOLS = str.maketrans({" ": "·", "\n": "↵", "\t": "→", "\r": "←"})
 """Symbols of characters that tables and pictures would not show."""
-
-
-def token_texts(opened: OpenedModel, ids: Any) -> list[str]:
-    """Return the text of each token; its number if the model has no tokenizer. Each different token is decoded once."""
-    ids = np.asarray(ids)
-    different, places = np.unique(ids, return_inverse=True)
-    texts = opened.token_texts(different)
-    return [texts[place] for place in places.ravel().tolist()]
 
 
 def visible(text: str) -> str:
@@ -41,7 +30,7 @@ def read_token(opened: OpenedModel, token: str | int) -> int:
     if isinstance(token, str):
         ids = opened.encode(token).of(0)
         if len(ids) != 1:
-            shown = ", ".join(repr(text) for text in token_texts(opened, ids[:8]))
+            shown = ", ".join(repr(text) for text in opened.token_texts(ids[:8]))
             problem = f"{token!r} consists of {len(ids)} tokens: {shown}"
             raise UserError(problem, remedy="Use one of these tokens, or the number of a token.")
         return int(ids[0])

@@ -27,7 +27,7 @@ def find_run(name: str | Path, root: str | Path | None = None) -> RunFolder:
         root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
 
     Raises:
-        UserError: if there is no such run, or if several runs match.
+        UserError: if the run does not exist, or if several runs match.
     """
     if (folder := run_in_folder(name)) is not None:
         return folder
