@@ -73,7 +73,7 @@ TIER_2 = {
     "recurrent baselines": ["mixer/lstm", "mixer/gru"],
     "short convolutions": ["short_conv/canon"],
     "Macaron": ["order/macaron"],
-    "optimizers": ["optimizer/soap"],
+    "optimizers": ["optimizer/soap", "optimizer/sophia"],
 }
 
 

@@ -16,7 +16,7 @@ from taetpu.nn.common import partition_trainable
 from taetpu.nn.lm import ModelConfig, build_model
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
-from taetpu.optim.structure_checks import build_update_rule
+from taetpu.optim.structure_checks import build_update_rule, extra_arguments
 
 MODEL = {"dim": 8, "num_layers": 3, "mixer": {"kind": "attention", "num_heads": 2}, "ffn": "relu", "bias": True}
 VOCAB, SEQ, STEPS, LR = 7, 8, 5, 0.03
@@ -35,7 +35,9 @@ def ours(kind: str, **settings: Any) -> tuple[Arrays, list[Arrays], Arrays]:
     @jax.jit
     def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
         rule = build_update_rule(optimizer, LR, Parameters(params, config, VOCAB, SEQ))
-        updates, state = rule.update(grads, state, params)
+        # The square of the gradient takes the place of the curvature.
+        extra = extra_arguments(optimizer, 0.0, lambda: jax.tree.map(jnp.square, grads))
+        updates, state = rule.update(grads, state, params, **extra)
         return optax.apply_updates(params, updates), state
 
     state = build_update_rule(optimizer, 0, Parameters(params, config, VOCAB, SEQ)).init(params)
@@ -176,4 +178,22 @@ def soap():
                 left, right = 0.95 * left + 0.05 * g @ g.T, 0.95 * right + 0.05 * g.T @ g
                 if t == 0 or (t + 1) % 2 == 0:
                     ql, qr = (renew(c, q if t else np.eye(len(q))) for c, q in ((left, ql), (right, qr)))
+    return compared(last, params)
+
+
+@parity("optimizer/sophia", "arXiv 2305.14342, algorithm 3, in NumPy")
+def sophia():
+    b1, b2, gamma, frequency, decay = 0.8, 0.9, 2.0, 2, 0.2
+    first, grads, last = ours("sophia", b1=b1, b2=b2, gamma=gamma, frequency=frequency, weight_decay=decay)
+    params = {name: array.astype(np.float64) for name, array in first.items()}
+    for name, w in params.items():
+        mean, curvature, own = np.zeros_like(w), np.zeros_like(w), w
+        for t, one in enumerate(grads):
+            g = one[name].astype(np.float64)
+            mean = b1 * mean + (1 - b1) * g
+            scaled = mean / (1 - b1 ** (t + 1)) / np.maximum(gamma * curvature, 1e-12)
+            own = own - LR * (np.clip(scaled, -1, 1) + (decay * own if own.ndim > 1 else 0.0))
+            if t % frequency == 0:
+                curvature = b2 * curvature + (1 - b2) * g**2
+        params[name] = own
     return compared(last, params)

@@ -1,6 +1,6 @@
 """Checks that the results of hooks, optimizers and schedules have the expected structure, shapes and dtypes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -67,7 +67,13 @@ def build_update_rule(optimizer: Any, lr: Any, parameters: Parameters) -> optax.
 
 
 def compute_update(
-    optimizer: Any, lr: Any, gradients: LM, state: Any, parameters: Parameters, sums: Mapping[str, Any]
+    optimizer: Any,
+    lr: Any,
+    gradients: LM,
+    state: Any,
+    parameters: Parameters,
+    sums: Mapping[str, Any],
+    curvature: Callable[[], LM],
 ) -> tuple[Any, Any]:
     """Return the updates that an optimizer adds to the parameters, and its new state.
 
@@ -78,14 +84,15 @@ def compute_update(
         state: The state of the optimizer.
         parameters: The parameters.
         sums: The sums over the batch from which its loss is computed.
+        curvature: A function that estimates the curvature of the loss for each parameter.
 
     Raises:
         UserError: if `update` does not return a pair, if the updates differ from the parameters in structure, shape or
             dtype, or if the new state differs from the old state in one of these.
     """
     rule: Any = build_update_rule(optimizer, lr, parameters)
-    params, uses_loss = parameters.params, getattr(optimizer, "uses_loss", False)
-    extra = {"value": sums["nll"] / sums["weight"]} if uses_loss else {}
+    params = parameters.params
+    extra = extra_arguments(optimizer, sums["nll"] / sums["weight"], curvature)
     found = rule.update(gradients, state, params, **extra)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(found, tuple) or len(found) != 2:
@@ -94,6 +101,12 @@ def compute_update(
     check_form(f"{who} updates", params, updates, "Return updates as a tree like the parameters.", **where)
     check_form(f"{who} a state", state, after, "Return a state of unchanged structure, shapes and types.", **where)
     return updates, after
+
+
+def extra_arguments(optimizer: Any, loss: Any, curvature: Callable[[], Any]) -> dict[str, Any]:
+    """Return the keyword arguments that the `update` of an optimizer takes (see `OptimizerConfig`)."""
+    extra = {"value": loss} if getattr(optimizer, "uses_loss", False) else {}
+    return {**extra, "curvature": curvature} if getattr(optimizer, "uses_curvature", False) else extra
 
 
 def evaluates_trained(optimizer: Any) -> bool:

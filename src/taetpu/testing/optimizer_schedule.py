@@ -11,7 +11,7 @@ from taetpu.core.jit_once import jit_once
 from taetpu.core.static_dynamic import bind
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.parameters import Parameters
-from taetpu.optim.structure_checks import build_update_rule, compute_evaluated
+from taetpu.optim.structure_checks import build_update_rule, compute_evaluated, extra_arguments
 from taetpu.testing.in_model import check_agreement
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import (
@@ -48,7 +48,7 @@ class UpdateRule:
     def update(self, numbers: Numbers, lr: Any, gradients: Any, state: Any, params: Any) -> Any:
         """Return the updates and the new state of the optimizer."""
         optimizer = bind(self.structure, numbers)
-        extra = {"value": self.loss(params)} if getattr(optimizer, "uses_loss", False) else {}
+        extra = extra_arguments(optimizer, self.loss(params), lambda: jax.tree.map(jnp.ones_like, params))
         return build_update_rule(optimizer, lr, self.parameters).update(gradients, state, params, **extra)
 
     def evaluated(self, numbers: Numbers, state: Any, params: Any) -> Any:

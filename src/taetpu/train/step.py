@@ -32,6 +32,7 @@ from taetpu.optim.structure_checks import (
     compute_update,
 )
 from taetpu.spec.study_config import ResolvedConfig
+from taetpu.train.curvature import estimate_curvature
 from taetpu.train.sharding import WHOLE, Division
 
 Scalar: TypeAlias = Float[Array, ""]
@@ -161,7 +162,10 @@ def update(
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
     described = Parameters(params, config.model, source.vocab_size, source.seq_len)
-    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, sums)
+    curvature = partial(
+        estimate_curvature, params, rest, batch, noise, accumulate=train.accumulate, dtype=dtype, division=division
+    )
+    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, sums, curvature)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
     return Update(batch, sums, losses, means, grads, clipped, updates, opt, lr, noise)
 

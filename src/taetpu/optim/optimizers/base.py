@@ -28,9 +28,12 @@ class OptimizerConfig(Component):
 
     Attributes:
         uses_loss: Whether the `update` of the update rule takes the loss of the batch, as the keyword argument `value`.
+        uses_curvature: Whether it takes the keyword argument `curvature`, a function without arguments that returns an
+            estimate of the curvature of the batch's loss for each parameter (see `train.curvature`).
     """
 
     uses_loss: ClassVar[bool] = False
+    uses_curvature: ClassVar[bool] = False
 
     lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
