@@ -152,7 +152,9 @@ def test_optimizer_that_uses_the_loss_receives_it(draw):
     parameters = Parameters(params, config, VOCAB, SEQ)
     groups = build_component("optimizer", {"kind": "adamw", "groups": {"embedding": {"lr": 3}}}).groups
     sums = {"nll": 8.0, "weight": 2.0}
-    updates, _ = compute_update(ByLoss(groups=groups), 0.5, params, optax.EmptyState(), parameters, sums)
+    updates, _ = compute_update(
+        ByLoss(groups=groups), 0.5, params, optax.EmptyState(), parameters, sums, lambda: params
+    )
     np.testing.assert_allclose(updates.embedding.weight, -6 * params.embedding.weight, rtol=1e-6)
     np.testing.assert_allclose(updates.norm.weight, -2 * params.norm.weight, rtol=1e-6)
 
