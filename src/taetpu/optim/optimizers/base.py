@@ -28,9 +28,12 @@ class OptimizerConfig(Component):
 
     Attributes:
         uses_loss: Whether the `update` of the update rule takes the loss of the batch, as the keyword argument `value`.
+        decoupled_decay: Whether `weight_decay` is the share of a parameter that a step removes, before multiplication
+            by the learning rate; else it is an L2 penalty, which `transform` adds to the gradients.
     """
 
     uses_loss: ClassVar[bool] = False
+    decoupled_decay: ClassVar[bool] = True
 
     lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
