@@ -16,7 +16,11 @@ TIER_1 = {
     "multi-head attention": ["mixer/attention"],
     "grouped-query and multi-query attention": ["mixer/attention num_kv_heads", "mixer/attention head_dim"],
     "attention scale": ["mixer/attention scale=1/head_dim", "mixer/attention scale=1.0"],
-    "QK norm per head, of all heads and without weights": ["qk_norm/rms over=head", "qk_norm/rms over=all", "qk_norm/rms weight=none"],
+    "QK norm per head, of all heads and without weights": [
+        "qk_norm/rms over=head",
+        "qk_norm/rms over=all",
+        "qk_norm/rms weight=none",
+    ],
     "QK norm times 1.2": ["qk_norm/rms factor"],
     "soft cap of scores": ["scores/softcap cap"],
     "soft cap of logits": ["logits/softcap cap"],
@@ -110,7 +114,7 @@ def test_every_entry_is_a_kind_or_a_field(entry, place):
 
 @pytest.mark.parametrize(
     "place",
-    ["norm/batch", "norm/rms affine", "norm/rms placement=inside", "mask/window pattern=SXL", "train.clipping"],
+    ["norm/batch", "norm/rms affine", "norm/rms placement=inside", "mask/window pattern=SSX", "train.clipping"],
 )
 def test_places_that_do_not_exist_are_found(place):
     assert not exists(place)
