@@ -131,6 +131,14 @@ def test_the_page_of_a_kind_has_everything_to_use_it(taetpu):
     assert "Published: layer -> rms: mixed." in out
 
 
+def test_the_page_of_a_kind_has_the_published_findings(taetpu):
+    out = " ".join(taetpu("catalog", "gate/sigmoid").out.split())
+    assert "Published: none -> sigmoid: better. A sigmoid gate on the outputs of heads improved language models" in out
+    assert "removed attention sinks. Qiu et al. 2025." in out
+    hook = " ".join(taetpu("catalog", "hook/label-smoothing").out.split())
+    assert "Published: none -> label-smoothing: mixed." in hook
+
+
 def test_search_finds_kinds_by_their_words(taetpu):
     found = taetpu("catalog", "--search", "POSITION rotated", "--json").json()
     assert "rope" in found["position"]

@@ -254,6 +254,34 @@ def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
     assert len(calls) < 20
 
 
+@pytest.mark.parametrize("mixer", ["mla, head_dim: 7", "mla, head_dim: 7, rope_dim: 2", "gated-delta, head_dim: 5"])
+def test_only_the_rotated_parts_of_heads_must_be_even(study, mixer):
+    """Rotations act on `rope_dim` elements in mla, and on none in mixers without attention."""
+    arm = f"x: {{model.mixer: {{kind: {mixer}, num_heads: 2}}}}"
+    check_arms(study(arm))
+
+
+@pytest.mark.parametrize(
+    ("mixer", "position", "accepted"),
+    [
+        ("mla, rope_dim: 3", "xpos", False),
+        ("mla, rope_dim: 6", "{kind: rope, fraction: 0.5}", False),
+        ("mla, rope_dim: 8", "{kind: rope, fraction: 0.5}", True),
+        ("mla, rope_dim: 3", "alibi", True),
+        ("mla, head_dim: 8, rope_dim: 3", "none", True),
+        ("attention, head_dim: 7", "xpos", False),
+    ],
+)
+def test_odd_rotated_parts_are_refused_at_the_position(study, mixer, position, accepted):
+    found = study(f"x: {{model.mixer: {{kind: {mixer}, num_heads: 2}}, model.position: {position}}}")
+    if accepted:
+        check_arms(found)
+        return
+    problem, path = refused(found)
+    assert "rotates pairs and needs an even head_dim" in problem
+    assert path == "arms.x.model.position"
+
+
 def test_an_override_that_needs_another_one_is_not_refused(tmp_path):
     """Without the adapter, its parameter group matches nothing. This does not count against the arm."""
     (tmp_path / "study.yaml").write_text("""\

@@ -92,10 +92,20 @@ def test_a_cache_requires_a_causal_mask():
 
 def test_mla_rejects_widths_that_do_not_fit():
     with pytest.raises(UserError, match="rope_dim"):
-        build_component("mixer", {"kind": "mla", "rope_dim": 3})
+        build_component("mixer", {"kind": "mla", "rope_dim": 0})
     with pytest.raises(UserError, match="dim=16 is not divisible by num_heads=3") as raised:
         build_component("mixer", {"kind": "mla", "num_heads": 3}).check(DIMS)
     assert raised.value.path == ("num_heads",)
+
+
+def test_only_rotations_need_an_even_rope_dim():
+    assert build("mixer", "mla", build_component("position", "alibi"), rope_dim=3)(X, CONTEXT).shape == X.shape
+    for position, rope_dim, found in (("rope", 3, 3), ({"kind": "rope", "fraction": 0.5}, 6, 3), ("xpos", 1, 1)):
+        with pytest.raises(UserError, match=f"got {found}") as raised:
+            build("mixer", "mla", build_component("position", position), rope_dim=rope_dim)
+        assert "rope_dim in mla" in str(raised.value)
+    for rope_dim in (2, 4, 6):
+        assert build("mixer", "mla", POSITION, head_dim=5, rope_dim=rope_dim)(X, CONTEXT).shape == X.shape
 
 
 # --- talking heads ----------------------------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ BASE = 32
 TASK = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6, "eval_size": 4}
 
 
-def at_width(make, dim, mup):
+def at_width(make, dim, mup, kind="adamw", ffn="relu"):
     """Return the config of a run at a width, with muP relative to `BASE` or with standard parametrisation."""
     own = {"init": {"kind": "mup", "base_dim": BASE}, "logits": {"kind": "mup", "base_dim": BASE}} if mup else {}
     mixer = {"kind": "attention", "num_heads": 2, **({"scale": "1/head_dim"} if mup else {})}
-    optimizer = {"kind": "adamw", "lr": 0.02, **({"base_dim": BASE} if mup else {})}
+    optimizer = {"kind": kind, "lr": 0.02, **({"base_dim": BASE} if mup else {})}
     return make(
-        TASK, {"dim": dim, "mixer": mixer, "ffn": "relu", "embedding": "untied", **own},
+        TASK, {"dim": dim, "mixer": mixer, "ffn": ffn, "embedding": "untied", **own},
         optimizer=optimizer, schedule="constant", batch_size=8,
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ def sizes(config, steps=3):
     source = config.task.prepare(None)
     structure, numbers = split(config, promoted_fields(config))
     bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
+    routed = {"ffn.router"} if hasattr(config.model.layers[0].ffn, "experts") else set()
 
     @jax.jit
     def run(rows):
@@ -44,18 +45,29 @@ def sizes(config, steps=3):
 
         state, _ = jax.lax.scan(step, init_state(bound, source, jnp.int32(0)), rows)
         tokens = source.batch({}, rows[0], root_key(0)).tokens
-        _, found = capture(lambda: state.model(tokens), {"ffn.hidden", "logits"})()
-        return {name: jnp.abs(array).mean() for name, array in found.items()}
+        first = init_state(bound, source, jnp.int32(0)).model
+        before = capture(lambda: first(tokens), routed)()[1]
+        _, found = capture(lambda: state.model(tokens), {"ffn.hidden", "logits", *routed})()
+        changes = {f"change of {name}": found[name] - before[name] for name in routed}
+        return {name: jnp.abs(array).mean() for name, array in {**found, **changes}.items()}
 
     return {name: float(size) for name, size in run(source.rows(0, 0, steps, 8)).items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mup", [True, False])
-def test_activations_grow_with_the_width_only_without_mup(make, mup):
+@pytest.mark.parametrize(
+    ("kind", "ffn", "sites"),
+    [
+        ("adamw", "relu", ("ffn.hidden", "logits")),
+        ("adam", "relu", ("ffn.hidden", "logits")),
+        ("adam", "moe", ("change of ffn.router",)),
+    ],
+)
+def test_activations_grow_with_the_width_only_without_mup(make, kind, ffn, sites, mup):
     """The coordinate check: activations after three steps at a high learning rate."""
-    found = [sizes(at_width(make, dim, mup)) for dim in (BASE, 2 * BASE, 4 * BASE)]
-    for site in ("ffn.hidden", "logits"):
+    found = [sizes(at_width(make, dim, mup, kind, ffn)) for dim in (BASE, 2 * BASE, 4 * BASE)]
+    for site in sites:
         narrow, middle, wide = (size[site] for size in found)
         if mup:
             assert max(narrow, middle, wide) < 1.3 * min(narrow, middle, wide)
@@ -88,6 +100,38 @@ def test_init_and_scales_at_a_width(make):
         assert float(mup.stacks[0].block.mixer.scale.value[0]) == pytest.approx(1 / head_dim)
         x = jnp.ones((1, 1, dim))
         np.testing.assert_allclose(mup.decode(x), BASE / dim * plain.decode(x), rtol=1e-5)
+
+
+def test_the_std_of_routers_falls_with_the_width_and_that_of_experts_with_its_root(make):
+    (_, mup), (_, plain) = (parameters(at_width(make, 4 * BASE, mup, ffn="moe")) for mup in (True, False))
+    found, standard = named_parameters(mup), named_parameters(plain)
+    for name, factor in (("router", 0.25), ("experts.up", 0.5), ("experts.down", 0.5)):
+        np.testing.assert_allclose(found[f"layers.0.ffn.{name}"], factor * standard[f"layers.0.ffn.{name}"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [{}, {"vector": {"lr": 3.0}}])
+def test_adam_scales_the_updates_of_hidden_matrices_and_not_their_penalty(make, groups):
+    """The updates with a penalty are those of any width times the factor, because the gradients contain the penalty."""
+    described, _ = parameters(at_width(make, 4 * BASE, True, ffn="moe"))
+    params = described.params
+    gradients = jax.tree.map(lambda array: jnp.cos(7 * array), params)
+
+    def updates(**settings):
+        optimizer = build_component("optimizer", {"kind": "adam", "weight_decay": 0.1, "groups": groups, **settings})
+        rule = build_update_rule(optimizer, 0.5, described)
+        state, steps = rule.init(params), []
+        for scale in (1.0, 0.1):
+            update, state = rule.update(jax.tree.map(lambda array, s=scale: s * array, gradients), state, params)
+            steps.append(named_parameters(update))
+        return steps[-1]
+
+    found = updates(base_dim=BASE)
+    assert not np.allclose(
+        found["layers.0.ffn.router"], updates(base_dim=BASE, weight_decay=0.0)["layers.0.ffn.router"]
+    )
+    for name, update in updates().items():
+        hidden = name.startswith("layers") and update.ndim > 1
+        np.testing.assert_allclose(found[name], (0.25 if hidden else 1) * update, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch, Source
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
-from taetpu.nn.common import Carried, Context
+from taetpu.nn.common import AttentionDims, Carried, Context, Dims
 from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import LM, MODEL_SLOTS, LMConfig
 from taetpu.nn.mask import MaskConfig
@@ -93,11 +93,10 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
     dims = model.dims(source.vocab_size, source.seq_len)
 
     def setup(layer: Any) -> Setup:
-        heads = getattr(layer.mixer, "num_heads", 1)
-        head_dim = getattr(layer.mixer, "head_dim", None) or dims.dim // heads
-        kv_heads = getattr(layer.mixer, "num_kv_heads", None) or heads
+        own, rotated = _heads(layer.mixer, dims)
+        sizes = own.num_heads, own.num_kv_heads, own.head_dim
         streams = num_streams(layer.residual)
-        return Setup(dims, BATCH, source.seq_len, heads, kv_heads, head_dim, dtype, layer.position, streams)
+        return Setup(dims, BATCH, source.seq_len, *sizes, dtype, layer.position, streams, rotated)
 
     first = setup(model.layers[0])
     yield ("init",), model.init, None, first
@@ -112,6 +111,7 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
             continue
         seen.add(id(layer))
         at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
+        positions = attends and (layer.mixer.plugin or at.rotated is not None)
         for slot in ATTENTION_SLOTS if attends else ():
             component = getattr(layer.mixer, slot, None)
             if isinstance(component, Component):
@@ -120,8 +120,20 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer comes last, because it calls other components
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
-                if name != "at_input" and (name not in IN_ATTENTION or attends) and acts_at(component, name):
+                if name != "at_input" and (name not in IN_ATTENTION or positions) and acts_at(component, name):
                     yield ("layers", i, slot), component, part, at
+
+
+def _heads(mixer: Any, dims: Dims) -> tuple[AttentionDims, AttentionDims | None]:
+    """Return the heads of a mixer, and the parts of queries and keys that positions act on.
+
+    The second value is None if the mixer does not declare them, as in mixers whose state has the order of tokens.
+    """
+    if hasattr(mixer, "position_heads"):
+        return mixer.heads(dims), mixer.position_heads(dims)
+    heads = getattr(mixer, "num_heads", 1)
+    kv_heads = getattr(mixer, "num_kv_heads", None) or heads
+    return AttentionDims(heads, kv_heads, getattr(mixer, "head_dim", None) or dims.dim // heads), None
 
 
 def _key(component: Component, part: Part | None, at: Setup) -> Any:

@@ -184,6 +184,10 @@ class AttentionConfig(Component):
             self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim or dims.dim // self.num_heads
         )
 
+    def position_heads(self, dims: Dims) -> AttentionDims:
+        """Return the numbers of heads, and the width, of the parts of queries and keys that positions act on."""
+        return self.heads(dims)
+
 
 class Attention(eqx.Module):
     """Scaled dot-product attention; see `AttentionConfig`."""

@@ -125,8 +125,12 @@ class MuPInit(GPT2Scaled):
 
     Yang et al. 2022 (table 8), which keeps the sizes of activations independent of the width, so that learning rates
     transfer to other widths. The std of matrices between layers is multiplied by sqrt(base_dim / dim); those of
-    embeddings and the unembedding stay as at `base_dim`. Use it with `logits: {kind: mup}`, `base_dim` in the optimizer
-    and `scale: 1/head_dim` in attention.
+    embeddings and the unembedding stay as at `base_dim`. The router of a mixture of experts has a fixed number of
+    outputs, as the unembedding has, but no factor on its outputs, so its std is multiplied by base_dim / dim. Other
+    projections to a fixed number of outputs, such as a gate for each head, count as matrices between layers.
+
+    Use it with `logits: {kind: mup}`, `base_dim` in the optimizer (adamw, adam or schedule-free) and
+    `scale: 1/head_dim` in attention.
 
     Source: Yang et al. 2022, "Tensor Programs V: Tuning Large Neural Networks via Zero-Shot Hyperparameter Transfer",
     arXiv 2203.03466.
@@ -140,7 +144,9 @@ class MuPInit(GPT2Scaled):
     def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
         """Draw a weight of the given role and shape."""
         drawn = super().draw(dims, role, shape, key=key)
-        return drawn if role in (*TABLES, "unembedding") else (self.base_dim / dims.dim) ** 0.5 * drawn
+        if role in (*TABLES, "unembedding"):
+            return drawn
+        return (self.base_dim / dims.dim) ** (1 if role == "router" else 0.5) * drawn
 
 
 @register("init", "fan-in")

@@ -91,7 +91,7 @@ class ModelConfig(Config):
     bias: bool = False
     """Whether projections and layer norms have biases, unless a component sets its own `bias`."""
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
-    """Probability of dropping an activation, after the embedding and after each branch."""
+    """Probability of dropping an activation after the embedding or a branch, and of dropping an attention weight."""
     layers: dict[int | str, Any] = Field(default_factory=dict)
     """Overrides of single layers, by number, negative number or slice: `{-1: {ffn: none}, "0:2": {norm: layer}}`."""
 

@@ -33,6 +33,7 @@ class Setup:
         dtype: The dtype of activations.
         position: The position config of a mixer.
         streams: The number of residual streams.
+        rotated: The sizes of the parts of queries and keys that positions act on; None: as in that attention.
     """
 
     dims: Dims
@@ -44,11 +45,17 @@ class Setup:
     dtype: Any
     position: Any = None
     streams: int = 1
+    rotated: AttentionDims | None = None
 
     @property
     def attention(self) -> AttentionDims:
         """The sizes of the attention that contains the component."""
         return AttentionDims(self.heads, self.kv_heads, self.head_dim)
+
+    @property
+    def position_heads(self) -> AttentionDims:
+        """The sizes of the parts of queries and keys that positions act on."""
+        return self.rotated or self.attention
 
 
 def stream_shape(at: Setup) -> Shape:
@@ -70,6 +77,16 @@ def query_shape(at: Setup) -> Shape:
 def key_shape(at: Setup) -> Shape:
     """Return the shape of keys and values."""
     return Shape((at.batch, at.kv_heads, at.seq, at.head_dim), at.dtype)
+
+
+def position_query_shape(at: Setup) -> Shape:
+    """Return the shape of the parts of queries that positions act on."""
+    return Shape((at.batch, at.position_heads.num_heads, at.seq, at.position_heads.head_dim), at.dtype)
+
+
+def position_key_shape(at: Setup) -> Shape:
+    """Return the shape of the parts of keys that positions act on."""
+    return Shape((at.batch, at.position_heads.num_kv_heads, at.seq, at.position_heads.head_dim), at.dtype)
 
 
 def total_shape(at: Setup) -> Shape:
@@ -171,9 +188,9 @@ PARTS: dict[str, dict[str, Part]] = {
     "position": {
         "at_input": Part(X, stream_shape, build=lambda c, at, key: c.at_input(at.dims, key=key), builder="at_input"),
         "in_attention": Part(
-            {"q": query_shape, "k": key_shape},
-            (query_shape, key_shape),
-            build=lambda c, at, key: c.in_attention(at.head_dim),
+            {"q": position_query_shape, "k": position_key_shape},
+            (position_query_shape, position_key_shape),
+            build=lambda c, at, key: c.in_attention(at.position_heads.head_dim),
             builder="in_attention",
         ),
         "on_scores": Part(

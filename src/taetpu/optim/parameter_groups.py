@@ -61,11 +61,11 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
     base_dim = getattr(optimizer, "base_dim", None)
     if not optimizer.groups and base_dim is None:
         return transform(lr, parameters.decayed)
-    own = getattr(optimizer, "weight_decay", 0.0)
+    own, decoupled = getattr(optimizer, "weight_decay", 0.0), getattr(optimizer, "decoupled_decay", True)
 
     def find_settings(parameter: Parameter) -> Settings:
         width_factor = None if base_dim is None or not parameter.hidden else base_dim / parameter.dim
-        return array_settings(optimizer.groups, parameter, own, width_factor)
+        return array_settings(optimizer.groups, parameter, own, width_factor, decoupled)
 
     settings = jax.tree.map(find_settings, parameters.described)
     decayed = jax.tree.map(lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed)
@@ -86,7 +86,11 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
 
 
 def array_settings(
-    groups: Mapping[str, GroupConfig], parameter: Parameter, weight_decay: Any, width_factor: Any = None
+    groups: Mapping[str, GroupConfig],
+    parameter: Parameter,
+    weight_decay: Any,
+    width_factor: Any = None,
+    decoupled: bool = True,
 ) -> Settings:
     """Return the settings of an array.
 
@@ -95,6 +99,8 @@ def array_settings(
         parameter: The array.
         weight_decay: The weight decay of matrices that no group sets.
         width_factor: The factor of muP on the learning rate. The decay of a step does not depend on it.
+        decoupled: Whether the optimizer's weight decay is decoupled from the gradients; else the update rule adds it to
+            the gradients of parameters without a group that decays them.
     """
     usual = weight_decay if parameter.is_matrix else 0.0
     rates, decays = [], []
@@ -105,7 +111,7 @@ def array_settings(
     rate = _along_layers([prod(own, start=1.0) for own in rates], rates, parameter)
     decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter)
     if width_factor is not None:
-        return Settings(rate * width_factor, decay / width_factor)
+        return Settings(rate * width_factor, decay / width_factor if decoupled or any(decays) else None)
     return Settings(rate, decay if any(decays) else None)
 
 

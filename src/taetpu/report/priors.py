@@ -32,7 +32,7 @@ class Prior:
 
 @functools.cache
 def read_priors() -> Mapping[str, Any]:
-    """Return the content of `priors.yaml`, which includes the `collected` date and the `entries`."""
+    """Return the content of `priors.yaml`: the `collected` date, the `retest` of many findings and the `entries`."""
     file = files("taetpu.report").joinpath("priors.yaml")
     return from_yaml(file.read_bytes(), str(file))
 
@@ -76,7 +76,7 @@ def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping
     for entry in read_priors()["entries"]:
         if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
             continue
-        change = f"{path}: {old} -> {new}"
+        change = f"{path}: {_as_yaml(old)} -> {_as_yaml(new)}"
         if _matches(old, entry["from"]) and _matches(new, entry["to"]):
             return _make_prior(change, entry, entry["found"])
         if _matches(old, entry["to"]) and _matches(new, entry["from"]):
@@ -87,11 +87,22 @@ def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping
 def _kind(value: Any, fields: bool = False) -> Any:
     """Return a component's kind, or the component itself if it sets other fields and `fields` is False.
 
-    None becomes `none`, and other values are returned unchanged.
+    A list or mapping with one component, as in `train.hooks`, becomes the kind of this component. None, an empty list
+    and an empty mapping become `none`, and other values are returned unchanged.
     """
-    if isinstance(value, Mapping):
-        return value.get("kind") if fields or len(value) == 1 else value
-    return "none" if value is None else value
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
+        return _kind(value[0], fields)
+    if isinstance(value, Mapping) and "kind" in value:
+        return value["kind"] if fields or len(value) == 1 else value
+    if isinstance(value, Mapping) and len(value) == 1:
+        name, settings = next(iter(value.items()))
+        if settings is None or isinstance(settings, Mapping):
+            return _kind({"kind": name, **(settings or {})}, fields)
+    return "none" if value in (None, [], {}) else value
+
+
+def _as_yaml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _matches(value: Any, patterns: Sequence[Any]) -> bool:
@@ -100,7 +111,8 @@ def _matches(value: Any, patterns: Sequence[Any]) -> bool:
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
     """Return whether the baseline meets the conditions of a finding. Unset values meet any condition."""
-    return all(_kind(value_at(base, path), fields=True) in (*values, "none") for path, values in where.items())
+    found = [(value_at(base, path), values) for path, values in where.items()]
+    return all(value is None or _kind(value, fields=True) in values for value, values in found)
 
 
 def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
@@ -116,11 +128,18 @@ def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
     lead = (
         "The table shows the direction of published findings on the same or the closest changes. Models, data and "
         "budgets differ, so the findings neither confirm nor refute the results of this study, and verdicts do not use "
-        f"them. The collection is from {read_priors()['collected']} and is not complete."
+        f"them. {_retest()} The collection is from {read_priors()['collected']} and is not complete."
     )
     notes = dict.fromkeys(f"{prior.what} {prior.sources}." for _, prior in known)
     columns = ("arm", "change", "published", "source", "this study")
     return Section("Published findings", lead, [Table(columns, rows, left=5)], notes=list(notes))
+
+
+def _retest() -> str:
+    """Return the finding on published modifications in general, and its source."""
+    retest = read_priors()["retest"]
+    source = retest["source"]
+    return f"{retest['what']} {source['by']}, {source['title']}, arXiv {source['arxiv']}."
 
 
 def _own_result(arm: Mapping[str, Any], results: Results) -> str:

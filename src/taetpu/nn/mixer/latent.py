@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
@@ -24,7 +24,6 @@ from taetpu.nn.position import SHARED, PositionConfig
 from taetpu.nn.scores import NoScores
 
 SLOTS = ("mask", "scores", "normalizer")
-EvenSize = Annotated[int, Field(gt=0, le=2**20, multiple_of=2)]
 
 
 @register("mixer", "mla")
@@ -55,7 +54,7 @@ class LatentConfig(Component):
     """Width of the latent of queries; `none`: queries are projected from the input."""
     head_dim: Size | None = None
     """Width of the part of queries and keys without positions; `none`: dim / num_heads."""
-    rope_dim: EvenSize | None = None
+    rope_dim: Size | None = None
     """Width of the part of queries and keys with positions; `none`: head_dim / 2, rounded up to an even number."""
     value_dim: Size | None = None
     """Width of the values of a head; `none`: head_dim."""
@@ -90,6 +89,10 @@ class LatentConfig(Component):
         """Return the number of heads, and the width of their queries and keys, at the given sizes."""
         _, size, rope, _ = self.widths(dims)
         return AttentionDims(self.num_heads, self.num_heads, size + rope)
+
+    def position_heads(self, dims: Dims) -> AttentionDims:
+        """Return the number of heads, and the width, of the parts of queries and keys that positions act on."""
+        return AttentionDims(self.num_heads, 1, self.widths(dims)[2])
 
     def cache_size(self, dims: Dims) -> int:
         """Return the number of elements that text generation caches for each token: its latent and the shared key."""

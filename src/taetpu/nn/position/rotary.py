@@ -53,7 +53,7 @@ class RopeConfig(PositionConfig):
             raise UserError(
                 f"{self.kind} rotates pairs and needs an even head_dim{share}, got {size}",
                 path=("position",),
-                remedy="Use another num_heads, or set head_dim" + (" or fraction." if share else "."),
+                remedy=f"Use another num_heads, or set head_dim (rope_dim in mla){' or fraction' if share else ''}.",
             )
         return size
 

@@ -1,6 +1,6 @@
 """Optimizers that scale each element of the gradients by itself: AdamW, Adam, schedule-free AdamW, Lion and SGD."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import optax
 from pydantic import Field, PositiveFloat
@@ -56,6 +56,8 @@ class Adam(OptimizerConfig):
     Reference: torch.optim.Adam.
     """
 
+    decoupled_decay: ClassVar = False
+
     b1: Beta = 0.9
     """Decay rate of the mean of gradients."""
     b2: Beta = 0.99
@@ -64,6 +66,11 @@ class Adam(OptimizerConfig):
     """Number added to the root of the mean square."""
     weight_decay: Decay = 0.0
     """Factor of the L2 penalty of matrices."""
+    base_dim: Annotated[Size | None, Traced(neutral=None)] = None
+    """With muP, the width of the model at which `lr` is tuned: the learning rate of matrices between layers is
+    multiplied by base_dim / dim (Yang et al. 2022, table 8); `none`: one learning rate for all widths. The L2 penalty
+    and `eps` are not scaled, so transfer to other widths requires a penalty of 0 and a small `eps`.
+    """
 
     def transform(self, lr: Any, decayed: Any) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`. `decayed` is True for each parameter with weight decay."""
@@ -143,6 +150,8 @@ class SGD(OptimizerConfig):
 
     lr: Annotated[PositiveFloat, Traced()] = 0.1
     """Peak learning rate, which the schedule scales."""
+    decoupled_decay: ClassVar = False
+
     momentum: Beta = 0.9
     """Decay rate of the sum of gradients."""
     nesterov: bool = False

@@ -30,10 +30,13 @@ class OptimizerConfig(Component):
         uses_loss: Whether the `update` of the update rule takes the loss of the batch, as the keyword argument `value`.
         uses_curvature: Whether it takes the keyword argument `curvature`, a function without arguments that returns an
             estimate of the curvature of the batch's loss for each parameter (see `train.curvature`).
+        decoupled_decay: Whether `weight_decay` is the share of a parameter that a step removes, before multiplication
+            by the learning rate; else it is an L2 penalty, which `transform` adds to the gradients.
     """
 
     uses_loss: ClassVar[bool] = False
     uses_curvature: ClassVar[bool] = False
+    decoupled_decay: ClassVar[bool] = True
 
     lr: Annotated[PositiveFloat, Traced()] = 1e-3
     """Peak learning rate, which the schedule scales."""
