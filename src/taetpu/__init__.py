@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.lens.attention import attention_maps
+    from taetpu.lens.attribution import attribution
+    from taetpu.lens.head_scores import head_scores
+    from taetpu.lens.logit_lens import logit_lens
     from taetpu.lens.opening import open_run
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
@@ -23,9 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Failed",
     "UserError",
+    "attention_maps",
+    "attribution",
     "from_huggingface",
+    "head_scores",
     "load_folder",
     "load_study",
+    "logit_lens",
     "open_run",
     "plot",
     "read_metrics",
@@ -38,6 +46,10 @@ _HOMES = {
     "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "lens.attention": ("attention_maps",),
+    "lens.attribution": ("attribution",),
+    "lens.head_scores": ("head_scores",),
+    "lens.logit_lens": ("logit_lens",),
     "lens.opening": ("open_run",),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),

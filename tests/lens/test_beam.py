@@ -1,4 +1,6 @@
-"""Beam search finds what an exhaustive search finds, if it is wide enough."""
+"""Beam search finds what an exhaustive search finds, if it is wide enough; `taetpu lens sample --beams` shows it."""
+
+import json
 
 import jax
 import numpy as np
@@ -55,3 +57,62 @@ def test_an_end_token_ends_a_sequence(opened):
 def test_invalid_searches_are_refused(opened):
     with pytest.raises(UserError, match="beams is 0, expected at least 1"):
         beam_search(opened, "the", beams=0)
+
+
+SAMPLE = ("sample", "small/baseline/0", "--prompt", "the qui", "--tokens", "6")
+
+
+def test_the_command_shows_the_beams_of_each_prompt(lens, opened):
+    prompts = ("the qui", "dog")
+    found = [beam_search(opened, prompt, beams=3, max_tokens=6) for prompt in prompts]
+    rows = json.loads(lens(*SAMPLE, "--prompt", "dog", "--beams", "3", "--json"))
+    assert [row["prompt"] for row in rows] == [*prompts]
+    for row, beams in zip(rows, found, strict=True):
+        assert [beam["tokens"] for beam in row["beams"]] == [beam.tokens.tolist() for beam in beams]
+        assert [beam["text"] for beam in row["beams"]] == [beam.text for beam in beams]
+        assert [beam["score"] for beam in row["beams"]] == pytest.approx([beam.score for beam in beams])
+    text = lens(*SAMPLE, "--beams", "3")
+    assert text == "".join(f"log-probability {beam.score:.3f}\nthe qui{beam.text}\n\n" for beam in found[0])
+
+
+def test_a_beam_ends_at_the_token_of_stop(lens, opened):
+    end = int(opened.tokenizer.encode(" ")[0])
+    found = beam_search(opened, "the qui", beams=3, max_tokens=6, end=end)
+    (row,) = json.loads(lens(*SAMPLE, "--beams", "3", "--stop", " ", "--json"))
+    assert [beam["text"] for beam in row["beams"]] == [beam.text for beam in found]
+    assert any(len(beam["tokens"]) < 6 for beam in row["beams"])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem", "remedy"),
+    [
+        (
+            ("--temperature", "0.5"),
+            "--temperature 0.5 is for random samples",
+            "Remove --temperature, or remove --beams",
+        ),
+        (("--temperature", "0"), "--temperature 0.0 is for random samples", "Remove --temperature, or remove --beams"),
+        (("--top-k", "5"), "--top-k 5 is for random samples", "Remove --top-k, or remove --beams"),
+        (("--top-p", "0.9"), "--top-p 0.9 is for random samples", "Remove --top-p, or remove --beams"),
+        (("--min-p", "0.1"), "--min-p 0.1 is for random samples", "Remove --min-p, or remove --beams"),
+        (("--seed", "0"), "--seed 0 is for random samples", "Remove --seed, or remove --beams"),
+        (("--stop", "a", "--stop", "b"), "ends at one token, and 2 texts are given", "Use one --stop"),
+        (("--stop", "the"), "'the' consists of 3 tokens: 't', 'h', 'e'", "Use one of these tokens"),
+    ],
+)
+def test_options_of_samples_are_refused_with_beams(lens, given, problem, remedy):
+    with pytest.raises(UserError, match=problem) as caught:
+        lens(*SAMPLE, "--beams", "2", *given)
+    assert caught.value.path == (given[0],)
+    assert remedy in str(caught.value.remedy)
+    assert caught.value.exit_code == 2
+
+
+def test_all_refused_options_are_reported_together(lens):
+    with pytest.raises(UserError) as caught:
+        lens(*SAMPLE, "--beams", "2", "--top-k", "5", "--seed", "1")
+    assert [error.path for error in caught.value.all_errors] == [("--top-k",), ("--seed",)]
+
+
+def test_zero_beams_are_refused(lens):
+    assert "'0' is not an integer of at least 1" in lens(*SAMPLE, "--beams", "0")

@@ -1,56 +1,87 @@
 """`taetpu lens sample`, `check` and `diff`: text from a model, its stored loss, and two configs side by side."""
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import DataFolder, Plugins, RunName, Step
-from taetpu.cli.options import AsJson, Root, integer, number
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName
+from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
-from taetpu.core.errors import Failed
+from taetpu.core.errors import ErrorList, Failed, UserError
+
+if TYPE_CHECKING:
+    from taetpu.lens.opened import OpenedModel
 
 
-def sample(
-    run: RunName,
-    prompt: Annotated[list[str] | None, typer.Option(help="The text to continue. May be repeated.")] = None,
-    tokens: Annotated[int, integer("--tokens", least=1, help="The number of tokens to generate.")] = 200,
-    temperature: Annotated[float, number("--temperature", least=0, help="0 selects the most likely token.")] = 0.8,
-    top_k: Annotated[int | None, integer("--top-k", least=1, help="Draw from the K most likely tokens.")] = None,
-    top_p: Annotated[float | None, number("--top-p", least=0, help="Draw from a share P of the probability.")] = None,
+TEMPERATURE = 0.8
+"""Default of `--temperature`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions(ModelOptions):
+    """Options of `taetpu lens sample`."""
+
+    prompt: Annotated[list[str] | None, typer.Option(help="The text to continue. May be repeated.")] = None
+    tokens: Annotated[int, integer(least=1, help="The number of tokens to generate.")] = 200
+    temperature: Annotated[
+        float | None, number(least=0, help=f"0 selects the most likely token. Default: {TEMPERATURE}.")
+    ] = None
+    top_k: Annotated[int | None, integer(least=1, help="Draw from the K most likely tokens.")] = None
+    top_p: Annotated[float | None, number(least=0, help="Draw from a share P of the probability.")] = None
     min_p: Annotated[
-        float | None, number("--min-p", least=0, help="Draw from tokens with at least this share of the largest.")
-    ] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the sample. May be repeated.")] = None,
-    seed: Annotated[int, integer("--seed", least=0, help="The seed of the random numbers.")] = 0,
-    step: Step = None,
-    plugin: Plugins = None,
-    root: Root = None,
-    as_json: AsJson = False,
-) -> None:
+        float | None, number(least=0, help="Draw from tokens with at least this share of the largest.")
+    ] = None
+    seed: Annotated[int | None, integer(least=0, help="The seed of the random numbers. Default: 0.")] = None
+    beams: Annotated[
+        int | None,
+        integer(least=1, metavar="N", help="Show the N most likely texts that beam search finds, and draw no tokens."),
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that ends the sample. May be repeated. With --beams: one text of one token."),
+    ] = None
+
+
+@takes_options
+def sample(options: SampleOptions) -> None:
     """Continue a text, token by token. Without a prompt, the run's own prompt is used.
+
+    With --beams, the most likely continuations are searched in place of a random sample. Each is printed with its
+    log-probability (natural logarithm); that of the token of --stop is included.
 
     Example: taetpu lens sample latest --prompt "The function" --temperature 0.7
     """
-    from taetpu.lens.generate import Sampling, generate
-    from taetpu.lens.opening import open_run
-
-    model = open_run(run, plugin or (), step=step, root=root)
-    prompts: Any = prompt or [model.data.prompt()]
+    if options.beams is not None:
+        _check_beams(options)
+    model = options.open()
+    prompts: list[Any] = options.prompt or [model.data.prompt()]
     shown = [text if isinstance(text, str) else model.decode(text) for text in prompts]
-    alone = len(prompts) == 1 and not as_json
+    if options.beams is not None:
+        _show_beams(options, model, prompts, shown)
+    else:
+        _show_samples(options, model, prompts, shown)
+
+
+def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[Any], shown: list[str]) -> None:
+    """Print a sample after each prompt."""
+    from taetpu.lens.generate import Sampling, generate
+
+    alone = len(prompts) == 1 and not options.as_json
     if alone:
         typer.echo(shown[0], nl=False)
+    temperature = TEMPERATURE if options.temperature is None else options.temperature
     found = generate(
         model,
         prompts,
-        max_tokens=tokens,
-        sampling=Sampling(temperature, top_k, top_p, min_p),
-        stop=stop or (),
-        seed=seed,
+        max_tokens=options.tokens,
+        sampling=Sampling(temperature, options.top_k, options.top_p, options.min_p),
+        stop=options.stop or (),
+        seed=options.seed or 0,
         on_text=(lambda _, text: typer.echo(text, nl=False)) if alone else None,
     )
     texts = [one.text if one.text is not None else model.decode(one.tokens) for one in found]
-    if as_json:
+    if options.as_json:
         about = [{"tokens": one.tokens.tolist(), "stopped": one.stopped} for one in found]
         parts = zip(shown, texts, about, strict=True)
         print_json([{"prompt": start, "text": text, **rest} for start, text, rest in parts])
@@ -59,6 +90,45 @@ def sample(
     else:
         for start, text in zip(shown, texts, strict=True):
             typer.echo(f"{start}{text}\n")
+
+
+def _check_beams(options: SampleOptions) -> None:
+    """Raise `UserError` for options that have no meaning for beam search."""
+    errors = ErrorList()
+    for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
+        value, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if value is not None:
+            problem = f"{option} {value} is for random samples, and beam search draws no tokens"
+            errors.append(UserError(problem, path=(option,), remedy=f"Remove {option}, or remove --beams."))
+    if len(stop := options.stop or []) > 1:
+        problem = f"beam search ends at one token, and {len(stop)} texts are given"
+        errors.append(UserError(problem, path=("--stop",), remedy="Use one --stop, or remove --beams."))
+    errors.raise_all()
+
+
+def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any], shown: list[str]) -> None:
+    """Print the beams of each prompt, the best first."""
+    from taetpu.lens.beam import beam_search
+    from taetpu.lens.token_texts import read_token
+
+    assert options.beams is not None
+    end = None
+    for stop in options.stop or ():
+        try:
+            end = read_token(model, stop)
+        except UserError as error:
+            raise error.within("--stop") from None
+    rows = []
+    for prompt, start in zip(prompts, shown, strict=True):
+        found = beam_search(model, prompt, beams=options.beams, max_tokens=options.tokens, end=end)
+        beams = [{"text": model.decode(one.tokens), "tokens": one.tokens.tolist(), "score": one.score} for one in found]
+        rows.append({"prompt": start, "beams": beams})
+    if options.as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        for beam in row["beams"]:
+            typer.echo(f"log-probability {beam['score']:.3f}\n{row['prompt']}{beam['text']}\n")
 
 
 def check(
