@@ -56,7 +56,7 @@ class Adam(OptimizerConfig):
     Reference: torch.optim.Adam.
     """
 
-    decoupled_decay: ClassVar = False
+    decoupled_decay: ClassVar[bool] = False
 
     b1: Beta = 0.9
     """Decay rate of the mean of gradients."""
@@ -148,10 +148,10 @@ class SGD(OptimizerConfig):
     Reference: torch.optim.SGD.
     """
 
+    decoupled_decay: ClassVar[bool] = False
+
     lr: Annotated[PositiveFloat, Traced()] = 0.1
     """Peak learning rate, which the schedule scales."""
-    decoupled_decay: ClassVar = False
-
     momentum: Beta = 0.9
     """Decay rate of the sum of gradients."""
     nesterov: bool = False
