@@ -81,7 +81,7 @@ class Theirs:
 
     def generate(self) -> np.ndarray:
         with self.torch.inference_mode():
-            found = self.model.generate(  # pyright: ignore[reportCallIssue]
+            found = self.model.generate(  # pyright: ignore[reportAttributeAccessIssue]
                 self.prompts, attention_mask=self.torch.ones_like(self.prompts), do_sample=False, use_cache=True,
                 max_new_tokens=self.new, eos_token_id=None, pad_token_id=0,
             )  # fmt: skip
