@@ -1,11 +1,13 @@
 """The commands `taetpu lens sample`, `check` and `diff`."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from taetpu.cli.lens_options import ModelOptions
 from taetpu.core.errors import Failed, UserError
 from taetpu.lens.generate import Sampling, generate
 
@@ -22,6 +24,16 @@ def test_a_sample_is_what_the_library_generates(lens, opened):
 def test_without_a_prompt_the_prompt_of_the_run_is_used(lens, opened):
     shown = opened.decode(opened.data.prompt())
     assert lens("sample", "small/baseline/0", "--tokens", "5").startswith(shown)
+
+
+@pytest.mark.parametrize("options", [("--temperature", "0"), ("--beams", "1")])
+def test_token_numbers_of_prompt_and_sample_are_separated(lens, opened, monkeypatch, options):
+    numbers = replace(opened, tokenizer=None, _programs={})
+    monkeypatch.setattr(ModelOptions, "open", lambda _: numbers)
+    prompt = opened.data.prompt()
+    (found,) = generate(opened, prompt, max_tokens=3, sampling=Sampling(0))
+    shown = " ".join(map(str, [*prompt, *found.tokens]))
+    assert shown in lens("sample", "small/baseline/0", "--tokens", "3", *options).splitlines()
 
 
 def test_a_stored_loss_is_checked(lens, opened):

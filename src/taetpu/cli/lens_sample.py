@@ -69,7 +69,7 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
 
     alone = len(prompts) == 1 and not options.as_json
     if alone:
-        typer.echo(shown[0], nl=False)
+        typer.echo(shown[0] + _gap(model), nl=False)
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     found = generate(
         model,
@@ -89,7 +89,7 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
         typer.echo()
     else:
         for start, text in zip(shown, texts, strict=True):
-            typer.echo(f"{start}{text}\n")
+            typer.echo(f"{start}{_gap(model)}{text}\n")
 
 
 def _check_beams(options: SampleOptions) -> None:
@@ -128,7 +128,12 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
         return
     for row in rows:
         for beam in row["beams"]:
-            typer.echo(f"log-probability {beam['score']:.3f}\n{row['prompt']}{beam['text']}\n")
+            typer.echo(f"log-probability {beam['score']:.3f}\n{row['prompt']}{_gap(model)}{beam['text']}\n")
+
+
+def _gap(model: "OpenedModel") -> str:
+    """Return what separates a prompt from its continuation: a space between token numbers, nothing between texts."""
+    return " " if model.tokenizer is None else ""
 
 
 def check(
