@@ -14,13 +14,21 @@ SEED = int(os.environ.setdefault("TAETPU_TEST_SEED", str(date.today().toordinal(
 
 
 def by_default(cases: Iterable[Any], *names: Any) -> list[Any]:
-    """Return the cases for `parametrize`: those named run by default, all others in `make slow`."""
+    """Return the cases for `parametrize`: those named run by default, a third of the others in `make slow`.
+
+    The third changes from day to day. `make nightly` runs the other cases.
+    """
     cases = list(cases)
     assert all(name in cases for name in names), f"{names} are not all in {cases}"
-    return [case if case in names else pytest.param(case, marks=pytest.mark.slow, id=str(case)) for case in cases]
+    now = rotating([case for case in cases if case not in names], share=3)
+
+    def mark(case: Any) -> Any:
+        return pytest.mark.slow if case in now else pytest.mark.nightly
+
+    return [case if case in names else pytest.param(case, marks=mark(case), id=str(case)) for case in cases]
 
 
-def rotating(cases: Iterable[Any], share: int = 10, seed: int = SEED) -> set[Any]:
+def rotating(cases: Iterable[Any], share: int = 10, seed: int = SEED) -> list[Any]:
     """Return one of `share` equal parts of the cases. Successive seeds select all parts in turn."""
     ordered = sorted(cases, key=lambda case: zlib.crc32(repr(case).encode()))
-    return {case for i, case in enumerate(ordered) if (i - seed) % share == 0}
+    return [case for i, case in enumerate(ordered) if (i - seed) % share == 0]

@@ -69,6 +69,7 @@ def test_a_cache_holds_the_latent_and_the_shared_key():
     assert config.cache_size(DIMS) == 7
 
 
+@pytest.mark.slow
 def test_positions_act_on_the_last_elements_only():
     """Without positions, the first head_dim elements of queries and keys are the same."""
     sites = []
@@ -119,6 +120,7 @@ def test_talking_heads_start_as_a_softmax():
     np.testing.assert_allclose(mixed, plain, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_talking_heads_mix_no_hidden_scores():
     """With a negative factor, a hidden score of -1e30 would become the largest one."""
     module = build("mixer", "attention", POSITION, normalizer="talking-heads")

@@ -46,7 +46,7 @@ def decoded(model, tokens, sizes, padding=None):
     return jnp.concatenate(found, 1)
 
 
-@pytest.mark.parametrize("name", by_default(MODELS, "parts", "window"))
+@pytest.mark.parametrize("name", by_default(MODELS, "parts"))
 def test_cached_decoding_gives_the_logits_of_the_whole_sequence(draw, name):
     """A prompt of three tokens, then one token at a time. The cache has an unused place."""
     model = draw({**BASE, **MODELS[name]}, seq=SEQ + 1)
@@ -78,7 +78,6 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
             "mla",
             "talking-heads",
         ],
-        "rope",
         "window",
     ),
 )

@@ -69,6 +69,7 @@ def test_evaluation_is_unchanged(draw, kind):
     assert not np.array_equal(run(dropped, root_key(0)), run(plain, root_key(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RATES)
 def test_bfloat16_stays_bfloat16(kind):
     module = build_component("layer_dropout", KINDS[kind]).init(DIMS, key=root_key(0))
@@ -136,6 +137,7 @@ def test_a_branch_is_skipped_after_its_norm(draw):
         np.testing.assert_allclose(now - before, 0 if gone else (expected - before) / 0.5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_that_share_parameters_have_the_rates_of_their_own_depth(draw):
     settings = {"layers": {"1:": {"same_as": 0}}, "layer_dropout": {"kind": "layerskip", "rate": 0.99}}
     model = draw(BASE | settings)
@@ -144,6 +146,7 @@ def test_layers_that_share_parameters_have_the_rates_of_their_own_depth(draw):
     assert found[3].mean() > 0.8
 
 
+@pytest.mark.slow
 def test_the_rate_is_traced():
     structures = set()
     for rate in (0.0, 0.3):

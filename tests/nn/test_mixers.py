@@ -24,7 +24,7 @@ def test_the_size_of_chunks_changes_nothing(kind):
     np.testing.assert_allclose(parts, whole, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", by_default(SETTINGS, "mamba2"))
+@pytest.mark.parametrize("kind", by_default(SETTINGS, "linear"))
 def test_a_document_is_computed_as_if_it_were_alone(kind):
     settings = {**SETTINGS[kind], **({"chunk": 4} if kind in CHUNKED else {})}
     module, ends = mixer(kind, **settings), (0, 3, 9, SEQ)

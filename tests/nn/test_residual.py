@@ -88,7 +88,7 @@ def new_model(settings):
     return jit_once(lambda: build_model(load_config(ModelConfig, settings).resolve(), 7, SEQ, key=root_key(0)))()
 
 
-@pytest.mark.parametrize("kind", SEVERAL)
+@pytest.mark.parametrize("kind", by_default(SEVERAL, "mhc"))
 @pytest.mark.parametrize("placement", by_default(["pre", "output"], "pre"))
 def test_models_start_as_those_with_the_standard_residual(kind, placement):
     """The final norm divides by the number of streams. Its eps is smaller relative to their sum."""
@@ -101,6 +101,7 @@ def test_models_start_as_those_with_the_standard_residual(kind, placement):
         np.testing.assert_allclose(reads["residual"][:, :, :, number], plain["residual"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_dynamic_hyper_connections_start_as_static_ones():
     static, dynamic = (new_model(settings(f"{name}hyper-connections")) for name in ("", "dynamic-"))
     known = named_parameters(static)
@@ -138,6 +139,7 @@ def test_decoding_padding_and_rolled_layers_change_nothing(draw, kind):
         np.testing.assert_allclose(found, whole, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SEVERAL)
 def test_bfloat16_streams_stay_bfloat16(draw, kind):
     run = jit_once(lambda m: capture(lambda t: m(t, dtype=jnp.bfloat16), ["residual"])(TOKENS))
@@ -177,6 +179,7 @@ def test_sinkhorn_keeps_doubly_stochastic_matrices_and_stays_finite():
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_the_iterations_are_a_loop():
     """The program does not grow with their number."""
 
@@ -188,6 +191,7 @@ def test_the_iterations_are_a_loop():
     assert lines(20) == lines(40)
 
 
+@pytest.mark.slow
 def test_the_start_is_traced():
     structures = set()
     for start in (0.5, 0.9):

@@ -93,6 +93,7 @@ def test_padding_on_the_left_changes_nothing(draw, mixer):
         np.testing.assert_allclose(found[1:, 3:], second, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", by_default(MIXERS, "gated-delta"))
 def test_a_document_is_computed_as_if_it_were_alone(draw, mixer):
     settings = MIXERS[mixer] if mixer != "attention" else {
@@ -104,6 +105,7 @@ def test_a_document_is_computed_as_if_it_were_alone(draw, mixer):
         np.testing.assert_allclose(packed[:, start:end], model(TOKENS[:, start:end]), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_rolled_layers_equal_unrolled_ones(draw):
     model = draw(BASE | {"num_layers": 3} | canon())
     rolled = replace(model, stacks=tuple(replace(stack, remat="full") for stack in model.stacks))

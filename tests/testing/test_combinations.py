@@ -15,7 +15,7 @@ from tests.testing.combinations import SLOTS, admit, check_combination, is_causa
 from taetpu.core.config import iter_components
 from taetpu.spec.kind_examples import is_default
 
-NIGHTLY_PIECES, PIECE = 12, 15
+NIGHTLY_PIECES, PIECE = 18, 10
 ONE = hypothesis.settings(
     max_examples=PIECE, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )

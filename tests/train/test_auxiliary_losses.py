@@ -126,6 +126,7 @@ def test_two_devices_that_share_a_batch_train_like_one(trainer, make, text):
     close(one.state.model, two.state.model, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_packed_runs_differ_in_weights_and_rates_and_agree_with_single_runs(trainer, make, text):
     task, source = text
     rates = (1e-3, 1e-1)

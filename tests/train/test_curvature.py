@@ -56,6 +56,7 @@ def test_the_mean_of_estimates_is_the_gauss_newton_diagonal(parts):
     assert (np.abs(found.mean(0) - 1.5 * expected)[expected > 1e-4] > 5 * error[expected > 1e-4]).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_microbatches_give_the_same_estimate(parts):
     np.testing.assert_allclose(estimates(parts, keys(3), accumulate=2), estimates(parts, keys(3)), rtol=1e-4, atol=1e-7)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.contract.check import check_arms
 from taetpu.core.config_parsing import load_config
@@ -55,7 +56,7 @@ def losses_of(config, model, batch, key=None):
 # --- multi-token prediction in sequence ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", by_default([1, 2], 1))
 def test_module_k_predicts_token_t_plus_1_plus_k_and_sees_no_later_token_than_t_plus_k(depth):
     """A loss depends on an embedding if the gradient with respect to it is not exactly zero."""
     config, model = with_head({"kind": "mtp", "depth": depth})
@@ -138,6 +139,7 @@ def test_layers_that_the_modules_cannot_have_are_refused(head, settings, problem
     assert remedy in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_documents_are_predicted_as_if_they_were_alone():
     """The last tokens of a document have no target, as at the end of a sequence."""
     mixer = {**MODEL["mixer"], "mask": "document"}
@@ -159,6 +161,7 @@ def test_multi_token_heads_predict_within_documents():
     assert (found > 0).tolist() == [[True, True, False, True, True, False]] * 2
 
 
+@pytest.mark.slow
 def test_modules_drop_activations_in_training_only_and_use_the_chosen_kernel():
     config, model = with_head({"kind": "mtp"}, dropout=0.5)
     first, again, plain = (losses_of(config, model, batch_of(), key) for key in (root_key(0), root_key(0), None))
@@ -222,6 +225,7 @@ arms:
 # --- early exits -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_losses_of_deeper_exits_weigh_more():
     """The weights are the sums of 1 to l + 1, divided by their sum."""
     parts = {}

@@ -102,6 +102,7 @@ def test_init_and_scales_at_a_width(make):
         np.testing.assert_allclose(mup.decode(x), BASE / dim * plain.decode(x), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_std_of_routers_falls_with_the_width_and_that_of_experts_with_its_root(make):
     (_, mup), (_, plain) = (parameters(at_width(make, 4 * BASE, mup, ffn="moe")) for mup in (True, False))
     found, standard = named_parameters(mup), named_parameters(plain)
@@ -109,6 +110,7 @@ def test_the_std_of_routers_falls_with_the_width_and_that_of_experts_with_its_ro
         np.testing.assert_allclose(found[f"layers.0.ffn.{name}"], factor * standard[f"layers.0.ffn.{name}"], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [{}, {"vector": {"lr": 3.0}}])
 def test_adam_scales_the_updates_of_hidden_matrices_and_not_their_penalty(make, groups):
     """The updates with a penalty are those of any width times the factor, because the gradients contain the penalty."""
