@@ -101,7 +101,7 @@ def time_calls(decoder: Decoder, seconds: float) -> dict[str, float]:
 def answer() -> None:
     """Run a contestant: answer the request with its first tokens, and each number of seconds with a timed window."""
     os.environ.update(JAX_PLATFORMS="cpu", HF_HUB_OFFLINE="1")
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # libraries may print, and only answers belong to stdout
     asked = json.loads(sys.stdin.readline())
     if asked["name"] == OURS:
         prepare_jax()

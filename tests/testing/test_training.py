@@ -29,6 +29,8 @@ BASE = {
 }  # fmt: skip
 OTHER = {
     ("mask", "full"): {"task.form": "encoder"},
+    ("norm", "none"): {"train.optimizer.lr": 0.003},  # without norms, a larger one diverges
+    ("hook", "freeze"): {"train.hooks.freeze.trained": ["*.ffn.*"]},
     **{("schedule", kind): {"train.schedule.warmup": 2} for kind in ("cosine", "linear", "wsd", "inverse-sqrt")},
 }
 """Settings with which a kind trains in 20 steps, by dotted path."""

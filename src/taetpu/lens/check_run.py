@@ -53,9 +53,10 @@ def check_losses(opened: OpenedModel) -> list[CheckedLoss]:
         raise UserError("no loss is stored for this run", file=opened.name, remedy="Use a run that has finished.")
     allowed = FULL if _trained_in_float32(opened) else REDUCED
     found = []
-    for split in splits:
-        first, second = (mean_loss(opened, find_split(opened, split)) for _ in range(2))
-        found.append(CheckedLoss(split, stored[f"{split}/loss"], first, second, allowed))
+    for name in splits:
+        split = find_split(opened, name)
+        first, second = (mean_loss(opened, split) for _ in range(2))
+        found.append(CheckedLoss(name, stored[f"{name}/loss"], first, second, allowed))
     return found
 
 
