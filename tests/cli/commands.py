@@ -12,7 +12,8 @@ def commands() -> dict[str, Any]:
 
     from taetpu.cli.main import app
 
-    return typer.main.get_command(app).commands
+    group = typer.main.get_command(app)
+    return {name: lazy.load() for name, lazy in group.commands.items()}
 
 
 def wrong(line: str) -> str:

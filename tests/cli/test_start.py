@@ -64,7 +64,8 @@ def test_help_lists_every_command(taetpu):
     assert (code, err) == (0, "")
     listed = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
     assert sorted(listed) == sorted(COMMANDS)
-    assert "..." not in out.partition("Commands:\n")[2]  # a summary that was cut
+    summaries = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.partition("Commands:\n")[2].splitlines()}
+    assert summaries == {name: command.get_short_help_str(100) for name, command in commands().items()}
     assert taetpu().out == out  # no command at all shows the same
 
 
@@ -86,6 +87,7 @@ def test_the_version(taetpu):
 
 MISUSED = [
     (("staus",), "no such command 'staus'. Did you mean 'status'?", "taetpu --help"),
+    (("lens",), "missing command", "taetpu lens --help"),
     (("run",), "missing argument 'STUDY'", "taetpu run --help"),
     (("run", "a.yaml", "b.yaml"), "got unexpected extra argument(s) (b.yaml)", "taetpu run --help"),
     (("plan", "s.yaml", "--sett", "a=1"), "no such option: --sett", "taetpu plan --help"),

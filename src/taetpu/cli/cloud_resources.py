@@ -36,7 +36,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 # --- bucket ----------------------------------------------------------------------------------------------------------
 
-bucket_app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes", no_args_is_help=True)
+bucket_app = typer.Typer(help="The bucket for studies.\n\nExample: taetpu bucket create --yes")
 
 Bucket = Annotated[
     str | None,
@@ -132,7 +132,7 @@ def delete_bucket(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False
 
 # --- image -----------------------------------------------------------------------------------------------------------
 
-image_app = typer.Typer(help="Containers for jobs.\n\nExample: taetpu image build", no_args_is_help=True)
+image_app = typer.Typer(help="Containers for jobs.\n\nExample: taetpu image build")
 
 
 @image_app.command("build")

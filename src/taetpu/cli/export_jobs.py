@@ -22,7 +22,6 @@ LOCAL = ("/tmp", "/var/tmp", "/dev/shm")
 app = typer.Typer(
     help="Write a study as a job for another scheduler.\n\nNothing is submitted.\n\n"
     "Example: taetpu export slurm study.yaml --shards 8 --root /shared/runs",
-    no_args_is_help=True,
 )
 
 Shards = Annotated[int, integer(least=1, metavar="N", help="Number of tasks that share the study's packs.")]

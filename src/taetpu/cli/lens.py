@@ -8,7 +8,6 @@ app = typer.Typer(
     help="Inspect trained and imported models.\n\nRUN is a run (its folder, the start of its ID, study/arm/seed, or "
     "latest), or the folder of a model of taetpu or of Hugging Face."
     "\n\nExample: taetpu lens perplexity latest story.txt",
-    no_args_is_help=True,
 )
 
 app.command()(lens_sample.sample)

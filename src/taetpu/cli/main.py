@@ -5,34 +5,68 @@ still train packs (`--no-wait`), 130 interrupted.
 """
 
 import sys
+from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from taetpu.cli import (
-    catalog,
-    chips,
-    cloud_resources,
-    export_jobs,
-    lens,
-    model,
-    new,
-    plan,
-    report_commands,
-    run,
-    status,
-    tpu,
-    tpu_hosts,
-    verify_machine,
-)
 from taetpu.core.errors import Failed, UserError
 
 INTERRUPTED = 130
 
+COMMANDS = {
+    "new": ("new:new", "Write a commented template of a study and a plug-in."),
+    "catalog": ("catalog:catalog", "Show the kinds of each slot and the fields of study files."),
+    "plan": ("plan:plan", "Show arms, sizes and packs without training."),
+    "run": ("run:run", "Train the missing runs, then report."),
+    "demo": ("run:demo", "Run a quick study of which parts of a small Transformer matter."),
+    "status": ("status:status", "Show each arm's progress, losses and effect."),
+    "list": ("status:list_studies", "List studies with their progress, or runs by settings and dates."),
+    "report": ("report_commands:report", "Analyse the stored runs, and write the report and results.json."),
+    "check": ("report_commands:check", "Check claims about a study."),
+    "plot": ("report_commands:plot", "Draw a metric of all runs of one or more studies."),
+    "ui": ("status:ui", "Serve a live page with progress, curves and effects."),
+    "verify": ("verify_machine:verify", "Check this machine: devices, numerics, speed and training."),
+    "chips": ("chips:chips", "Show published TPU data: speed, memory, slices and prices."),
+    "doctor": ("cloud_resources:doctor", "Check the account, project and network, and look for key files."),
+    "lens": ("lens:app", "Inspect trained and imported models."),
+    "model": ("model:app", "Read models of Hugging Face, and write models for transformers."),
+    "tpu": ("tpu:app", "Cloud TPUs."),
+    "dev": ("tpu_hosts:dev_app", "Try files on a TPU."),
+    "image": ("cloud_resources:image_app", "Containers for jobs."),
+    "bucket": ("cloud_resources:bucket_app", "The bucket for studies."),
+    "export": ("export_jobs:app", "Write a study as a job for another scheduler."),
+}
+"""Each command or group of commands: the module and name of its function or app, and its line in the help."""
+
+
+class LazyCommand(TyperCommand):
+    """A command or group whose module is imported only when it is called, so that `taetpu --help` imports none."""
+
+    def load(self) -> Any:
+        """Import the module, and return the command or group."""
+        module, _, attribute = COMMANDS[str(self.name)][0].partition(":")
+        found = getattr(import_module(f"taetpu.cli.{module}"), attribute)
+        group = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            group.add_typer(found, name=self.name)
+        else:
+            group.command(self.name)(found)
+        return typer.main.get_group(group).commands[str(self.name)]
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Parse the arguments of the command."""
+        return self.load().make_context(*args, **options)
+
 
 class Commands(TyperGroup):
     """The group of commands. Exceptions raised by a plug-in, including `SystemExit`, become user errors."""
+
+    def __init__(self, **options: Any) -> None:
+        """Add all commands."""
+        super().__init__(**options)
+        self.commands.update({name: LazyCommand(name, short_help=summary) for name, (_, summary) in COMMANDS.items()})
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. An exception from a plug-in is attributed to the plug-in."""
@@ -83,29 +117,6 @@ def options(
         from taetpu.core.accelerators import select_device
 
         select_device(device)
-
-
-app.command()(new.new)
-app.command()(catalog.catalog)
-app.command()(plan.plan)
-app.command()(run.run)
-app.command()(run.demo)
-app.command()(status.status)
-app.command("list")(status.list_studies)
-app.command()(report_commands.report)
-app.command()(report_commands.check)
-app.command()(report_commands.plot)
-app.command()(status.ui)
-app.command()(verify_machine.verify)
-app.command()(chips.chips)
-app.add_typer(lens.app, name="lens")
-app.add_typer(model.app, name="model")
-app.add_typer(tpu.app, name="tpu")
-app.add_typer(tpu_hosts.dev_app, name="dev")
-app.command()(cloud_resources.doctor)
-app.add_typer(cloud_resources.image_app, name="image")
-app.add_typer(cloud_resources.bucket_app, name="bucket")
-app.add_typer(export_jobs.app, name="export")
 
 
 def main() -> None:

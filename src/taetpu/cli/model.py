@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Read models of Hugging Face, and write models for transformers.\n\n"
     "Example: taetpu model import EleutherAI/pythia-70m",
-    no_args_is_help=True,
 )
 
 

@@ -27,7 +27,7 @@ from taetpu.cli.output import log, print_json, print_table, print_text
 if TYPE_CHECKING:
     from taetpu.cloud.machine_api import Machine
 
-app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spot", no_args_is_help=True)
+app = typer.Typer(help="Cloud TPUs.\n\nExample: taetpu tpu up --type v6e-8 --spot")
 
 
 @app.command()

@@ -176,7 +176,7 @@ def register(app: typer.Typer) -> None:
 
 # --- `taetpu dev` -----------------------------------------------------------------------------------------------------
 
-dev_app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4", no_args_is_help=True)
+dev_app = typer.Typer(help="Try files on a TPU.\n\nExample: taetpu dev run train.py --lr 3e-4")
 
 NEXT, FILES = "+", "[OPTIONS] FILE [ARGS]... [+ FILE [ARGS]...]..."
 Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files and folders. Default: the project.")]
