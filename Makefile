@@ -24,7 +24,7 @@ slow:                    ## the tests that take longer
 	$(MAKE) rest
 
 alone: install           ## what is timed, the quick study among it, with nothing beside it
-	$(BIN)/python -m pytest -m alone --durations=20
+	OPTIMISED=1 $(BIN)/python -m pytest -m alone --durations=20
 
 rest: install            ## the other slow tests, except the long ones against the fake cloud
 	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
@@ -34,7 +34,7 @@ cloud: install           ## the long tests against the fake cloud, which often w
 
 nightly: install         ## the tests that take minutes, and all others with the programs that users run
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'
-	$(BIN)/python -m pytest -n auto --dist worksteal -m nightly
+	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist worksteal -m nightly
 
 lint: install            ## ruff, spelling, pyright, import directions
 	$(BIN)/ruff check

@@ -61,7 +61,7 @@ def beam_search(
     check_length(opened.config, opened.seq_len, int(batch.lengths.max()) + max_tokens)
     key = ("beams", beams, max_tokens, end, length)
     search = opened.program(key, lambda: jax.jit(_search(beams, max_tokens, end, length)))
-    tokens, scores = (np.asarray(found) for found in search(opened.model, batch.ids, batch.padding))
+    tokens, scores = (np.asarray(found) for found in search(opened.unrolled, batch.ids, batch.padding))
     found = [
         _beam(opened, row, float(score), end) for row, score in zip(tokens, scores, strict=True) if score > -np.inf
     ]
@@ -90,7 +90,7 @@ def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callab
         return top, index // logs.shape[-1], index % logs.shape[-1]
 
     def search(model: LM, ids: Array, padding: Array) -> tuple[Array, Array]:
-        logits, cache = extend(model, ids, empty_cache(model, 1, length), padding=padding)
+        logits, cache = extend(model, ids, empty_cache(model, 1, length), padding=padding, last=True)
         cache = _choose(cache, jnp.zeros(beams, jnp.int32))
         scores = jnp.where(jnp.arange(beams) == 0, 0.0, -jnp.inf)  # all beams are equal before the first token
         first = jnp.broadcast_to(logits[:, -1], (beams, logits.shape[-1]))

@@ -143,11 +143,12 @@ def token_chunks(
     start = batch.ids.shape[1]
     length = start + -(-max_tokens // CHUNK) * CHUNK
     first, following = (_cached_programs if cached else _whole_programs)(opened, sampling, length)
-    state, token = first(opened.model, batch.ids, batch.padding, key)
+    model = opened.unrolled if cached else opened.model
+    state, token = first(model, batch.ids, batch.padding, key)
     yield np.asarray(token)[:, None]
     done = 1
     while done < max_tokens:
-        state, tokens = following(opened.model, state, token, key, done)
+        state, tokens = following(model, state, token, key, done)
         token = tokens[:, -1]
         found = np.asarray(tokens)[:, : max_tokens - done]
         done += CHUNK
@@ -159,14 +160,14 @@ def _cached_programs(opened: OpenedModel, sampling: Sampling, length: int) -> tu
 
     def first(model: LM, ids: Array, padding: Array, key: Key) -> tuple[Cache, Array]:
         cache = empty_cache(model, len(ids), length)
-        logits, cache = extend(model, ids, cache, padding=padding)
-        return cache, sampling.draw(logits[:, -1], named(key, 0))
+        logits, cache = extend(model, ids, cache, padding=padding, last=True)
+        return cache, sampling.draw(logits[:, 0], named(key, 0))
 
     def following(model: LM, cache: Cache, token: Array, key: Key, done: Array) -> tuple[Cache, Array]:
         def step(carry: tuple[Cache, Array], number: Array) -> tuple[tuple[Cache, Array], Array]:
             cache, token = carry
             logits, cache = extend(model, token[:, None], cache)
-            token = sampling.draw(logits[:, -1], named(key, number))
+            token = sampling.draw(logits[:, 0], named(key, number))
             return (cache, token), token
 
         (cache, _), tokens = jax.lax.scan(step, (cache, token), done + jnp.arange(CHUNK))

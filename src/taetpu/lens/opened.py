@@ -1,7 +1,7 @@
 """A model opened with its tokenizer, data, metrics and config, and calls that read and edit its activations."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
 from taetpu.lens.inputs import Tokens, as_sequences, check_length, pad_left
+from taetpu.nn.lm import LM
+from taetpu.nn.stack import separate_stacks
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
@@ -121,6 +123,11 @@ class OpenedModel(SavedModel):
         if key not in self._programs:
             self._programs[key] = build()
         return self._programs[key]
+
+    @cached_property
+    def unrolled(self) -> LM:
+        """The model with one stack per layer, for decoding; see `nn.stack.separate_stacks`."""
+        return replace(self.model, stacks=separate_stacks(self.model.stacks))
 
     @cached_property
     def site_layers(self) -> dict[str, tuple[int, ...]]:

@@ -69,8 +69,13 @@ def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) ->
 
 
 def extend(
-    model: LM, tokens: Int[Array, "batch seq"], cache: Cache, *, padding: Bool[Array, "batch seq"] | None = None
-) -> tuple[Float[Array, "batch seq vocab"], Cache]:
+    model: LM,
+    tokens: Int[Array, "batch seq"],
+    cache: Cache,
+    *,
+    padding: Bool[Array, "batch seq"] | None = None,
+    last: bool = False,
+) -> tuple[Float[Array, "batch out vocab"], Cache]:
     """Return the logits of the next tokens, and the cache that contains them.
 
     Args:
@@ -78,6 +83,7 @@ def extend(
         tokens: The tokens that follow those in the cache. Together they must not exceed the cache's length.
         cache: The cache.
         padding: True for padding; see `LM.__call__`.
+        last: Whether to return the logits after the last token only, `(batch, 1, vocab)`.
     """
     real = jnp.ones(tokens.shape, bool) if padding is None else ~padding
     positions = jnp.maximum(cache.real.sum(-1, keepdims=True) + jnp.cumsum(real, -1) - 1, 0)
@@ -89,5 +95,6 @@ def extend(
     dtype = next((a.dtype for stack in cache.stacks for a in stack.values()), jnp.float32)
     ctx, x = model.start(tokens, dtype=dtype, padding=padding, cache=LayerCache(keys, cache.index, {}))
     x, stacks = model.run(x, ctx, cached=cache.stacks)
+    x = x[:, -1:] if last else x
     after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1])
     return site("logits", model.decode(site("final", model.read_out(x)))), after

@@ -280,3 +280,21 @@ def merge_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
         block = jax.tree.map(lambda *a: jnp.concatenate(a), *(stack.block for stack in alike))
         found.append(Stack(block, alike[0].start, sum(stack.size for stack in alike)))
     return tuple(found)
+
+
+def separate_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
+    """Split stacks into one stack per layer, which are computed without a scan.
+
+    A scan copies the parameters of each layer before they are used. In decoding, where each parameter is used once for
+    each token, the copy takes longer than the use. Stacks whose parameters are shared are not split.
+    """
+    sources = {stack.source for stack in stacks}
+    found, moved = [], dict[int | None, int | None]({None: None})
+    for number, stack in enumerate(stacks):
+        moved[number] = len(found)
+        if number in sources or stack.source is not None or stack.places is not None:
+            found.append(replace(stack, source=moved[stack.source]))
+            continue
+        parts = (jax.tree.map(lambda a, i=i: a[i : i + 1] if eqx.is_array(a) else a, stack) for i in range(stack.size))
+        found += [replace(part, start=stack.start + i, size=1) for i, part in enumerate(parts)]
+    return tuple(found)
