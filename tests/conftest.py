@@ -52,7 +52,7 @@ if "TMPDIR" not in os.environ and roomy(MEMORY):
 
 
 def pytest_configure(config):
-    """Refuse slow programs where time is measured. The garbage collector runs less often: it took a tenth of the time."""
+    """Refuse slow programs where time is measured. Collect garbage less often: that took a tenth of the time."""
     if config.option.markexpr in ("alone", "nightly") and not os.environ.get("OPTIMISED"):
         raise pytest.UsageError("Set OPTIMISED=1, as `make alone` and `make nightly` do.")
     gc.freeze()

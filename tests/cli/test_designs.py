@@ -31,6 +31,7 @@ def test_the_plan_lists_matched_arms_and_what_tuning_adds(taetpu, fair):
     assert len(runs) == 2 * len(arms) + 28
 
 
+@pytest.mark.slow
 def test_plan_states_detectable_effects_and_their_cost(taetpu, fair):
     printed = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
     assert printed.code == 0
@@ -42,6 +43,7 @@ def test_plan_states_detectable_effects_and_their_cost(taetpu, fair):
     assert ": wide, low-lr" in out
 
 
+@pytest.mark.slow
 def test_two_seeds_detect_an_effect_far_above_the_noise(taetpu, fair):
     found = taetpu("plan", "s.yaml", "--noise", "1e-300", "--effect", "1e300", "--json").json()["resolution"]
     assert found["seeds"] == 2

@@ -24,6 +24,7 @@ def folder(here):
     return here
 
 
+@pytest.mark.slow
 def test_plan_states_overlap_and_escapes(taetpu, folder):
     arm = taetpu("plan", "s.yaml", "--json").json()["arms"][0]
     share, raw = arm["data"]["overlap"]["val"], arm["data"]["bytes"]["val"]

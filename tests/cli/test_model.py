@@ -23,6 +23,7 @@ def folder(here):
     return here / "models" / "tiny"
 
 
+@pytest.mark.slow
 def test_a_folder_is_imported(taetpu, here, folder):
     done = taetpu("model", "import", folder)
     assert (done.code, done.err) == (0, "")

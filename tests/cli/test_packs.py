@@ -18,6 +18,8 @@ def nothing_is_measured(here, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", refuse)
     monkeypatch.setattr(Program, "__init__", refuse)
     monkeypatch.setenv("TAETPU_CACHE", str(here / "cache"))
+    # Without the other flags of these tests, which a process would check.
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 
 def packs(plan) -> list[tuple]:

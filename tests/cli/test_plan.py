@@ -1,5 +1,6 @@
 """Tables and JSON of `taetpu plan`."""
 
+import pytest
 from tests.cli.screens import check_screen
 from tests.small import TINY
 
@@ -37,6 +38,7 @@ def test_screen_of_a_plan(taetpu, here, monkeypatch):
     assert time.startswith("known after the first steps")
 
 
+@pytest.mark.slow
 def test_screen_of_a_difference(taetpu):
     check_screen("plan-diff", taetpu("plan", "s.yaml", "--set", "model.mixer.num_heads=4", "--diff", "low-lr").out)
 

@@ -50,6 +50,7 @@ def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, c
 ARMS = ("relu: {model.ffn: relu}", "batch: {train.batch_size: 8}", "mute: {model.mixer.drop_heads: [1]}")
 
 
+@pytest.mark.slow
 def test_plan_states_shared_programs_and_kept_parameters(taetpu, write):
     write(*ARMS)
     arms = {arm["name"]: arm["contract"] for arm in taetpu("plan", "s.yaml", "--json").json()["arms"]}
@@ -70,6 +71,7 @@ def test_program_name_is_the_same_in_every_process(taetpu, process):
     assert programs(taetpu("plan", "s.yaml", "--json")) == programs(process("plan", "s.yaml", "--json"))
 
 
+@pytest.mark.slow
 def test_diff_shows_changes_of_parameters_and_operations(taetpu, here, contents, write):
     write(*ARMS)
     before = contents(here)
@@ -96,6 +98,7 @@ def test_diff_shows_changes_of_parameters_and_operations(taetpu, here, contents,
     assert contents(here) == before
 
 
+@pytest.mark.slow
 def test_diff_explains_a_broken_contract(taetpu, write):
     write("x: {model.mixer.kind: louder}")
     found = taetpu("plan", "s.yaml", "--diff", "x", "--json").json()
@@ -127,6 +130,7 @@ def test_metric_of_an_unknown_site_is_refused(taetpu, here, text):
     assert "Did you mean 'residual'" in err
 
 
+@pytest.mark.slow
 def test_model_too_large_for_memory_is_refused_by_run(taetpu, here):
     """`plan` reports it, and `run` refuses it before anything is stored."""
     from taetpu.train.memory import device_bytes_limit

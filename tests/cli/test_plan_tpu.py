@@ -89,6 +89,7 @@ def test_comparison_explains_missing_prices_and_upper_bounds(printed) -> None:
 SETTINGS = ("train.compute.mesh={data: 4, model: 2}", "train.compute.attention=splash")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_plan_for_a_slice_accepts_settings_that_this_machine_lacks(taetpu, here, monkeypatch, setting):
     """Settings that remedies recommend are refused on this machine only."""

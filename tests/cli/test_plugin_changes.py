@@ -4,6 +4,7 @@ import os
 
 import pytest
 from tests.cli.mistakes import FFN, STUDY, ffn
+from tests.suites import by_default
 
 from taetpu.core.global_state import Snapshot
 
@@ -46,7 +47,7 @@ def refused(taetpu, here) -> str:
     return err
 
 
-@pytest.mark.parametrize("line", AT_IMPORT)
+@pytest.mark.parametrize("line", by_default(AT_IMPORT, *list(AT_IMPORT)[:2]))
 def test_change_of_shared_code_at_import_is_refused_and_undone(taetpu, study, here, line):
     study(f"{ffn()}\n\n{line}\n")
     assert AT_IMPORT[line] in refused(taetpu, here)
@@ -58,6 +59,7 @@ def test_change_of_shared_code_in_a_component_is_refused_and_undone(taetpu, stud
     assert SHARED in refused(taetpu, here)
 
 
+@pytest.mark.slow
 def test_harmless_global_changes_of_a_plug_in_are_accepted(taetpu, study):
     """Plug-ins may set environment variables, import modules of taetpu, and define names."""
     study(f"import taetpu.interop\nos_before = 1\n{ffn()}\n\nos.environ['TOKENIZERS_PARALLELISM'] = 'false'\n")

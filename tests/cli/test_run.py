@@ -14,6 +14,7 @@ import jax
 import pytest
 from tests.forged import forged
 from tests.small import TINY
+from tests.suites import by_default
 
 from taetpu.store.index import find_study
 
@@ -30,7 +31,7 @@ def test_run_ends_with_verdicts_and_the_path_of_the_report(trained):
     assert max(map(len, done.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("where", ["option", "environment", "default"])
+@pytest.mark.parametrize("where", by_default(["option", "environment", "default"], "default"))
 def test_root_comes_from_option_environment_or_default(taetpu, here, monkeypatch, where, trained):
     """A finished study is found at the root, so that nothing is trained."""
     place = here / ("runs" if where == "default" else where)

@@ -31,6 +31,7 @@ def fits(found):
         assert found[key] == [one["check"] for one in found["checks"] if one["status"] == status]
 
 
+@pytest.mark.slow
 def test_missing_accelerator_fails_and_other_checks_are_skipped(process):
     done = process("verify", "matmul", "--json", JAX_PLATFORMS="tpu")
     assert done.code == 3

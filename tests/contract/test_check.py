@@ -5,6 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.contract.causal import sees_later_tokens
 from taetpu.contract.check import check_arms, compare_parameters
@@ -68,7 +69,7 @@ INERT = {  # settings of the baseline -> arms, and the values that the reason na
 }
 
 
-@pytest.mark.parametrize("base", INERT)
+@pytest.mark.parametrize("base", by_default(INERT, ""))
 def test_arms_without_effect_are_refused_with_the_reason(study, base):
     arms = INERT[base]
     with pytest.raises(UserError) as caught:
@@ -254,6 +255,7 @@ def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
     assert len(calls) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", ["mla, head_dim: 7", "mla, head_dim: 7, rope_dim: 2", "gated-delta, head_dim: 5"])
 def test_only_the_rotated_parts_of_heads_must_be_even(study, mixer):
     """Rotations act on `rope_dim` elements in mla, and on none in mixers without attention."""
@@ -261,6 +263,7 @@ def test_only_the_rotated_parts_of_heads_must_be_even(study, mixer):
     check_arms(study(arm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mixer", "position", "accepted"),
     [
@@ -282,6 +285,7 @@ def test_odd_rotated_parts_are_refused_at_the_position(study, mixer, position, a
     assert path == "arms.x.model.position"
 
 
+@pytest.mark.slow
 def test_an_override_that_needs_another_one_is_not_refused(tmp_path):
     """Without the adapter, its parameter group matches nothing. This does not count against the arm."""
     (tmp_path / "study.yaml").write_text("""\

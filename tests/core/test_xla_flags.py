@@ -85,3 +85,14 @@ def test_tpu_flags_omit_flags_of_other_platforms():
     environ = {"XLA_FLAGS": f"{COUNT} --xla_cpu_a=1 --xla_gpu_b=2 --xla_c=3", "LIBTPU_INIT_ARGS": "--xla_tpu_d=4"}
     assert tpu_flags(environ) == {"XLA_FLAGS": "--xla_c=3", "LIBTPU_INIT_ARGS": "--xla_tpu_d=4"}
     assert tpu_flags({"XLA_FLAGS": COUNT}) == {}
+
+
+def test_accepted_flags_are_remembered_and_rejected_ones_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
+    check_flags("XLA_FLAGS", COUNT)
+    with pytest.raises(UserError, match="no flag --xla_no_such_flag=1"):
+        check_flags("XLA_FLAGS", "--xla_no_such_flag=1")
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("a process was started"))
+    check_flags("XLA_FLAGS", COUNT)
+    with pytest.raises(pytest.fail.Exception):
+        check_flags("XLA_FLAGS", "--xla_no_such_flag=1")

@@ -181,6 +181,7 @@ def test_missing_biases_are_exported_as_zeros():
 EXPORTS = {"gpt2": "gpt2", "llama3": "llama", "qwen3": "qwen3", "gemma3": "gemma3_text", "olmo2": "olmo2"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_exported_as_their_family(name):
     config = preset_model(name, 32, 8)

@@ -73,6 +73,7 @@ def test_rows_describe_each_head(opened):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_head_over_training(opened, trained):
     found = head_progress(opened, TEXT, 1, 0)
     assert found.steps == [10, 20, 30]
@@ -164,6 +165,7 @@ def test_pictures_with_too_many_cells_are_refused(opened, monkeypatch):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_shows_heads_and_writes_pictures_and_arrays(lens, opened, tmp_path):
     (maps,) = attention_maps(opened, TEXT)
     arguments = ("attention", "small/baseline/0", "--text", TEXT)
@@ -180,6 +182,7 @@ def test_the_command_shows_heads_and_writes_pictures_and_arrays(lens, opened, tm
     np.testing.assert_allclose(data["maps"][0]["weights"], maps.patterns[1][1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_head_over_training(lens):
     arguments = ("attention", "small/baseline/0", "--text", TEXT, "--layer", "1", "--head", "0")
     data = json.loads(lens(*arguments, "--steps", "10,30", "--json"))

@@ -64,7 +64,7 @@ def raw_logits(opened, text):
 MANY_PARTS = ["layer norm, biases", "post-norm", "sandwich", "grouped queries", "adapter"]
 
 
-@pytest.mark.parametrize("name", by_default(MODELS, "sandwich", "streams"))
+@pytest.mark.parametrize("name", by_default(MODELS, "sandwich"))
 def test_contributions_sum_to_the_logit_before_the_soft_cap(model, name):
     opened = model(MODELS[name])
     for text, options in ((TEXT, {}), (TEXT, {"target": "q", "minus": "z"})):
@@ -79,6 +79,7 @@ def test_contributions_sum_to_the_logit_before_the_soft_cap(model, name):
         np.testing.assert_allclose(found.values.sum(0), expected, atol=2e-5 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_default(MANY_PARTS, "grouped queries"))
 def test_heads_and_the_bias_sum_to_their_mixer(model, name):
     opened = model(MODELS[name])
@@ -102,6 +103,7 @@ def test_names_of_parts(model):
     assert [*found.heads] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_contribution_is_the_product_of_the_output_and_the_direction_of_the_token(model):
     """For pre-norm with an RMS norm: y * scale * weight . W_U, written out."""
     opened = model({})
@@ -116,6 +118,7 @@ def test_a_contribution_is_the_product_of_the_output_and_the_direction_of_the_to
         np.testing.assert_allclose(found.values[found.components.index(name)], expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_last_branch_is_what_the_logit_loses_without_it_and_with_a_frozen_norm(model):
     opened = model({})
     (found,) = attribution(opened, TEXT, target="q")
@@ -129,6 +132,7 @@ def test_the_last_branch_is_what_the_logit_loses_without_it_and_with_a_frozen_no
     np.testing.assert_allclose(found.values[found.components.index("3.ffn")], change, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_padding_and_other_texts_change_nothing(opened):
     texts = [TEXT, "the lazy dog", "x"]
     for text, found in zip(texts, attribution(opened, texts), strict=True):
@@ -159,6 +163,7 @@ def test_models_whose_logits_are_not_sums_are_refused_with_the_reason(model, set
     assert "logit lens" in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_not_a_sum_is_found_by_its_numbers(model):
     """A part of a plug-in may be non-linear without the knowledge of `check_linear`."""
     import equinox as eqx

@@ -35,6 +35,7 @@ def test_one_beam_is_greedy(opened):
     assert beam.text == greedy.text
 
 
+@pytest.mark.slow
 def test_scores_are_sums_of_log_probabilities_and_do_not_fall_with_width(opened):
     narrow, wide = (beam_search(opened, "dog", beams=beams, max_tokens=6) for beams in (2, 6))
     assert wide[0].score >= narrow[0].score - 1e-5

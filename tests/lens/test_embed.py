@@ -16,6 +16,7 @@ from taetpu.nn.lm import ModelConfig
 TEXTS = ["the fox and the quick fox", "dog"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("site", "shape"),
     [
@@ -104,6 +105,7 @@ def test_files(opened, tmp_path):
         found.save(tmp_path / "none" / "a.npz")
 
 
+@pytest.mark.slow
 def test_the_command(lens, opened, tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(TEXTS) + "\n")

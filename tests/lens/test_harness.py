@@ -53,6 +53,7 @@ def log_probabilities(opened, text: str) -> np.ndarray:
     return scores[np.arange(len(ids) - 1), ids[1:]]
 
 
+@pytest.mark.slow
 def test_continuations_have_the_sum_of_their_tokens(model, opened):
     pairs = [("the quick", " brown fox"), ("t", "he"), ("the lazy dog. the", " quick brown")]
     found = model.loglikelihood([request("loglikelihood", *pair) for pair in pairs])
@@ -67,6 +68,7 @@ def test_the_greedy_continuation_is_marked(model):
     assert marks == [True, False]
 
 
+@pytest.mark.slow
 def test_texts_longer_than_a_window_score_each_token_once(model, opened):
     text = ("the quick brown fox jumps over the lazy dog. " * 3)[:100]
     (found,) = model.loglikelihood_rolling([request("loglikelihood_rolling", text)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
@@ -35,7 +36,7 @@ def model(opened, draw):
     return build
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", by_default(MODELS, "soft cap"))
 def test_the_last_layer_has_the_predictions_of_the_model(model, name):
     opened = model(MODELS[name])
     texts = [TEXT, "dog"]
@@ -141,6 +142,7 @@ def test_the_command(lens, opened, tmp_path):
 # --- norms ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["soft cap", "streams"])
 def test_norms_are_those_of_the_stream(model, name):
     opened = model(MODELS[name])

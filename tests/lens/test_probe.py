@@ -129,6 +129,7 @@ def test_wrong_files_are_refused(tmp_path, name, content, problem, line):
     assert caught.value.line == line
 
 
+@pytest.mark.slow
 def test_the_command(lens, opened, tmp_path):
     lines = [json.dumps({"text": text, "labels": own}) for text, own in zip(TEXTS, VOWELS, strict=True)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

@@ -236,6 +236,7 @@ def test_u_net_adds_the_outputs_of_the_first_half_to_the_inputs_of_the_second():
     assert agree(model, by_hand(model, layer))
 
 
+@pytest.mark.slow
 def test_x0_adds_the_embeddings_after_each_layer():
     model = build(after="x0")
 
@@ -248,6 +249,7 @@ def test_x0_adds_the_embeddings_after_each_layer():
     assert agree(model, by_hand(model, layer))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", by_default([
     {"after": "u-net"}, {"residual": "hyper-connections"}, {"layers": {"1:": {"same_as": 0}}},
     {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}, {"position": "t5"}, {"order": "macaron"},

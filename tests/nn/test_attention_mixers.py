@@ -30,6 +30,7 @@ def test_lambda_starts_near_the_number_of_its_layer(layer):
     assert module.path.factor() == pytest.approx(0.8 - 0.6 * np.exp(-0.3 * layer), abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_pair_of_equal_heads_leaves_one_pattern():
     """If the queries and keys of a pair are equal, so are its patterns: A1 - lambda A2 = (1 - lambda) A1."""
     module = mixer("differential", num_heads=2, head_dim=8)
@@ -99,6 +100,7 @@ def test_mla_rejects_widths_that_do_not_fit():
     assert raised.value.path == ("num_heads",)
 
 
+@pytest.mark.slow
 def test_only_rotations_need_an_even_rope_dim():
     assert build("mixer", "mla", build_component("position", "alibi"), rope_dim=3)(X, CONTEXT).shape == X.shape
     for position, rope_dim, found in (("rope", 3, 3), ({"kind": "rope", "fraction": 0.5}, 6, 3), ("xpos", 1, 1)):

@@ -62,6 +62,7 @@ def test_rolled_layers_decode_like_unrolled_layers(draw, monkeypatch):
     np.testing.assert_allclose(decoded(model, TOKENS, (4, 1)), unrolled, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     by_default(

@@ -61,7 +61,7 @@ def test_the_probability_rises_with_depth_as_in_the_paper(kind, number):
     np.testing.assert_allclose(y[~zero], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("kind", by_default(RATES, "stochastic-depth"))
 def test_evaluation_is_unchanged(draw, kind):
     run = jit_once(lambda m, key: m(TOKENS, key=key))
     dropped, plain = draw(BASE | {"layer_dropout": KINDS[kind]}), draw(BASE)
@@ -86,6 +86,7 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", by_default(PARTS, "post"))
 def test_layerskip_returns_the_input_of_a_skipped_layer(draw, case):
     """Layers that are not skipped compute what they do in evaluation, from the same input."""
@@ -123,6 +124,7 @@ def test_stochastic_depth_skips_branches_independently(draw, order):
     assert len(set(np.round(gains[-1], 3).tolist())) > 2
 
 
+@pytest.mark.slow
 def test_a_branch_is_skipped_after_its_norm(draw):
     """The bias of a norm on the branch's output is skipped too, and the factor 1 / (1 - p) is not normalised away."""
     settings = {"mixer": "none", "norm": {"kind": "layer", "placement": "sandwich"}}

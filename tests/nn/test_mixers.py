@@ -18,6 +18,7 @@ CHUNKED = ("linear", "gated-delta", "mamba2")
 X = jnp.asarray(stream())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_default(CHUNKED, "gated-delta"))
 def test_the_size_of_chunks_changes_nothing(kind):
     whole, parts = (mixer(kind, **SETTINGS[kind], chunk=chunk)(X, CONTEXT) for chunk in (64, 5))
@@ -35,6 +36,7 @@ def test_a_document_is_computed_as_if_it_were_alone(kind):
         np.testing.assert_allclose(packed[:, start:end], alone, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_default(SETTINGS, "linear"))
 def test_padding_on_the_left_changes_nothing(kind):
     module, pad = mixer(kind, **SETTINGS[kind]), 3

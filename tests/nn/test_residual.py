@@ -88,6 +88,7 @@ def new_model(settings):
     return jit_once(lambda: build_model(load_config(ModelConfig, settings).resolve(), 7, SEQ, key=root_key(0)))()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_default(SEVERAL, "mhc"))
 @pytest.mark.parametrize("placement", by_default(["pre", "output"], "pre"))
 def test_models_start_as_those_with_the_standard_residual(kind, placement):
@@ -112,6 +113,7 @@ def test_dynamic_hyper_connections_start_as_static_ones():
     np.testing.assert_allclose(run(dynamic), run(static), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_its_additions_a_dynamic_connection_is_static(draw):
     """The static weights are random."""
     static = draw(settings("hyper-connections"))
@@ -124,6 +126,7 @@ def test_without_its_additions_a_dynamic_connection_is_static(draw):
     assert np.abs(run(dynamic) - run(static)).max() > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_default(SEVERAL, "mhc"))
 def test_decoding_padding_and_rolled_layers_change_nothing(draw, kind):
     model = draw(settings(kind), seq=SEQ + 4)

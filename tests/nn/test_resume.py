@@ -92,6 +92,7 @@ def test_resuming_at_a_layer_gives_the_logits_of_the_whole_pass(draw, settings):
     assert resume._cache_size() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [{}, {1: {"ffn": "relu"}}], ids=["one stack", "three stacks"])
 @pytest.mark.parametrize("unroll", [0, 8], ids=["scanned", "unrolled"])
 def test_layers_i_to_j_give_the_residual_stream_of_the_whole_pass(draw, monkeypatch, layers, unroll):

@@ -77,6 +77,7 @@ def test_the_cache_holds_the_last_tokens_of_each_branch(draw):
     assert shapes == {"short_conv.mixer": (2, 2, 2, DIM), "short_conv.ffn": (2, 2, 2, DIM)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", by_default(MIXERS, "attention"))
 def test_padding_on_the_left_changes_nothing(draw, mixer):
     """The second sequence has three tokens less. Both are decoded with and without a cache."""

@@ -54,6 +54,7 @@ def test_page_fits_and_is_accessible(url, opened, width: int, scheme: str) -> No
     assert violations(page) == []
 
 
+@pytest.mark.slow
 def test_long_names_and_paths_fit_on_a_phone(store_study, opened) -> None:
     path = "/home/someone/experiments/" + "a_folder_with_a_long_name" * 5 + "/part_0001.txt"
     names = [f"an-arm-whose-name-goes-on-and-on-with-lr={lr},and-more-after-that" for lr in (1, 3)]
@@ -66,6 +67,7 @@ def test_long_names_and_paths_fit_on_a_phone(store_study, opened) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
 
 
+@pytest.mark.slow
 def test_keyboard_leads_from_a_verdict_to_its_arm(results, url, opened) -> None:
     page = opened(url)
     page.keyboard.press("Tab")

@@ -192,6 +192,7 @@ def of_fewer_fields(root: Path) -> None:
         made.store.write(f"{made.key}/config.json", to_json(record), replace=True)
 
 
+@pytest.mark.slow
 def test_study_of_a_version_with_fewer_fields_is_resumed_and_verified(begin, first, tmp_path):
     """The versions differ only in fields at their defaults, which are not part of an ID."""
     text = TEXT.replace(", log_every: 4", "")

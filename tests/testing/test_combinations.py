@@ -46,6 +46,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_model_with_a_kind_in_every_slot_has_all_properties(training):
     config = admit(ALL_SLOTS)

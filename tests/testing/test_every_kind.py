@@ -8,7 +8,7 @@ others.
 from pathlib import Path
 
 import pytest
-from tests.suites import rotating
+from tests.suites import by_default, rotating
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -66,7 +66,7 @@ def test_every_slot_has_checks():
     assert set(CHECKS) == set(ONE_A_SLOT) == set(BUILTIN_MODULES)
 
 
-@pytest.mark.parametrize("slot", ONE_A_SLOT)
+@pytest.mark.parametrize("slot", by_default(ONE_A_SLOT, "mixer", "optimizer"))
 def test_one_kind_of_each_slot_passes(slot, monkeypatch):
     monkeypatch.chdir(ROOT)
     component = build_component(slot, {"kind": ONE_A_SLOT[slot], **settings_of(slot, ONE_A_SLOT[slot])})

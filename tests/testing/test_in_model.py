@@ -171,6 +171,7 @@ class UnbalancedAfter(eqx.Module):
         return x * self.scale.astype(x.dtype)
 
 
+@pytest.mark.slow
 def test_auxiliary_losses_are_computed():
     (found,) = failing(Unbalanced()).values()
     assert "the statistic of auxiliary_loss('load') returns shape (16,), expected one number" in found.message

@@ -73,6 +73,7 @@ def differentiate(model, loss):
     return jit_once(jax.grad(lambda params: loss(combine_trainable(params, rest))))(params)
 
 
+@pytest.mark.slow
 def test_the_balance_loss_is_part_of_the_gradient(make, text):
     """The reference captures the router's scores and adds the loss of each layer."""
     task, source = text

@@ -39,6 +39,7 @@ def keys(number):
     return jax.random.split(root_key(1), number)
 
 
+@pytest.mark.slow
 def test_the_mean_of_estimates_is_the_gauss_newton_diagonal(parts):
     """The diagonal is the mean over positions of the expected squared gradient, over all targets of each position."""
     params, rest, batch = parts

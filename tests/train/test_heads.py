@@ -79,6 +79,7 @@ def test_module_k_predicts_token_t_plus_1_plus_k_and_sees_no_later_token_than_t_
         assert np.flatnonzero(other != plain).tolist() == [i for i in range(SEQ) if 1 <= j - i <= depth]
 
 
+@pytest.mark.slow
 def test_a_module_is_a_projection_of_two_norms(draw):
     """The formula in numpy, for a block without branches."""
     settings = {**MODEL, "mixer": "none", "ffn": "none", "heads": {"h": {"kind": "mtp"}}}

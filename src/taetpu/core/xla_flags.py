@@ -10,12 +10,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from hashlib import sha256
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from taetpu.core.accelerators import DEV, find_accelerators
 from taetpu.core.errors import UserError
+from taetpu.core.jax_setup import cache_folder
 
 XLA, LIBTPU = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
 OPTIONS = {XLA: "--xla-flags", LIBTPU: "--libtpu-args"}
@@ -86,6 +88,8 @@ def set_flags(
 def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -> None:
     """Check the flags of a variable by starting the library that reads it in a child process.
 
+    The start takes seconds, so flags that were accepted are remembered in the cache folder.
+
     Raises:
         UserError: if a flag is rejected, or if the library is not installed.
     """
@@ -94,6 +98,10 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
         raise _error(name, f"{bad!r} is not a flag", remedy)
     if name == LIBTPU and find_spec("libtpu") is None:
         raise _error(name, "libtpu is not installed", "Run pip install 'taetpu[tpu]'.")
+    library = version("libtpu" if name == LIBTPU else "jaxlib")
+    accepted = cache_folder() / "flags" / sha256(f"{name} {library} {text}".encode()).hexdigest()
+    if accepted.exists():
+        return
     own = {key: value for key, value in environ.items() if key not in OPTIONS}
     own |= {name: text, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     if name == LIBTPU:  # simulate a machine without a TPU, so that the chips stay free
@@ -106,6 +114,8 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
         raise _error(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "Use fewer flags.") from None
     if ended.returncode:
         raise _error(name, *_explain_output(name, shlex.split(text), ended.stderr))
+    accepted.parent.mkdir(parents=True, exist_ok=True)
+    accepted.touch()
 
 
 def _explain_output(name: str, given: Sequence[str], output: str) -> tuple[str, str]:
