@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.parity.mixers import mixer
 from tests.suites import by_default
 
 from taetpu.nn.common import Context
-from taetpu.nn.mixer.recurrence import decayed_sum, gated_delta_rule
+from taetpu.nn.mixer.recurrence import decayed_sum, gated_delta_rule, unit_lower_inverse
 
 SETTINGS = {"linear": {}, "gated-delta": {}, "mamba2": {"head_dim": 8, "state": 6}, "lstm": {}, "gru": {}}
 CHUNKED = ("linear", "gated-delta", "mamba2")
@@ -69,3 +70,15 @@ def test_chunks_follow_the_recurrence_token_by_token():
     for name, (o, last) in results.items():
         np.testing.assert_allclose(o, np.stack(found[name], 2), atol=1e-5)
         np.testing.assert_allclose(last, state[name], atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 33])
+def test_unit_lower_inverse_and_its_gradient_are_those_of_the_general_inverse(size):
+    def general(a):
+        return jnp.linalg.inv(jnp.eye(size) + jnp.tril(a, -1))
+
+    rng = np.random.default_rng(size)
+    a, weights = (jnp.asarray(rng.normal(size=(2, size, size)) / size**0.5, jnp.float32) for _ in range(2))
+    found, expected = (jax.grad(lambda a, f=f: (f(a) * weights).sum())(a) for f in (unit_lower_inverse, general))
+    np.testing.assert_allclose(unit_lower_inverse(a), general(a), atol=1e-6)
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -116,13 +116,53 @@ def gated_delta_rule(
     return _join(o, q.shape[2]), last
 
 
-def unit_lower_inverse(a: Float[Array, "*lead size size"]) -> Float[Array, "*lead size size"]:
-    """Return the inverse of I + A, with A the part of `a` below the diagonal.
+SMALL = 16
+"""Blocks on the diagonal up to this size are inverted together; products of smaller matrices would not be faster."""
 
-    Blocks on the diagonal are inverted, at first of size 1, and pairs of neighbours are merged: [[P, 0], [C, Q]] has
-    the inverse [[P', 0], [-Q' C P', Q']]. jax's triangular solve of a batch is not used, because it can wait forever
-    for a thread if a CPU is divided into several devices (seen with jax 0.10.2).
+
+@jax.custom_vjp
+def unit_lower_inverse(a: Float[Array, "*lead size size"]) -> Float[Array, "*lead size size"]:
+    """Return the inverse of I + A, with A the part of `a` below the diagonal. Only reverse mode differentiates it.
+
+    Blocks on the diagonal are inverted, and pairs of neighbours are merged: [[P, 0], [C, Q]] has the inverse
+    [[P', 0], [-Q' C P', Q']]. jax's triangular solve of a batch is not used, because it can wait forever for a thread
+    if a CPU is divided into several devices (seen with jax 0.10.2).
     """
+    size = a.shape[-1]
+    whole = 1 << (size - 1).bit_length()
+    a = jnp.pad(a, [(0, 0)] * (a.ndim - 2) + [(0, whole - size)] * 2)
+    block = min(whole, SMALL)
+    inverse = _invert_small(_diagonal_blocks(a, block))
+    while block < whole:
+        first, second = inverse[..., ::2, :, :], inverse[..., 1::2, :, :]
+        corner = -second @ _diagonal_blocks(a, 2 * block)[..., block:, :block] @ first
+        upper = jnp.concatenate([first, jnp.zeros_like(first)], -1)
+        inverse = jnp.concatenate([upper, jnp.concatenate([corner, second], -1)], -2)
+        block *= 2
+    return inverse[..., 0, :size, :size]
+
+
+def _inverse_forward(a: Array) -> tuple[Array, Array]:
+    inverse = unit_lower_inverse(a)
+    return inverse, inverse
+
+
+def _inverse_backward(inverse: Array, gradient: Array) -> tuple[Array]:
+    """Return -Y^T G Y^T below the diagonal, because the inverse Y changes by -Y dA Y."""
+    return (jnp.tril(-inverse.mT @ gradient @ inverse.mT, -1),)
+
+
+unit_lower_inverse.defvjp(_inverse_forward, _inverse_backward)
+
+
+def _diagonal_blocks(a: Float[Array, "*lead size size"], block: int) -> Float[Array, "*lead count block block"]:
+    count = a.shape[-1] // block
+    blocks = [a[..., i * block : (i + 1) * block, i * block : (i + 1) * block] for i in range(count)]
+    return jnp.stack(blocks, -3)
+
+
+def _invert_small(a: Float[Array, "*lead size size"]) -> Float[Array, "*lead size size"]:
+    """Return the inverse of I + A, with all pairs of blocks of a size merged by two products of whole matrices."""
     size = a.shape[-1]
     row, column = jnp.arange(size)[:, None], jnp.arange(size)[None, :]
     inverse, block = jnp.broadcast_to(jnp.eye(size), a.shape), 1
