@@ -1,5 +1,7 @@
 """Roles of parameters, and learning rates and weight decay of groups: as in torch, in a pack as alone."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -67,7 +69,15 @@ def test_roles_and_axes_are_those_with_which_weights_are_drawn():
     assert not any(name.startswith("layers.2") for name in found)
 
 
-def test_groups_equal_torchs(draw):
+TORCHS = {
+    "adamw": ({"eps": 1e-3}, partial(torch.optim.AdamW, betas=(0.9, 0.99), eps=1e-3)),
+    "adam": ({"eps": 1e-3}, partial(torch.optim.Adam, betas=(0.9, 0.99), eps=1e-3)),
+    "sgd": ({"momentum": 0.9}, partial(torch.optim.SGD, momentum=0.9)),
+}
+
+
+@pytest.mark.parametrize("kind", TORCHS)
+def test_groups_equal_torchs(draw, kind):
     """A factor for the embedding, another one with a decay for a layer of a stack, and a decay for all vectors."""
     groups = {
         "embedding": {"lr": 3.0},
@@ -76,7 +86,9 @@ def test_groups_equal_torchs(draw):
         "vector": {"weight_decay": 0.2, "lr": 0.5},
     }
     model, config = draw(MODEL, vocab=VOCAB, seq=SEQ), load_config(ModelConfig, MODEL).resolve()
-    optimizer = build_component("optimizer", {"kind": "adamw", "lr": 0.1, "eps": 1e-3, "groups": groups})
+    own, theirs_of = TORCHS[kind]
+    given = {"kind": kind, "lr": 0.1, "weight_decay": 0.1, "groups": groups, **own}
+    optimizer = build_component("optimizer", given)
     params, _ = partition_trainable(model)
     grads = jax.tree.map(
         lambda a: jnp.asarray(np.random.default_rng(a.size).standard_normal(a.shape), jnp.float32), params
@@ -88,9 +100,7 @@ def test_groups_equal_torchs(draw):
         return {"lr": 0.1 * lr, "weight_decay": 0.2 if vector else 0.7 if name == "layers.0.ffn.up" else 0.1}
 
     theirs = {name: torch.tensor(np.array(a), requires_grad=True) for name, a in named_parameters(params).items()}
-    reference = torch.optim.AdamW(
-        [{"params": [p], **setting(name, p.ndim)} for name, p in theirs.items()], betas=(0.9, 0.99), eps=1e-3
-    )
+    reference = theirs_of([{"params": [p], **setting(name, p.ndim)} for name, p in theirs.items()])
     for name, grad in named_parameters(grads).items():
         theirs[name].grad = torch.tensor(np.array(grad))
 

@@ -26,7 +26,9 @@ class GroupConfig(Config):
     lr: Annotated[NonNegativeFloat, Traced(neutral=1.0)] = 1.0
     """Factor on the learning rate. Groups that share a parameter multiply their factors."""
     weight_decay: Annotated[NonNegativeFloat | None, Traced(neutral=None)] = None
-    """Weight decay of all parameters of the group, vectors included; `none`: as without the group."""
+    """Weight decay of all parameters of the group, vectors included, of the optimizer's kind; `none`: as without the
+    group.
+    """
 
     def contains(self, group: str, role: str, name: str) -> bool:
         """Return whether a group of the given name contains the parameter of a role and a logical name."""
@@ -48,8 +50,9 @@ class Settings:
 def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Transform) -> optax.GradientTransformation:
     """Return the update rule of an optimizer, with the settings of its parameter groups.
 
-    The weight decay of a group is added to the updates as lr * weight_decay * parameter. The factor on the learning
-    rate multiplies the sum. With muP (`base_dim` in the optimizer), matrices between layers have a factor too.
+    The weight decay of a group is added to the updates as lr * weight_decay * parameter; for optimizers whose decay is
+    an L2 penalty, weight_decay * parameter is added to the gradients. The factor on the learning rate multiplies the
+    updates. With muP (`base_dim` in the optimizer), matrices between layers have a factor too.
 
     Args:
         optimizer: The config of the optimizer.
@@ -71,16 +74,24 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
     decayed = jax.tree.map(lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed)
     rule = optax.with_extra_args_support(transform(lr, decayed))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
-        updates, state = rule.update(updates, state, params, **extra)
+    def add_decay(factor: Any, updates: Any, params: Any) -> Any:
+        def add(one: Settings, update: Any, param: Any) -> Any:
+            return update if one.weight_decay is None else update + factor * one.weight_decay * param
 
-        def change(one: Settings, update: Any, param: Any) -> Any:
-            if one.weight_decay is not None:
-                update = update - lr * one.weight_decay * param
+        return jax.tree.map(add, settings, updates, params)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if decoupled:
+            updates, state = rule.update(updates, state, params, **extra)
+            updates = add_decay(-lr, updates, params)
+        else:
+            updates, state = rule.update(add_decay(1.0, updates, params), state, params, **extra)
+
+        def change(one: Settings, update: Any) -> Any:
             neutral = isinstance(one.lr, float) and one.lr == 1  # then the program is that without the group
             return update if neutral else update * one.lr
 
-        return jax.tree.map(change, settings, updates, params), state
+        return jax.tree.map(change, settings, updates), state
 
     return optax.GradientTransformationExtraArgs(rule.init, update)
 
@@ -98,9 +109,8 @@ def array_settings(
         groups: The groups by name.
         parameter: The array.
         weight_decay: The weight decay of matrices that no group sets.
-        width_factor: The factor of muP on the learning rate. The decay of a step does not depend on it.
-        decoupled: Whether the optimizer's weight decay is decoupled from the gradients; else the update rule adds it to
-            the gradients of parameters without a group that decays them.
+        width_factor: The factor of muP on the learning rate. Decoupled decay of a step does not depend on it.
+        decoupled: Whether weight decay is decoupled from the gradients; else it is an L2 penalty.
     """
     usual = weight_decay if parameter.is_matrix else 0.0
     rates, decays = [], []
@@ -111,7 +121,9 @@ def array_settings(
     rate = _along_layers([prod(own, start=1.0) for own in rates], rates, parameter)
     decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter)
     if width_factor is not None:
-        return Settings(rate * width_factor, decay / width_factor if decoupled or any(decays) else None)
+        rate = rate * width_factor
+        if decoupled:
+            return Settings(rate, decay / width_factor)
     return Settings(rate, decay if any(decays) else None)
 
 
