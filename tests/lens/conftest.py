@@ -21,7 +21,7 @@ base:
   train: {steps: 30, batch_size: 8, keep_checkpoints: true, eval_every: 10, optimizer: {kind: adamw, lr: 1e-2}}
 seeds: 2
 arms:
-  nope: {model.position: none}
+  fast: {train.optimizer.lr: 2e-2}
 """
 
 

@@ -56,10 +56,10 @@ def test_changed_weights_fail_the_check(lens, opened, trained):
 
 
 def test_only_differences_between_configs_are_shown(lens):
-    found = json.loads(lens("diff", "small/baseline/0", "small/nope/0", "--json"))
-    assert found == {"model.position.kind": ["rope", "none"]}
-    text = lens("diff", "small/baseline/0", "small/nope/0")
-    assert text.split() == ["setting", "baseline/0", "nope/0", "model.position.kind", "rope", "none"]
+    found = json.loads(lens("diff", "small/baseline/0", "small/fast/0", "--json"))
+    assert found == {"train.optimizer.lr": [0.01, 0.02]}
+    text = lens("diff", "small/baseline/0", "small/fast/0")
+    assert text.split() == ["setting", "baseline/0", "fast/0", "train.optimizer.lr", "0.01", "0.02"]
     assert "have the same settings" in lens("diff", "small/baseline/0", "small/baseline/1")
 
 

@@ -27,7 +27,7 @@ def test_a_run_has_several_names(runs, opened):
     assert (opened.name, opened.step, opened.run.seed) == ("small/baseline/0", 30, 0)
     for name in (opened.run.id, opened.run.id[:5], opened.run.where):
         assert same_weights(runs(name), opened)
-    assert runs("small/nope/1").run.arm == "nope"
+    assert runs("small/fast/1").run.arm == "fast"
     assert not same_weights(runs("small/baseline/1"), opened)
 
 

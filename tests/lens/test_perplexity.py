@@ -20,7 +20,7 @@ def direct(opened, ids: np.ndarray) -> np.ndarray:
     return -logs[np.arange(len(ids) - 1), ids[1:]]
 
 
-@pytest.mark.parametrize("arm", ["baseline", "nope"])
+@pytest.mark.parametrize("arm", ["baseline", "fast"])
 def test_the_loss_of_the_validation_split_is_the_stored_loss(trained, arm):
     opened = taetpu.open_run(f"small/{arm}/0", root=trained / "runs", data_folder=trained)
     found = split_perplexity(opened, "val")
