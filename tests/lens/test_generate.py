@@ -69,6 +69,7 @@ def test_stop_strings_and_tokens_end_the_text(opened):
     )
     assert (found.text, found.stopped) == (text[: text.index(word)], word)
     assert "".join(parts) == found.text
+    assert opened.decode(found.tokens) == found.text
     token = int(whole.tokens[2])
     (found,) = generate(opened, "the ", max_tokens=30, sampling=GREEDY, stop=[token])
     assert found.stopped == token

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName, parse_ids
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError
@@ -14,16 +14,22 @@ if TYPE_CHECKING:
     from taetpu.lens.opened import OpenedModel
 
 
-TEMPERATURE = 0.8
-"""Default of `--temperature`."""
+TEMPERATURE, TOKENS = 0.8, 200
+"""Defaults of `--temperature` and `--tokens`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions(ModelOptions):
     """Options of `taetpu lens sample`."""
 
-    prompt: Annotated[list[str] | None, typer.Option(help="The text to continue. May be repeated.")] = None
-    tokens: Annotated[int, integer(least=1, help="The number of tokens to generate.")] = 200
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help='The text to continue; "1 2 3" for a model without texts. May be repeated.'),
+    ] = None
+    tokens: Annotated[
+        int | None,
+        integer(least=1, help=f"The number of tokens to generate. Default: {TOKENS}, or what learned positions admit."),
+    ] = None
     temperature: Annotated[
         float | None, number(least=0, help=f"0 selects the most likely token. Default: {TEMPERATURE}.")
     ] = None
@@ -56,6 +62,8 @@ def sample(options: SampleOptions) -> None:
         _check_beams(options)
     model = options.open()
     prompts: list[Any] = options.prompt or [model.data.prompt()]
+    if options.prompt and model.tokenizer is None:
+        prompts = [parse_ids(prompt, "--prompt") for prompt in options.prompt]
     shown = [text if isinstance(text, str) else model.decode(text) for text in prompts]
     if options.beams is not None:
         _show_beams(options, model, prompts, shown)
@@ -68,17 +76,16 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
     from taetpu.lens.generate import Sampling, generate
 
     alone = len(prompts) == 1 and not options.as_json
-    if alone:
-        typer.echo(shown[0] + _gap(model), nl=False)
+    unprinted = iter([shown[0] + _gap(model)])  # printed with the first text, so that errors have lines of their own
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     found = generate(
         model,
         prompts,
-        max_tokens=options.tokens,
+        max_tokens=_count_tokens(options, model, prompts),
         sampling=Sampling(temperature, options.top_k, options.top_p, options.min_p),
-        stop=options.stop or (),
+        stop=_stops(options, model),
         seed=options.seed or 0,
-        on_text=(lambda _, text: typer.echo(text, nl=False)) if alone else None,
+        on_text=(lambda _, text: typer.echo(next(unprinted, "") + text, nl=False)) if alone else None,
     )
     texts = [one.text if one.text is not None else model.decode(one.tokens) for one in found]
     if options.as_json:
@@ -86,10 +93,35 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
         parts = zip(shown, texts, about, strict=True)
         print_json([{"prompt": start, "text": text, **rest} for start, text, rest in parts])
     elif alone:
-        typer.echo()
+        typer.echo(next(unprinted, ""))
     else:
         for start, text in zip(shown, texts, strict=True):
             typer.echo(f"{start}{_gap(model)}{text}\n")
+
+
+def _count_tokens(options: SampleOptions, model: "OpenedModel", prompts: list[Any]) -> int:
+    """Return the number of tokens to generate.
+
+    Raises:
+        UserError: if the model has no positions for the number in `--tokens`.
+    """
+    from taetpu.lens.inputs import longest
+
+    limit, used = longest(model.config, model.seq_len), int(model.encode(prompts).lengths.max())
+    free = None if limit is None else limit[0] - used
+    if options.tokens is None:
+        return max(1, TOKENS if free is None else min(TOKENS, free))
+    if free is not None and options.tokens > free > 0:
+        problem = f"--tokens {options.tokens} exceeds the {free} positions after the prompt of {used} tokens"
+        remedy = f"Use --tokens {free} or fewer: {limit and limit[1]!r} positions end at {limit and limit[0]}."
+        raise UserError(problem, path=("--tokens",), remedy=remedy)
+    return options.tokens
+
+
+def _stops(options: SampleOptions, model: "OpenedModel") -> list[str | int]:
+    """Return the texts of `--stop`; token numbers for a model without texts."""
+    given = options.stop or []
+    return [*given] if model.tokenizer else [number for text in given for number in parse_ids(text, "--stop")]
 
 
 def _check_beams(options: SampleOptions) -> None:
@@ -120,8 +152,12 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
             raise error.within("--stop") from None
     rows = []
     for prompt, start in zip(prompts, shown, strict=True):
-        found = beam_search(model, prompt, beams=options.beams, max_tokens=options.tokens, end=end)
-        beams = [{"text": model.decode(one.tokens), "tokens": one.tokens.tolist(), "score": one.score} for one in found]
+        count = _count_tokens(options, model, [prompt])
+        found = beam_search(model, prompt, beams=options.beams, max_tokens=count, end=end)
+        beams = [
+            {"text": one.text or model.decode(one.tokens), "tokens": one.tokens.tolist(), "score": one.score}
+            for one in found
+        ]
         rows.append({"prompt": start, "beams": beams})
     if options.as_json:
         print_json(rows)

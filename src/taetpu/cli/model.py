@@ -54,7 +54,14 @@ def import_model(
         raise UserError("this folder is not empty", file=out, remedy="Name another folder with -o.")
     made = import_folder(_find_folder(name, revision))
     config = made.config.resolve()
-    files = to_files(made.model, config, vocab_size=made.vocab_size, seq_len=made.seq_len, tokenizer=made.tokenizer)
+    files = to_files(
+        made.model,
+        config,
+        vocab_size=made.vocab_size,
+        seq_len=made.seq_len,
+        tokenizer=made.tokenizer,
+        special_tokens=made.special_tokens,
+    )
     store = open_store(out)
     for file, data in files.items():
         store.write(file, data)
@@ -62,7 +69,8 @@ def import_model(
         print_json({**_describe(made), "folder": str(out)})
     else:
         _print_model(made)
-        typer.echo(f"\nwrote {out}\nTry it: taetpu lens sample {out} --prompt TEXT")
+        prompt = '"1 2 3"' if made.tokenizer is None else "TEXT"
+        typer.echo(f"\nwrote {out}\nTry it: taetpu lens sample {out} --prompt {prompt}")
 
 
 def _find_folder(name: str, revision: str | None) -> Path:
@@ -169,6 +177,7 @@ def export(
         seq_len=opened.seq_len,
         family=family,
         tokenizer=opened.tokenizer,
+        special_tokens=opened.special_tokens,
     )
     about = json.loads((out / CONFIG).read_text())
     typer.echo(f"wrote {out} ({about['architectures'][0]})")

@@ -38,6 +38,10 @@ class Tokenizer(ABC):
         """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
+    def token(self, number: int) -> str | None:
+        """Return the entry of the vocabulary with a number, such as `</s>`; None if there is none."""
+        return self._inner.id_to_token(number)
+
     def count_unknown(self, text: str) -> int:
         """Return the number of characters or words of a text that are not in the vocabulary."""
         unk: str | None = getattr(self._inner.model, "unk_token", None)

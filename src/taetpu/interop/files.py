@@ -16,7 +16,9 @@ from taetpu.interop.families import Settings
 Tensors = Mapping[str, np.ndarray]
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+"""The settings with the numbers of the tokens that begin, end and fill up texts."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 """The endings of files that only unpickling can read, which may execute any code."""
 CONVERT = (
@@ -32,6 +34,12 @@ def read_config(folder: Path) -> Settings:
         UserError: If it is missing or not a JSON object.
     """
     return _read_object(folder / CONFIG, f"Use a folder with {CONFIG} and {WEIGHTS}.")
+
+
+def read_generation_tokens(folder: Path) -> dict[str, Any]:
+    """Return the `SPECIAL_TOKENS` in a folder's `generation_config.json`; they take precedence over `config.json`."""
+    found = _read_object(folder / GENERATION, RESTORE) if (folder / GENERATION).exists() else {}
+    return {name: found[name] for name in SPECIAL_TOKENS if found.get(name) is not None}
 
 
 def read_tensors(folder: Path) -> tuple[Tensors, Path]:
@@ -100,6 +108,10 @@ def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: T
     if tokenizer is not None:
         (folder / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
         about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        for name in SPECIAL_TOKENS:  # e.g. "eos_token": "</s>"
+            number = settings.get(name)
+            if (number := number[0] if isinstance(number, list) else number) is not None:
+                about[name.removesuffix("_id")] = tokenizer.token(number)
         (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2) + "\n")
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 

@@ -7,7 +7,7 @@ changed: tensors are transposed, split and joined, and stored as float32.
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,17 @@ from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
 from taetpu.interop.families import FAMILIES, Family, Settings, TextModel, find_text_model
 from taetpu.interop.families.base import complete_settings
-from taetpu.interop.files import CONFIG, WEIGHTS, Tensors, read_config, read_tensors, read_tokenizer, write_model
+from taetpu.interop.files import (
+    CONFIG,
+    SPECIAL_TOKENS,
+    WEIGHTS,
+    Tensors,
+    read_config,
+    read_generation_tokens,
+    read_tensors,
+    read_tokenizer,
+    write_model,
+)
 from taetpu.interop.layouts import Conversion, expand_rules
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -39,6 +49,7 @@ class ImportedModel:
         vocab_size: The number of rows of the embedding. The tokenizer may have fewer tokens.
         seq_len: The maximum sequence length. Only learned positions depend on it.
         tokenizer: The tokenizer; None if the folder has no `tokenizer.json`, or the model is not from a folder.
+        special_tokens: The settings in `SPECIAL_TOKENS`, without those that are missing.
     """
 
     family: Family
@@ -47,6 +58,7 @@ class ImportedModel:
     vocab_size: int
     seq_len: int
     tokenizer: Tokenizer | None = None
+    special_tokens: Mapping[str, Any] = field(default_factory=dict)
 
 
 DEFAULT_LENGTH = 2048
@@ -114,7 +126,8 @@ def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
     ours, vocab_size, seq_len = _read_settings(text)
     with _in_our_config():
         model = blank_model(ours.resolve(), vocab_size, seq_len)
-    return text, ImportedModel(text.family, ours, model, vocab_size, seq_len)
+    special = {name: text.settings[name] for name in SPECIAL_TOKENS if text.settings.get(name) is not None}
+    return text, ImportedModel(text.family, ours, model, vocab_size, seq_len, special_tokens=special)
 
 
 def _with_tensors(made: ImportedModel, text: TextModel, tensors: Tensors) -> ImportedModel:
@@ -195,7 +208,12 @@ def _check_tied_head(family: Family, left: dict[str, np.ndarray], found: Mapping
 
 
 def to_huggingface(
-    config: ModelConfig | LMConfig, model: LM, *, seq_len: int = DEFAULT_LENGTH, family: str | None = None
+    config: ModelConfig | LMConfig,
+    model: LM,
+    *,
+    seq_len: int = DEFAULT_LENGTH,
+    family: str | None = None,
+    special_tokens: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Tensors]:
     """Convert a model to the content of a Hugging Face `config.json` and a state dict.
 
@@ -207,6 +225,7 @@ def to_huggingface(
         model: The model.
         seq_len: The maximum sequence length. With learned positions, the size of their table is used.
         family: The `model_type` of the architecture; by default, the first one that supports the model.
+        special_tokens: The settings in `SPECIAL_TOKENS`; null by default.
 
     Raises:
         UserError: If no architecture supports all settings. The error is about the architecture with the fewest
@@ -221,8 +240,8 @@ def to_huggingface(
     if best.differences:
         raise best.error()
     about = {"model_type": best.family.model_type, "architectures": [best.family.architecture], "dtype": "float32"}
-    unknown = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    return {**about, **unknown, **best.settings}, _write_tensors(best, resolved, model)
+    special = {**dict.fromkeys(SPECIAL_TOKENS), **(special_tokens or {})}
+    return {**about, **special, **best.settings}, _write_tensors(best, resolved, model)
 
 
 @dataclass(frozen=True)
@@ -332,7 +351,9 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
         made = _with_tensors(made, text, found)
     except UserError as error:
         raise error.within(file=folder / CONFIG if error.path else place) from None
-    return replace(made, tokenizer=read_tokenizer(folder, made.vocab_size) if tokenizer else None)
+    special = {**made.special_tokens, **read_generation_tokens(folder)}
+    found = read_tokenizer(folder, made.vocab_size) if tokenizer else None
+    return replace(made, tokenizer=found, special_tokens=special)
 
 
 def save_folder(
@@ -343,6 +364,7 @@ def save_folder(
     seq_len: int = DEFAULT_LENGTH,
     family: str | None = None,
     tokenizer: Tokenizer | None = None,
+    special_tokens: Mapping[str, Any] | None = None,
 ) -> None:
     """Save a model as a folder that `from_pretrained` in transformers can read.
 
@@ -353,6 +375,7 @@ def save_folder(
         seq_len: The maximum sequence length; see `to_huggingface`.
         family: The `model_type` of the architecture; see `to_huggingface`.
         tokenizer: The tokenizer, if it is saved too.
+        special_tokens: See `to_huggingface`.
 
     Raises:
         UserError: If the folder already contains a model, or the model cannot be converted (see `to_huggingface`).
@@ -361,5 +384,5 @@ def save_folder(
     for name in (CONFIG, WEIGHTS):
         if (folder / name).exists():
             raise UserError("a model already exists here", file=folder / name, remedy="Use another folder.")
-    settings, tensors = to_huggingface(config, model, seq_len=seq_len, family=family)
+    settings, tensors = to_huggingface(config, model, seq_len=seq_len, family=family, special_tokens=special_tokens)
     write_model(folder, settings, tensors, tokenizer)

@@ -45,7 +45,8 @@ def beam_search(
         prompt: A text or token numbers.
         beams: The number of sequences to keep.
         max_tokens: The number of tokens to generate.
-        end: A token that ends a sequence; None if no token does.
+        end: A token that ends a sequence; by default, the end token of an imported model
+            (`OpenedModel.end_tokens`), if there is one.
         length_power: Scores are divided by the number of tokens to this power for the final order (Wu et al. 2016).
 
     Raises:
@@ -59,19 +60,22 @@ def beam_search(
     batch = opened.encode([prompt] if isinstance(prompt, str) else [np.asarray(prompt)])
     length = batch.ids.shape[1] + max_tokens
     check_length(opened.config, opened.seq_len, int(batch.lengths.max()) + max_tokens)
+    end = next(iter(opened.end_tokens), None) if end is None else end
     key = ("beams", beams, max_tokens, end, length)
     search = opened.program(key, lambda: jax.jit(_search(beams, max_tokens, end, length)))
     tokens, scores = (np.asarray(found) for found in search(opened.unrolled, batch.ids, batch.padding))
     found = [
-        _beam(opened, row, float(score), end) for row, score in zip(tokens, scores, strict=True) if score > -np.inf
+        _beam(opened, batch.of(0), row, float(score), end)
+        for row, score in zip(tokens, scores, strict=True)
+        if score > -np.inf
     ]
     return sorted(found, key=lambda beam: -beam.score / max(1, len(beam.tokens)) ** length_power)
 
 
-def _beam(opened: OpenedModel, tokens: np.ndarray, score: float, end: int | None) -> Beam:
+def _beam(opened: OpenedModel, prompt: np.ndarray, tokens: np.ndarray, score: float, end: int | None) -> Beam:
     if end is not None and (ended := np.flatnonzero(tokens == end)).size:
         tokens = tokens[: ended[0]]
-    return Beam(tokens, None if opened.tokenizer is None else opened.decode(tokens), score)
+    return Beam(tokens, None if opened.tokenizer is None else opened.decode_after(prompt, tokens), score)
 
 
 def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callable[..., Any]:

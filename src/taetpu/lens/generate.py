@@ -67,8 +67,8 @@ class Generated:
 
     Attributes:
         prompt: The token numbers of the prompt.
-        tokens: The token numbers after the prompt, without those of a stop string.
-        text: The text of the tokens; None if the model has no tokenizer.
+        tokens: The token numbers after the prompt, up to the token in which a stop string begins.
+        text: The text after the prompt, up to a stop string; None if the model has no tokenizer.
         stopped: The stop string or token that ended the text; None if the text has the full length.
     """
 
@@ -96,7 +96,8 @@ def generate(
         prompts: Texts or token numbers; see `OpenedModel.encode`.
         max_tokens: The number of tokens to generate.
         sampling: How tokens are drawn.
-        stop: Texts or token numbers that end a text.
+        stop: Texts or token numbers that end a text, besides the end tokens of an imported model
+            (`OpenedModel.end_tokens`).
         seed: The seed of the random numbers. The tokens of a prompt depend on its number in the batch.
         cache: Whether earlier tokens are cached; by default, if every mixer offers a cache.
         on_text: A function that receives the number of a prompt and the next part of its text.
@@ -216,7 +217,7 @@ class _Stream:
     ):
         self.opened, self.prompt, self.on_text = opened, prompt, on_text
         self.strings = [one for one in stop if isinstance(one, str)]
-        self.numbers = [one for one in stop if not isinstance(one, str)]
+        self.numbers = [*(one for one in stop if not isinstance(one, str)), *opened.end_tokens]
         if self.strings and opened.tokenizer is None:
             raise UserError("this model has no tokenizer, so it cannot stop at a text", remedy="Use token numbers.")
         if "" in self.strings:
@@ -232,7 +233,7 @@ class _Stream:
 
     def text(self) -> str:
         """Return the text so far, up to the stop string."""
-        text = self.opened.decode(self.tokens)
+        text = self.opened.decode_after(self.prompt, self.tokens)
         return text[: text.index(self.stopped)] if isinstance(self.stopped, str) else text
 
     def add(self, tokens: Sequence[int] | np.ndarray) -> None:
@@ -245,7 +246,7 @@ class _Stream:
                 break
             self.tokens.append(token)
             if self.strings:
-                text = self.opened.decode(self.tokens)
+                text = self.opened.decode_after(self.prompt, self.tokens)
                 self.stopped = min((s for s in self.strings if s in text), key=text.index, default=None)
         self._print(final=False)
 
@@ -264,7 +265,10 @@ class _Stream:
         """Return what was generated."""
         self._print(final=True)
         text = None if self.opened.tokenizer is None else self.text()
-        return Generated(self.prompt, np.array(self.tokens, np.int32), text, self.stopped)
+        tokens = self.tokens
+        while isinstance(self.stopped, str) and len(self.opened.decode_after(self.prompt, tokens)) > len(text or ""):
+            tokens = tokens[:-1]
+        return Generated(self.prompt, np.array(tokens, np.int32), text, self.stopped)
 
 
 def next_token_probabilities(opened: OpenedModel, inputs: Any) -> tuple[Float[np.ndarray, "batch vocab"], Tokens]:

@@ -105,9 +105,14 @@ def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0
     return Tokens(ids, padding)
 
 
+def longest(config: LMConfig, seq_len: int) -> tuple[int, str] | None:
+    """Return the number of tokens that the model has positions for, and their kind; None if there is no limit."""
+    positions = (config.position, *(layer.position for layer in config.layers))
+    return next(((seq_len, one.kind) for one in positions if not one.extrapolates), None)
+
+
 def check_length(config: LMConfig, seq_len: int, tokens: int) -> None:
     """Raise `UserError` if the model has no positions for a number of tokens."""
-    for position in (config.position, *(layer.position for layer in config.layers)):
-        if tokens > seq_len and not position.extrapolates:
-            problem = f"{position.kind!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
-            raise UserError(problem, remedy=f"Use at most {seq_len} tokens, those of the prompt included.")
+    if (found := longest(config, seq_len)) is not None and tokens > found[0]:
+        problem = f"{found[1]!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
+        raise UserError(problem, remedy=f"Use at most {seq_len} tokens, those of the prompt included.")

@@ -15,7 +15,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
-from taetpu.lens.inputs import Tokens, as_sequences, check_length, pad_left
+from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length, pad_left
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import separate_stacks
 from taetpu.spec.study_config import ResolvedConfig
@@ -57,11 +57,12 @@ class OpenedModel(SavedModel):
     data_folder: Path = Path()
     _programs: dict[Hashable, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
 
-    def encode(self, inputs: Any) -> Tokens:
+    def encode(self, inputs: Any, multiple: int = LENGTHS) -> Tokens:
         """Return texts or token numbers as a batch that is padded on the left.
 
         Args:
             inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`; or `Tokens`.
+            multiple: The length of the batch is a multiple of this number.
 
         Raises:
             UserError: if an input is empty, unknown, or longer than the model's positions.
@@ -70,17 +71,33 @@ class OpenedModel(SavedModel):
             return inputs
         rows = as_sequences(inputs, self.tokenizer, self.vocab_size)
         check_length(self.config, self.seq_len, max(map(len, rows)))
-        return pad_left(rows)
+        return pad_left(rows, multiple)
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end a text (`eos_token_id` of Hugging Face); empty for models without one."""
+        found = self.special_tokens.get("eos_token_id", ())
+        return tuple(found) if isinstance(found, list | tuple) else (found,)
 
     def decode(self, ids: Any) -> str:
         """Return the text of token numbers; numbers separated by spaces if the model has no tokenizer."""
         ids = np.asarray(ids).ravel()
         return " ".join(map(str, ids)) if self.tokenizer is None else self.tokenizer.decode(ids)
 
+    def decode_after(self, prompt: Any, ids: Any) -> str:
+        """Return the text of token numbers that follow a prompt; see `decode`.
+
+        Some tokenizers drop the space before the first word, which is not the first one here.
+        """
+        if self.tokenizer is None:
+            return self.decode(ids)
+        before, whole = self.decode(prompt), self.decode(np.concatenate([prompt, np.asarray(ids, np.int32)]))
+        return whole[len(before) :] if whole.startswith(before) else self.decode(ids)
+
     def token_texts(self, ids: Any) -> list[str]:
-        """Return the text of each token; its number if the model has no tokenizer."""
+        """Return the text of each token within a text; its number if the model has no tokenizer."""
         different, places = np.unique(np.asarray(ids), return_inverse=True)
-        texts = [self.decode([number]) for number in different]  # each different token is decoded once
+        texts = [self.decode_after([number], [number]) for number in different]  # each different token once
         return [texts[place] for place in places.ravel().tolist()]
 
     def __call__(
@@ -92,8 +109,10 @@ class OpenedModel(SavedModel):
     ) -> Output:
         """Return the logits of inputs, and the activations at sites.
 
+        Inputs of different lengths are padded on the left to the longest one; `Output.tokens` says where.
+
         Args:
-            inputs: See `encode`.
+            inputs: See `encode`. A batch of `encode` is used with its padding.
             sites: The names of the sites to read (see `site_layers`).
             edits: Edits of activations (see `core.sites.Edit`).
             values: The arrays that edits name. New values do not cause recompilation.
@@ -101,7 +120,7 @@ class OpenedModel(SavedModel):
         Raises:
             UserError: if an input cannot be read, or the model has no such site or layer.
         """
-        tokens, sites, edits = self.encode(inputs), tuple(sites), tuple(edits)
+        tokens, sites, edits = self.encode(inputs, multiple=1), tuple(sites), tuple(edits)
 
         def build() -> Callable[..., Any]:
             def forward(model: Any, ids: Array, padding: Array, values: Any) -> Any:

@@ -70,7 +70,8 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
 def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
     if "model_type" in config:
         made = import_folder(name)
-        saved = SavedModel(made.model, made.config.resolve(), made.vocab_size, made.seq_len, made.tokenizer)
+        sizes = made.vocab_size, made.seq_len
+        saved = SavedModel(made.model, made.config.resolve(), *sizes, made.tokenizer, made.special_tokens)
     else:
         store = open_store(name)
         saved = from_files({key: store.read(key) for key in store.list("", depth=1)}, name)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -35,6 +35,8 @@ class SavedModel:
         vocab_size: the size of the vocabulary.
         seq_len: the sequence length.
         tokenizer: the tokenizer; None if the tokens are not text.
+        special_tokens: the settings of a Hugging Face model about tokens that begin and end texts, such as
+            `eos_token_id`; empty for other models.
     """
 
     model: LM
@@ -42,10 +44,17 @@ class SavedModel:
     vocab_size: int
     seq_len: int
     tokenizer: Tokenizer | None
+    special_tokens: Mapping[str, Any] = field(default_factory=dict)
 
 
 def to_files(
-    model: LM, config: LMConfig, *, vocab_size: int, seq_len: int, tokenizer: Tokenizer | None
+    model: LM,
+    config: LMConfig,
+    *,
+    vocab_size: int,
+    seq_len: int,
+    tokenizer: Tokenizer | None,
+    special_tokens: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
     """Return the files of a model by name."""
     constants = {CONSTANT + name: array for name, array in named_constants(model).items()}
@@ -56,6 +65,7 @@ def to_files(
         "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 digests
         "vocab_size": vocab_size,
         "seq_len": seq_len,
+        **({"special_tokens": dict(special_tokens)} if special_tokens else {}),
     }
     files = {
         WEIGHTS: save_tensors(weights),
@@ -92,6 +102,7 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
         vocab_size=about["vocab_size"],
         seq_len=about["seq_len"],
         tokenizer=load_tokenizer(files[TOKENIZER].decode()) if TOKENIZER in files else None,
+        special_tokens=about.get("special_tokens", {}),
     )
 
 
