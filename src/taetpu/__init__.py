@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
     from taetpu.lens.attention import attention_maps
     from taetpu.lens.attribution import attribution
+    from taetpu.lens.embed import embed
+    from taetpu.lens.generate import generate
     from taetpu.lens.head_scores import head_scores
     from taetpu.lens.logit_lens import logit_lens
     from taetpu.lens.opening import open_run
+    from taetpu.lens.perplexity import perplexity
+    from taetpu.lens.probe import probe
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.plots import plot
@@ -29,13 +33,17 @@ __all__ = [
     "UserError",
     "attention_maps",
     "attribution",
+    "embed",
     "from_huggingface",
+    "generate",
     "head_scores",
     "load_folder",
     "load_study",
     "logit_lens",
     "open_run",
+    "perplexity",
     "plot",
+    "probe",
     "read_metrics",
     "register",
     "run",
@@ -48,9 +56,13 @@ _HOMES = {
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
     "lens.attention": ("attention_maps",),
     "lens.attribution": ("attribution",),
+    "lens.embed": ("embed",),
+    "lens.generate": ("generate",),
     "lens.head_scores": ("head_scores",),
     "lens.logit_lens": ("logit_lens",),
     "lens.opening": ("open_run",),
+    "lens.perplexity": ("perplexity",),
+    "lens.probe": ("probe",),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
     "study.plots": ("plot",),

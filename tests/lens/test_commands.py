@@ -6,10 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
 
 from taetpu.cli.lens_options import ModelOptions
+from taetpu.cli.main import app
 from taetpu.core.errors import Failed, UserError
 from taetpu.lens.generate import Sampling, generate
+from taetpu.nn.position.absolute import LearnedConfig
 
 
 def test_a_sample_is_what_the_library_generates(lens, opened):
@@ -66,3 +69,21 @@ def test_only_differences_between_configs_are_shown(lens):
 def test_unknown_runs_are_refused(lens):
     with pytest.raises(UserError, match="no arm 'baselin'"):
         lens("sample", "small/baselin/0")
+
+
+def test_without_a_number_as_many_tokens_are_drawn_as_learned_positions_admit(lens, opened, monkeypatch):
+    config = opened.config.model_copy(update={"position": LearnedConfig()})
+    limited = replace(opened, config=config, _programs={})
+    monkeypatch.setattr(ModelOptions, "open", lambda _: limited)
+    found = json.loads(lens("sample", "any", "--prompt", "the quick", "--json"))
+    assert len(found[0]["tokens"]) == opened.seq_len - len("the quick")
+    with pytest.raises(UserError) as refused:
+        lens("sample", "any", "--prompt", "the quick", "--tokens", "24")
+    assert "--tokens 24 exceeds the 23 positions after the prompt of 9 tokens" in str(refused.value)
+    assert "Use --tokens 23 or fewer" in str(refused.value)
+
+
+def test_a_wrong_option_is_refused_before_the_prompt_is_printed(trained, monkeypatch):
+    monkeypatch.chdir(trained)
+    done = CliRunner().invoke(app, ["lens", "sample", "small/baseline/0", "--prompt", "the", "--top-p", "1.5"])
+    assert (done.output, str(done.exception).splitlines()[0]) == ("", "top_p is 1.5, expected above 0 and at most 1")

@@ -210,7 +210,12 @@ def check(
         raise Failed(f"the model of {model.name} does not give the stored loss on {', '.join(wrong)}")
 
 
-def diff(run: RunName, other: RunName, root: Root = None, as_json: AsJson = False) -> None:
+TrainedRun = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run of a study: its folder, ID, study/arm/seed, or latest.")
+]
+
+
+def diff(run: TrainedRun, other: TrainedRun, root: Root = None, as_json: AsJson = False) -> None:
     """Show the settings that differ between two runs.
 
     Example: taetpu lens diff my-study/baseline/0 my-study/nope/0
