@@ -17,7 +17,7 @@ cloud-demo: install      ## the cloud commands, from zones to teardown, through 
 	$(BIN)/python -m tests.fake_google.demo
 
 test: install            ## the default tests
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations=20
+	OLDER_FUSIONS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
 
 slow:                    ## the tests that take longer
 	$(MAKE) alone
@@ -26,11 +26,11 @@ slow:                    ## the tests that take longer
 alone: install           ## what is timed, the quick study among it, with nothing beside it
 	OPTIMISED=1 $(BIN)/python -m pytest -m alone --durations=20
 
-rest: install            ## the other slow tests, except the long ones against the fake cloud
-	$(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
+rest: install            ## a fifth of the other slow tests, which changes daily, without those against the fake cloud
+	SHARE=5 $(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## the long tests against the fake cloud, which often wait
-	$(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
+cloud: install           ## a third of the long tests against the fake cloud, which often wait
+	SHARE=3 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes, and all others with the programs that users run
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'

@@ -143,7 +143,7 @@ def test_declared_change_of_initial_values_is_accepted(study):
     assert set(check_arms(study("x: {model.layers.0.mixer.factor: 3.0}", base=louder))) == {"baseline", "x"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_builtin_kind_keeps_the_contract(study):
     loaded = study()
     first = loaded.arms[0].config

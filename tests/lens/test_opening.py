@@ -100,7 +100,7 @@ def test_texts_and_tokens_give_the_same_logits(opened):
 
 def test_a_call_reads_and_edits_sites(opened):
     plain = opened("the quick", ["mixer.z", "residual"])
-    assert plain.sites["mixer.z"].shape == (2, 1, 2, 16, 8)
+    assert plain.sites["mixer.z"].shape == (2, 1, 2, 9, 8)
     zero = Edit("mixer.out", lambda x, _: x * 0, layer=1)
     edited = opened("the quick", ["residual", "ffn.out"], [zero])
     np.testing.assert_array_equal(edited.sites["residual"][0], plain.sites["residual"][0])

@@ -78,7 +78,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.alone  # bits across programs, which XLA's older code does not keep
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_override_changes_no_other_parameter(newborns, change):
     settings, touched = CHANGES[change]

@@ -1,14 +1,13 @@
 """Every built-in kind passes `check_component`, and the command reports the checks of a plug-in.
 
-The default suite checks one kind of each slot without a model; `test_combinations` has a model with these kinds. `make
-slow` checks a tenth of all kinds, which changes from day to day (see `tests.suites.SEED`), and `make nightly` the
-others.
+The default suite checks some kinds without a model; `test_combinations` has a model with a kind of every slot. Slow
+tests check all kinds.
 """
 
 from pathlib import Path
 
 import pytest
-from tests.suites import by_default, rotating
+from tests.suites import by_default
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
@@ -42,7 +41,7 @@ ONE_A_SLOT = {
     "head": "multi-token", "init": "fan-in", "optimizer": "adamw", "schedule": "cosine", "hook": "freeze",
     "metric": "gradient-norm", "eval_metric": "exact_match", "task": "copy", "tokenizer": "char", "tracker": "trackio",
 }  # fmt: skip
-"""The kind of each slot that the default suite checks."""
+"""A kind of each slot, which is checked without a model."""
 NOT_CAUSAL = {("mask", "full"), ("mask", "prefix")}
 """Kinds whose models extend no text, so padding and caches are not checked."""
 EVERY = [(slot, kind) for slot in BUILTIN_MODULES for kind in kinds(slot)]
@@ -56,10 +55,7 @@ def settings_of(slot, kind):
 
 
 def cases():
-    now = rotating(EVERY)
-    for one in EVERY:
-        mark = pytest.mark.slow if one in now else pytest.mark.nightly
-        yield pytest.param(*one, marks=mark, id="/".join(one))
+    return [pytest.param(*one, marks=pytest.mark.slow, id="/".join(one)) for one in EVERY]
 
 
 def test_every_slot_has_checks():
@@ -81,7 +77,7 @@ def test_one_kind_of_each_slot_passes(slot, monkeypatch):
     assert {finding.outcome for finding in checks.report.findings} <= {"passed", "note"}, checks.report
 
 
-@pytest.mark.parametrize(("slot", "kind"), [*cases()])
+@pytest.mark.parametrize(("slot", "kind"), cases())
 def test_every_built_in_kind_passes(slot, kind, monkeypatch):
     monkeypatch.chdir(ROOT)
     report = check_component(slot, kind, **settings_of(slot, kind))

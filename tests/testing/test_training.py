@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.suites import rotating
 from tests.testing.test_every_kind import EVERY, ROOT, SETTINGS
 
 from taetpu.core.config_parsing import load_config
@@ -71,13 +70,10 @@ def compute_losses(config: ResolvedConfig) -> np.ndarray:
 
 
 def cases():
-    now = rotating(TRAINED)
-    for one in TRAINED:
-        mark = pytest.mark.slow if one in now else pytest.mark.nightly
-        yield pytest.param(*one, marks=mark, id="/".join(one))
+    return [pytest.param(*one, marks=pytest.mark.slow, id="/".join(one)) for one in TRAINED]
 
 
-@pytest.mark.parametrize(("slot", "kind"), [*cases()])
+@pytest.mark.parametrize(("slot", "kind"), cases())
 def test_the_loss_of_every_kind_falls(slot, kind, monkeypatch):
     monkeypatch.chdir(ROOT)
     losses = compute_losses(config_of(slot, kind))

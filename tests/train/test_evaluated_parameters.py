@@ -27,7 +27,7 @@ def averaged(make, text):
     return [make(text[0], optimizer={"kind": "adamw", "lr": 0.01, "ema": ema}) for ema in (0.5, 0.9)]
 
 
-@pytest.mark.alone  # bits across programs, which XLA's older code does not keep
+@pytest.mark.slow
 def test_mean_of_the_weights_is_evaluated_and_leaves_training_unchanged(trainer, averaged, make, text):
     pack = trainer(averaged, text[1], seeds=[3, 3])
     plain = trainer([make(text[0], optimizer={"kind": "adamw", "lr": 0.01})] * 2, text[1], seeds=[3, 3])
