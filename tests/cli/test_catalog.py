@@ -167,6 +167,18 @@ def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
     assert any(isinstance(component, cls) for component in used)
 
 
+def test_the_arm_on_a_page_keeps_the_fields_of_the_baseline(tmp_path):
+    file = tmp_path / "s.yaml"
+    train = "{steps: 9, optimizer: {kind: adamw, lr: 0.02}, schedule: {kind: cosine, warmup: 5}}"
+    base = f"{{task: {{kind: copy, seq_len: 16}}, model: {{dim: 64, num_layers: 1}}, train: {train}}}"
+    for kind, cls in [*kinds("schedule").items(), *kinds("optimizer").items()]:
+        if (arm := example_arm(cls)) is None:
+            continue
+        file.write_text("\n".join(["study: example", f"base: {base}", *example_lines(kind, {"arm": arm})]))
+        used = load_study(file).arms[1].config.train
+        assert (used.schedule.warmup, used.optimizer.lr) == (5, 0.02), kind
+
+
 def test_the_page_of_all_kinds_is_current(taetpu):
     page = (Path(__file__).parents[2] / "docs" / "catalogue.md").read_text()
     assert taetpu("catalog", "--markdown").out == page, "run taetpu catalog --markdown > docs/catalogue.md"
