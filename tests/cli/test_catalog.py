@@ -12,6 +12,7 @@ from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.field_paths import Place, find_fields, list_fields
 from taetpu.spec.kind_examples import example_arm
 from taetpu.spec.loading import load_study
+from taetpu.spec.presets import PRESETS
 from taetpu.spec.study_config import StudySpec
 from taetpu.spec.train_config import TrainConfig
 
@@ -137,6 +138,26 @@ def test_the_page_of_a_kind_has_the_published_findings(taetpu):
     assert "removed attention sinks. Qiu et al. 2025." in out
     hook = " ".join(taetpu("catalog", "hook/label-smoothing").out.split())
     assert "Published: none -> label-smoothing: mixed." in hook
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_of_a_preset_has_its_heads_settings_and_omissions(taetpu, name):
+    out = taetpu("catalog", f"preset/{name}").out
+    assert out.startswith(f"preset/{name}\n")
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    assert PRESETS[name].omits in words
+    assert PRESETS[name].omits in " ".join(taetpu("catalog", "preset").out.split())
+    mixer = PRESETS[name].settings(768, 4)["mixer"]
+    assert f"dim 768: {mixer['num_heads']}" in words
+    for key in PRESETS[name].settings(128, 4):
+        assert f"\n  {key}: " in out
+    assert list(taetpu("catalog", f"preset/{name}", "--json").json()["preset"]) == [name]
+
+
+def test_an_unknown_preset_is_refused(taetpu):
+    code, _, err = taetpu("catalog", "preset/lama3")
+    assert (code, "Did you mean 'llama3'?" in err) == (2, True)
 
 
 def test_search_finds_kinds_by_their_words(taetpu):

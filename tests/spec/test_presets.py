@@ -38,6 +38,21 @@ def test_a_preset_is_valid_at_any_width(name, dim):
     assert model.num_layers == PRESETS[name].num_layers
 
 
+@pytest.mark.parametrize(("name", "group"), [("llama3", 4), ("qwen3", 4), ("gemma3", 2)])
+def test_query_heads_share_keys_at_each_width_that_permits_it(name, group):
+    for dim in (48, 128, 640, 768, 896, 1152, 1280, 2560, 4096):
+        mixer = PRESETS[name].settings(dim, 2)["mixer"]
+        assert mixer["num_heads"] == group * mixer["num_kv_heads"]
+        assert dim % (2 * mixer["num_heads"]) == 0
+    assert "num_kv_heads" not in PRESETS[name].settings(2 * group + 2, 2)["mixer"]
+
+
+def test_the_heads_of_the_published_models_are_kept():
+    heads = {name: PRESETS[name].settings(4096, 2)["mixer"]["num_heads"] for name in ("llama3", "qwen3", "olmo2")}
+    assert set(heads.values()) == {32}
+    assert PRESETS["llama3"].settings(4096, 2)["mixer"]["num_kv_heads"] == 8
+
+
 def test_settings_beside_a_preset_replace_its_own(load):
     model = load(STUDY).arms[0].config.model
     assert (model.layers[0].ffn.kind, model.layers[0].mixer.num_heads) == ("relu", 8)
