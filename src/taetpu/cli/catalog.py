@@ -15,7 +15,6 @@ from taetpu.cli.kind_pages import (
     print_kind,
     print_page,
     search_kinds,
-    wrapped,
 )
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json

@@ -39,8 +39,8 @@ def example_settings(cls: type[Component]) -> Any:
 def example_arm(cls: type[Component]) -> dict[str, Any] | None:
     """Return the overrides of an arm that uses a kind; None if arms cannot choose it or it is the default.
 
-    If the kind shares fields with other kinds of its slot, the overrides set the kind and its fields one by one, because
-    a replaced slot would lose the shared fields that the baseline sets.
+    If the kind shares fields with other kinds of its slot, the overrides set the kind and its fields one by one,
+    because a replaced slot would lose the shared fields that the baseline sets.
     """
     path = slot_path(cls.slot)
     if not path.startswith(("model.", "train.")) or cls.slot in NOT_IN_ARMS or is_default(cls):

@@ -162,7 +162,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "llama3": Preset(
         "Llama 3 8B", "Llama Team 2024, arXiv 2407.21783", "LlamaForCausalLM", 32,
-        "the mask between documents (mask `document`) and the scaled positions of Llama 3.1 (`position.scaling`)", llama3,
+        "the mask between documents (mask `document`) and the scaled positions of Llama 3.1 (`position.scaling`)",
+        llama3,
     ),
     "qwen3": Preset(
         "Qwen 3 8B", "Qwen Team 2025, arXiv 2505.09388", "Qwen3ForCausalLM", 36,
@@ -180,8 +181,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "nanochat": Preset(
         "nanochat d20", "github.com/karpathy/nanochat", "NanoChatForCausalLM", 20,
-        "additions of later versions: windows, value embeddings, and trained factors of the stream and of the embedding "
-        "in each layer", nanochat,
+        "additions of later versions: windows, value embeddings, and trained factors of the stream and of the "
+        "embedding in each layer", nanochat,
     ),
     "modded-nanogpt": Preset(
         "modded-nanogpt", "github.com/KellerJordan/modded-nanogpt", "", 12,
