@@ -109,3 +109,9 @@ def test_all_differences_together_are_the_other_preset(load, pair):
     assert arms["baseline"].config.model == preset_model(start, 64, 4).resolve()
     assert arms["with-all"].config.model == preset_model(end, 64, 4).resolve()
     assert len(arms) > 3
+
+
+def test_sequences_are_longer_than_the_windows_of_a_preset(load):
+    for dim, seq_len in ((64, 64), (512, 256)):
+        study = load(write_study("s", "llama3", "gemma3", dim, 2))
+        assert study.arms[0].config.task.seq_len == seq_len > study.arms[-1].config.model.layers[0].mixer.mask.width

@@ -27,7 +27,7 @@ base:
     kind: text
     source: python-docs          # or a path to a text file or folder, relative to this file
     tokenizer: {{kind: char}}
-    seq_len: 64
+    seq_len: {seq_len}
   model: {{preset: {start}, dim: {dim}, num_layers: {num_layers}}}
   train:
     steps: 1000
@@ -137,8 +137,15 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
     arms = "\n".join(line for part, overrides in parts.items() for line in _part_lines(part, overrides))
     return STUDY.format(
         name=name, file=f"{name}.yaml", start=start, end=end, dim=dim, num_layers=num_layers, arms=arms,
-        start_about=PRESETS[start].about, end_about=PRESETS[end].about,
+        start_about=PRESETS[start].about, end_about=PRESETS[end].about, seq_len=_seq_len(first, second),
     )  # fmt: skip
+
+
+def _seq_len(*models: ModelConfig) -> int:
+    """Return a power of two above the widths of the models' windows, in which each window hides positions."""
+    masks = [getattr(layer.mixer, "mask", None) for model in models for layer in model.resolve().layers]
+    widest = max((getattr(mask, "width", None) or 0 for mask in masks), default=0)
+    return max(64, 2 ** widest.bit_length())
 
 
 def _part_lines(part: str, overrides: dict[str, Any]) -> list[str]:
