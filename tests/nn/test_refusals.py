@@ -91,6 +91,12 @@ CASES = {
         {"dim": 12},
         "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: Use another",
     ),
+    "value residual without the first layer": (
+        {"layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}}},
+        "layer 1 mixes its values with those of layer 0, which does not hand them on\n"
+        "  where:  layers.1.mixer.values\n"
+        "  remedy: Set values: residual in layer 0 too, or in all layers with model.mixer.values.",
+    ),
     "no layers": ({"num_layers": 0}, "0 is not allowed: must be greater than 0\n  where:  num_layers"),
     "all dropped": ({"dropout": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  dropout"),
 }
