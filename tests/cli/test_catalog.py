@@ -15,6 +15,7 @@ from taetpu.spec.loading import load_study
 from taetpu.spec.presets import PRESETS
 from taetpu.spec.study_config import StudySpec
 from taetpu.spec.train_config import TrainConfig
+from taetpu.store.documents import from_yaml, to_yaml
 
 
 def test_the_catalog_lists_every_kind(taetpu):
@@ -186,6 +187,19 @@ def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
         return
     used = iter_components(load_study(file).arms[1].config)
     assert any(isinstance(component, cls) for component in used)
+
+
+@pytest.mark.parametrize(("slot", "kind"), [(slot, kind) for slot in ("metric", "eval_metric") for kind in kinds(slot)])
+def test_the_baseline_on_the_page_of_a_metric_is_valid(tmp_path, taetpu, slot, kind):
+    page = taetpu("catalog", f"{slot}/{kind}").out
+    assert max(map(len, page.splitlines())) <= 80
+    lines = page.partition("A baseline with this kind, whose arms all have it\n")[2].partition("\n\n")[0].splitlines()
+    data = from_yaml("\n".join(line.removeprefix("  ") for line in lines).encode(), "page")["base"]["train"]
+    train = {"steps": 9, **data}
+    base = {"task": {"kind": "copy", "seq_len": 512}, "model": {"dim": 16, "num_layers": 2}, "train": train}
+    (tmp_path / "s.yaml").write_bytes(to_yaml({"study": "example", "base": base, "arms": {"x": {"model.dim": 32}}}))
+    used = iter_components(load_study(tmp_path / "s.yaml").arms[0].config)
+    assert any(isinstance(component, kinds(slot)[kind]) for component in used)
 
 
 def test_the_arm_on_a_page_keeps_the_fields_of_the_baseline(tmp_path):

@@ -55,6 +55,14 @@ def example_arm(cls: type[Component]) -> dict[str, Any] | None:
     return {**others, path: example_settings(cls)}
 
 
+def example_baseline(cls: type[Component]) -> dict[str, Any] | None:
+    """Return the settings of a baseline that observes training with a kind, by path; None for other kinds."""
+    if cls.slot not in NOT_IN_ARMS:
+        return None
+    own = {name: one for name, one in cls.example.items() if "." not in name}
+    return {slot_path(cls.slot): {cls.kind: own} if own else [cls.kind]}
+
+
 def is_default(cls: type[Component]) -> bool:
     """Return whether a kind is the default of its slot."""
     path = slot_path(cls.slot)
