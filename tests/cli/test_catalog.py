@@ -130,7 +130,7 @@ def test_the_page_of_a_kind_has_everything_to_use_it(taetpu):
     out = taetpu("catalog", "norm/rms").out
     assert out.startswith("norm/rms (default)\n")
     assert "arms:" not in out
-    assert "Published: layer -> rms: mixed." in out
+    assert "Published: layer -> rms: better." in out
 
 
 def test_the_page_of_a_kind_has_the_published_findings(taetpu):
