@@ -12,8 +12,10 @@ from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.field_paths import Place, find_fields, list_fields
 from taetpu.spec.kind_examples import example_arm
 from taetpu.spec.loading import load_study
+from taetpu.spec.presets import PRESETS
 from taetpu.spec.study_config import StudySpec
 from taetpu.spec.train_config import TrainConfig
+from taetpu.store.documents import from_yaml, to_yaml
 
 
 def test_the_catalog_lists_every_kind(taetpu):
@@ -128,7 +130,7 @@ def test_the_page_of_a_kind_has_everything_to_use_it(taetpu):
     out = taetpu("catalog", "norm/rms").out
     assert out.startswith("norm/rms (default)\n")
     assert "arms:" not in out
-    assert "Published: layer -> rms: mixed." in out
+    assert "Published: layer -> rms: better." in out
 
 
 def test_the_page_of_a_kind_has_the_published_findings(taetpu):
@@ -137,6 +139,26 @@ def test_the_page_of_a_kind_has_the_published_findings(taetpu):
     assert "removed attention sinks. Qiu et al. 2025." in out
     hook = " ".join(taetpu("catalog", "hook/label-smoothing").out.split())
     assert "Published: none -> label-smoothing: mixed." in hook
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_page_of_a_preset_has_its_heads_settings_and_omissions(taetpu, name):
+    out = taetpu("catalog", f"preset/{name}").out
+    assert out.startswith(f"preset/{name}\n")
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    assert PRESETS[name].omits in words
+    assert PRESETS[name].omits in " ".join(taetpu("catalog", "preset").out.split())
+    mixer = PRESETS[name].settings(768, 4)["mixer"]
+    assert f"dim 768: {mixer['num_heads']}" in words
+    for key in PRESETS[name].settings(128, 4):
+        assert f"\n  {key}: " in out
+    assert list(taetpu("catalog", f"preset/{name}", "--json").json()["preset"]) == [name]
+
+
+def test_an_unknown_preset_is_refused(taetpu):
+    code, _, err = taetpu("catalog", "preset/lama3")
+    assert (code, "Did you mean 'llama3'?" in err) == (2, True)
 
 
 def test_search_finds_kinds_by_their_words(taetpu):
@@ -165,6 +187,31 @@ def test_the_arm_on_a_page_is_valid(tmp_path, slot, kind):
         return
     used = iter_components(load_study(file).arms[1].config)
     assert any(isinstance(component, cls) for component in used)
+
+
+@pytest.mark.parametrize(("slot", "kind"), [(slot, kind) for slot in ("metric", "eval_metric") for kind in kinds(slot)])
+def test_the_baseline_on_the_page_of_a_metric_is_valid(tmp_path, taetpu, slot, kind):
+    page = taetpu("catalog", f"{slot}/{kind}").out
+    assert max(map(len, page.splitlines())) <= 80
+    lines = page.partition("A baseline with this kind, whose arms all have it\n")[2].partition("\n\n")[0].splitlines()
+    data = from_yaml("\n".join(line.removeprefix("  ") for line in lines).encode(), "page")["base"]["train"]
+    train = {"steps": 9, **data}
+    base = {"task": {"kind": "copy", "seq_len": 512}, "model": {"dim": 16, "num_layers": 2}, "train": train}
+    (tmp_path / "s.yaml").write_bytes(to_yaml({"study": "example", "base": base, "arms": {"x": {"model.dim": 32}}}))
+    used = iter_components(load_study(tmp_path / "s.yaml").arms[0].config)
+    assert any(isinstance(component, kinds(slot)[kind]) for component in used)
+
+
+def test_the_arm_on_a_page_keeps_the_fields_of_the_baseline(tmp_path):
+    file = tmp_path / "s.yaml"
+    train = "{steps: 9, optimizer: {kind: adamw, lr: 0.02}, schedule: {kind: cosine, warmup: 5}}"
+    base = f"{{task: {{kind: copy, seq_len: 16}}, model: {{dim: 64, num_layers: 1}}, train: {train}}}"
+    for kind, cls in [*kinds("schedule").items(), *kinds("optimizer").items()]:
+        if (arm := example_arm(cls)) is None:
+            continue
+        file.write_text("\n".join(["study: example", f"base: {base}", *example_lines(kind, {"arm": arm})]))
+        used = load_study(file).arms[1].config.train
+        assert (used.schedule.warmup, used.optimizer.lr) == (5, 0.02), kind
 
 
 def test_the_page_of_all_kinds_is_current(taetpu):

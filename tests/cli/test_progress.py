@@ -102,3 +102,23 @@ def test_progress_display_fits_80_columns(here, text):
     assert re.fullmatch(r"pack 10/12 \S+ +0% [\d,]+ tokens/s \S+ \d+ days?, \S+ left", lines[0])
     assert lines[1] == "41% of peak, memory 3.0 of 16.0 GiB"
     assert len(lines) < 24
+
+
+@pytest.mark.parametrize(
+    ("after", "terminal", "shown"), [(0.05, True, True), (60.0, True, False), (0.05, False, False)]
+)
+def test_the_bar_of_a_check_appears_on_a_terminal_after_some_time(monkeypatch, after, terminal, shown):
+    import io
+    import time
+
+    from rich.console import Console
+
+    monkeypatch.setattr(progress, "SHOWN_AFTER", after)
+    out = io.StringIO()
+    with progress.parts_bar(Console(file=out, force_terminal=terminal, width=80), "measuring sizes") as update:
+        update(0, 12)
+        end = time.monotonic() + (20.0 if shown else 0.3)
+        while "measuring sizes" not in out.getvalue() and time.monotonic() < end:
+            time.sleep(0.02)
+    assert ("measuring sizes" in out.getvalue()) == shown
+    assert ("0/12" in re.sub(ESCAPES, "", out.getvalue())) == shown

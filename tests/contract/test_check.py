@@ -81,6 +81,39 @@ def test_arms_without_effect_are_refused_with_the_reason(study, base):
         assert ".".join(map(str, error.path)) == f"arms.x{i}.{path}"
 
 
+WINDOW = "model.mixer.mask: {kind: window, width: %s}"
+
+
+@pytest.mark.parametrize(
+    ("base", "arm", "path"),
+    [
+        ("", WINDOW % 12, "model.mixer.mask"),
+        ("", WINDOW % "none", "model.mixer.mask"),
+        ("", "model.layers.0.mixer.mask: {kind: window, width: 40}", "model.layers.0.mixer.mask"),
+        ("", f"{WINDOW % 12}, model.norm: layer", "model.mixer.mask"),
+        ("layers: {1: {mixer: {kind: attention, num_heads: 2, mask: {kind: window, width: 20}}}}",
+         "model.layers.1.mixer.mask.width: 12", "model.layers.1.mixer.mask.width"),
+    ],
+)  # fmt: skip
+def test_a_window_that_covers_whole_sequences_is_refused(study, base, arm, path):
+    with pytest.raises(UserError) as caught:
+        check_arms(study(f"x: {{{arm}}}", base=base))
+    assert caught.value.problem.startswith("arm 'x' changes nothing by its mask: ")
+    assert ".".join(map(str, caught.value.path)) == f"arms.x.{path}"
+    assert caught.value.remedy == "Use a width below 12."
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        WINDOW % 11,
+        f"{WINDOW % 4}, model.layers.1.mixer.mask: {{kind: window, width: none}}",
+    ],
+)
+def test_a_window_that_hides_positions_is_accepted(study, arm):
+    assert len(check_arms(study(f"x: {{{arm}}}"))) == 2
+
+
 def test_error_names_the_value_of_a_list_that_changes_nothing(study):
     loaded = study("x: {model.ffn.hidden: [64, 40]}")
     problem, place = refused(loaded)

@@ -1,5 +1,7 @@
 """Mixtures of experts: the balance loss and the bias update of their papers, and FLOPs."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -89,3 +91,26 @@ def test_more_chosen_experts_than_experts_are_refused():
         load_config(ModelConfig, {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2},
                                   "ffn": {"kind": "moe", "experts": 2, "top": 3}}).resolve().check(7, 8)  # fmt: skip
     assert caught.value.path == ("layers", 0, "ffn", "top")
+
+
+def test_a_single_chosen_expert_has_its_probability_as_weight_and_the_router_a_gradient(x):
+    ours = build("moe", top=1, balance=0.0)
+
+    def total(router):
+        return (eqx.tree_at(lambda m: m.router, ours, router)(x, CTX) ** 2).sum()
+
+    assert float(jnp.abs(jax.grad(total)(ours.router)).max()) > 1e-4
+    probability = jax.nn.softmax(x @ ours.router)
+    places = probability.argmax(-1, keepdims=True)
+    whole = ours.experts(x, jax.nn.one_hot(places[..., 0], EXPERTS), 1)
+    expected = whole * jnp.take_along_axis(probability, places, -1)
+    np.testing.assert_allclose(ours(x, CTX), expected, rtol=2e-4, atol=1e-5)
+
+
+def test_a_single_chosen_expert_without_a_gradient_of_the_router_is_refused():
+    settings = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}}
+    ffn = {"kind": "clamped-moe", "experts": 2, "top": 1}
+    with pytest.raises(UserError, match="gives the router no gradient") as caught:
+        load_config(ModelConfig, {**settings, "ffn": ffn}).resolve().check(7, 8)
+    assert caught.value.path[-2:] == ("ffn", "top")
+    load_config(ModelConfig, {**settings, "ffn": {**ffn, "experts": 1}}).resolve().check(7, 8)

@@ -91,6 +91,32 @@ CASES = {
         {"dim": 12},
         "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: Use another",
     ),
+    "value residual without the first layer": (
+        {"layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}}},
+        "layer 1 mixes its values with those of layer 0, which does not hand them on\n"
+        "  where:  layers.1.mixer.values\n"
+        "  remedy: Set values: residual in layer 0 too, or in all layers with model.mixer.values.",
+    ),
+    "deepnorm before the sum": (
+        {"residual": "deepnorm"},
+        "deepnorm scales the stream in each branch, so norms must follow the sums, but the layer has norms with "
+        "placement 'pre'\n  where:  layers.0.residual\n  remedy: Set norm.placement: post",
+    ),
+    "deepnorm without norms": (
+        {"norm": {"kind": "rms", "placement": "post"}, "residual": "deepnorm", "layers": {1: {"norm": "none"}}},
+        "deepnorm scales the stream in each branch, so norms must follow the sums, but the layer has no norms\n"
+        "  where:  layers.1.residual",
+    ),
+    "a wide factorised embedding": (
+        {"embedding": {"kind": "factorised", "size": 16}},
+        "factorised with size=16 has no fewer parameters than a table with dim=16\n"
+        "  where:  embedding.size\n  remedy: Use a size below 16, e.g. 4.",
+    ),
+    "embeddings scaled twice": (
+        {"position": "sinusoidal", "stem": "scale"},
+        "sinusoidal positions multiply embeddings by sqrt(dim) already, so stem 'scale' would do it twice\n"
+        "  where:  stem\n  remedy: Remove the stem, or set its factor.",
+    ),
     "no layers": ({"num_layers": 0}, "0 is not allowed: must be greater than 0\n  where:  num_layers"),
     "all dropped": ({"dropout": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  dropout"),
 }
@@ -102,6 +128,11 @@ def test_invalid_models_are_refused(case):
     with pytest.raises(UserError) as caught:
         build_model(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
     assert str(caught.value).startswith(text)
+
+
+def test_sinusoidal_positions_may_have_a_stem_with_a_factor():
+    settings = {"position": "sinusoidal", "stem": {"kind": "scale", "factor": 2.0}}
+    load_config(ModelConfig, BASE | settings).resolve().check(7, 8)
 
 
 @pytest.mark.parametrize(

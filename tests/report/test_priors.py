@@ -9,8 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from taetpu.core.config import config_class_of, slot_of
 from taetpu.core.registry import BUILTIN_MODULES, kinds
+from taetpu.nn.block import LayerConfig
 from taetpu.report.build import build_report
-from taetpu.report.priors import MORE_THAN_ONE, find_priors, read_priors
+from taetpu.report.priors import PATTERNS, find_priors, read_priors
 from taetpu.spec.field_paths import find_fields
 from taetpu.spec.kind_examples import slot_path
 from taetpu.spec.study_config import RunConfig
@@ -28,12 +29,13 @@ BASE = {
 ENTRIES = read_priors()["entries"]
 
 
-def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, Any] | None = None):
+def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, Any] | None = None, match: Any = None):
     """Return the prior of an arm with these changes."""
     arms = [
         {"name": "baseline", "against": None, "diff": against or {}},
-        {"name": "arm", "against": "baseline", "diff": {**(against or {}), **diff}},
-    ]
+        {"name": "arm", "against": "baseline", "diff": {**(against or {}), **diff},
+         "role": {"match": match} if match else {}},
+    ]  # fmt: skip
     return find_priors({"arms": arms}, base).get("arm")
 
 
@@ -48,7 +50,10 @@ def is_accepted(setting: str, value: Any) -> bool:
         return value in kinds(slot) or (value == "none" and is_many(setting))
     above, _, name = setting.rpartition(".")
     owner_slot = next((slot for slot in BUILTIN_MODULES if slot_path(slot) == above), None)
-    owners = list(kinds(owner_slot).values()) if owner_slot else [config_class_of(RunConfig, above)]
+    if above == "model.layers.0":
+        owners = [LayerConfig]
+    else:
+        owners = list(kinds(owner_slot).values()) if owner_slot else [config_class_of(RunConfig, above)]
     fields = [owner.model_fields[name] for owner in owners if owner is not None and name in owner.model_fields]
     if value == "none":
         return any(field.default is None for field in fields)
@@ -88,7 +93,7 @@ def test_only_existing_kinds_and_valid_values_are_accepted() -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['setting']} {entry['to']}")
 def test_entries_name_existing_kinds_and_dated_sources(entry) -> None:
     for value in (*entry["from"], *entry["to"]):
-        assert value == MORE_THAN_ONE or is_accepted(entry["setting"], value)
+        assert value in PATTERNS or is_accepted(entry["setting"], value)
     for path, values in entry.get("where", {}).items():
         assert all(is_accepted(path, value) for value in values)
     assert entry["found"] in ("better", "worse", "no clear difference", "mixed")
@@ -98,7 +103,7 @@ def test_entries_name_existing_kinds_and_dated_sources(entry) -> None:
     for source in entry["sources"]:
         assert re.search(r" (19|20)\d\d$", source["by"])
         assert re.fullmatch(r"\d{4}\.\d{4,5}", source["arxiv"]) if "arxiv" in source else source["at"]
-    assert set(entry) <= {"setting", "from", "to", "where", "found", "what", "sources"}
+    assert set(entry) <= {"setting", "from", "to", "where", "matched", "found", "what", "sources"}
 
 
 def test_the_collection_is_dated_and_has_no_duplicates() -> None:
@@ -110,7 +115,7 @@ def test_the_collection_is_dated_and_has_no_duplicates() -> None:
 @pytest.mark.parametrize(
     ("slot", "old", "new", "found"),
     [
-        ("norm", "layer", "rms", "mixed"),
+        ("norm", "layer", "rms", "better"),
         ("ffn", "gelu-erf", "swiglu", "better"),
         ("ffn", "swiglu", "relu", "worse"),
         ("ffn", "none", "relu", "better"),
@@ -142,6 +147,30 @@ def test_values_match_like_kinds() -> None:
     assert known({few: 2}).found == "no clear difference"
     assert known({few: None}, based(mixer={"kind": "attention", "num_kv_heads": 1})).found == "better"
     assert known({"model.norm.placement": "post"}).found == "mixed"
+
+
+@pytest.mark.parametrize(
+    "diff",
+    [
+        {"model.layers.1:.same_as": 0},
+        {"model.layers.3.same_as": [0, 1]},
+        {"model.layers.2.same_as": 0, "model.layers.3.same_as": 1},
+    ],
+)
+def test_sharing_of_parameters_has_a_finding(diff) -> None:
+    prior = known(diff)
+    assert (prior.found, prior.by) == ("worse", "Narang et al. 2021")
+    assert known({**diff, "model.layers.0.ffn": "relu"}) is None
+
+
+def test_depth_has_a_finding_at_equal_parameters_only() -> None:
+    base = based(num_layers=4)
+    match = {"of": "arm", "by": "params", "model.ffn.hidden": 96}
+    for layers, found in ((8, "better"), (2, "worse")):
+        diff = {"model.num_layers": layers, "model.ffn.hidden": 96}
+        assert known(diff, base, match=match).found == found
+        assert known(diff, base, match={**match, "by": "flops"}) is None
+        assert known({"model.num_layers": layers}, base) is None
 
 
 def test_slots_in_a_mixer_and_settings_of_training_match() -> None:

@@ -110,3 +110,23 @@ def test_long_names_are_shortened_and_stay_unique():
     assert NAME.fullmatch(one.name)
     assert NAME.fullmatch(two.name)
     assert one.name != two.name
+
+
+SCHEDULE = ("steps: 10", "steps: 10, schedule: {kind: cosine, warmup: 5, min_lr: 0.001}")
+
+
+@pytest.mark.parametrize(
+    ("override", "resets"),
+    [
+        ("train.schedule: wsd", {"train.schedule.warmup": [5, 0], "train.schedule.min_lr": [0.001, 0.0]}),
+        ("train.schedule: constant", {"train.schedule.warmup": [5, 0]}),
+        ("train.schedule: {kind: wsd, warmup: 5, min_lr: 0.001}", {}),
+        ("train.schedule: {kind: cosine, min_lr: 0.002}", {"train.schedule.warmup": [5, 0]}),
+        ("train.schedule.kind: wsd", {}),
+        ("train.schedule.warmup: 3", {}),
+    ],
+)
+def test_the_fields_that_a_replaced_slot_resets_are_known_and_frozen(study, override, resets):
+    loaded = study(f"arms: {{one: {{{override}}}}}\n", (), SCHEDULE)
+    assert {path: [*pair] for path, pair in loaded.arms[1].resets.items()} == resets
+    assert frozen_data(loaded).get("resets", {}) == ({"one": resets} if resets else {})

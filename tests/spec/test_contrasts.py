@@ -57,6 +57,8 @@ def test_comparisons_take_one_arm_or_several(load):
          "grid: {train.optimizer.lr: [...], model.norm: [...]}", "measure.contrasts.a.by"),
         ("{a: {spread: val/loss, over: train.optimizer.lr, by: model.ffn}}", "no arm has train.optimizer.lr=0.003 with "
          "model.ffn=relu", "Cross both settings", "measure.contrasts.a"),
+        ("{a: {spread: val/loss, over: model.ffn, by: model.ffn.kind}}", "over and by are the same setting, model.ffn",
+         "another setting", "measure.contrasts.a.by"),
         ("{a: {comparee: relu, to: gelu}}", "unknown field 'comparee'", "Did you mean 'compare'?",
          "measure.contrasts.a.comparee"),
     ],
@@ -67,3 +69,21 @@ def test_an_invalid_contrast_is_refused(load, contrasts, problem, remedy, place)
     assert problem in str(caught.value)
     assert remedy in str(caught.value)
     assert f"at {place}\n" in f"{caught.value}\n"
+
+
+@pytest.mark.parametrize(
+    ("rates", "levels", "remedy"),
+    [
+        (
+            "[3e-3, 1e-2]",
+            "[none, rms]",
+            "Add 0.001, the baseline's value, to the values of train.optimizer.lr in grid.",
+        ),
+        ("[1e-3, 3e-3]", "[rms]", "Add none, the baseline's value, to the values of model.mixer.qk_norm in grid."),
+    ],
+)
+def test_a_grid_without_the_value_of_the_baseline_is_refused_with_this_value(load, rates, levels, remedy, monkeypatch):
+    monkeypatch.setitem(globals(), "STUDY", STUDY.replace("[1e-3, 3e-3, 1e-2]", rates))
+    with pytest.raises(UserError) as caught:
+        load("{a: {spread: val/loss, over: train.optimizer.lr, by: model.mixer.qk_norm}}", levels)
+    assert caught.value.remedy == remedy

@@ -2,9 +2,12 @@
 
 from itertools import permutations
 
+import numpy as np
 import pytest
 from tests.suites import by_default
+from tests.testing.test_training import compute_losses
 
+from taetpu.core.config import to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.nn.lm import ModelConfig
@@ -36,6 +39,21 @@ def test_a_preset_is_valid_at_any_width(name, dim):
     model = load_config(ModelConfig, expand_preset({"preset": name, "dim": dim}))
     model.resolve().check(100, 64)
     assert model.num_layers == PRESETS[name].num_layers
+
+
+@pytest.mark.parametrize(("name", "group"), [("llama3", 4), ("qwen3", 4), ("gemma3", 2)])
+def test_query_heads_share_keys_at_each_width_that_permits_it(name, group):
+    for dim in (48, 128, 640, 768, 896, 1152, 1280, 2560, 4096):
+        mixer = PRESETS[name].settings(dim, 2)["mixer"]
+        assert mixer["num_heads"] == group * mixer["num_kv_heads"]
+        assert dim % (2 * mixer["num_heads"]) == 0
+    assert "num_kv_heads" not in PRESETS[name].settings(2 * group + 2, 2)["mixer"]
+
+
+def test_the_heads_of_the_published_models_are_kept():
+    heads = {name: PRESETS[name].settings(4096, 2)["mixer"]["num_heads"] for name in ("llama3", "qwen3", "olmo2")}
+    assert set(heads.values()) == {32}
+    assert PRESETS["llama3"].settings(4096, 2)["mixer"]["num_kv_heads"] == 8
 
 
 def test_settings_beside_a_preset_replace_its_own(load):
@@ -92,5 +110,35 @@ def test_all_differences_together_are_the_other_preset(load, pair):
     study = load(write_study("s", start, end, 64, 4))
     arms = {arm.name: arm for arm in study.arms}
     assert arms["baseline"].config.model == preset_model(start, 64, 4).resolve()
-    assert arms["with-all"].config.model == preset_model(end, 64, 4).resolve()
+    found, expected = (to_data(one) for one in (arms["with-all"].config.model, preset_model(end, 64, 4).resolve()))
+    assert plain(found) == plain(expected)
     assert len(arms) > 3
+
+
+def plain(data):
+    """Return a model's data in which the weights of norms are written in one of two equivalent ways."""
+    if isinstance(data, dict):
+        return {key: plain(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [plain(one) for one in data]
+    return "plain" if data == "unit-offset" else data
+
+
+def test_a_difference_that_is_the_same_function_is_no_arm(load):
+    text = write_study("s", "llama3", "gemma3", 64, 2)
+    assert "# model.norm.weight (plain or unit-offset) is left out" in text
+    written = {path: value for arm in load(text).arms for path, value in arm.overrides.items()}
+    assert "model.norm.weight" not in written
+    assert written["model.norm.placement"] == "sandwich"
+    assert "model.norm.weight: none" in write_study("s", "llama3", "nanochat", 64, 2)
+
+
+def test_both_weights_of_norms_train_the_same_function(load):
+    configs = [load(STUDY, f"model.norm.weight={weight}").arms[0].config for weight in ("plain", "unit-offset")]
+    np.testing.assert_allclose(*map(compute_losses, configs), rtol=1e-4)
+
+
+def test_sequences_are_longer_than_the_windows_of_a_preset(load):
+    for dim, seq_len in ((64, 64), (512, 256)):
+        study = load(write_study("s", "llama3", "gemma3", dim, 2))
+        assert study.arms[0].config.task.seq_len == seq_len > study.arms[-1].config.model.layers[0].mixer.mask.width

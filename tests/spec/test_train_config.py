@@ -24,6 +24,18 @@ def test_warm_up_must_be_shorter_than_training():
         load_config(TrainConfig, {"steps": 9, "schedule": schedule})
 
 
+def test_warm_up_must_end_before_decay():
+    def load(warmup, steps, share):
+        schedule = {"kind": "wsd", "warmup": warmup, "decay_share": share}
+        return load_config(TrainConfig, {"steps": steps, "schedule": schedule})
+
+    assert load(8, 10, 0.2).schedule.warmup == 8
+    with pytest.raises(UserError, match=r"warmup=9 and decay_share=0.2 exceed the 10 steps") as caught:
+        load(9, 10, 0.2)
+    assert caught.value.path == ("schedule", "decay_share")
+    assert caught.value.remedy == "Use a warmup of at most 8, or a smaller decay_share."
+
+
 @pytest.mark.parametrize("rule", ["eval", "log", "end", 5])
 def test_checkpoint_rules(rule):
     assert load_config(TrainConfig, {"steps": 7, "checkpoint": rule}).checkpoint == rule

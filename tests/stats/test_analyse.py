@@ -119,3 +119,13 @@ def test_two_runs_of_one_arm_and_seed_are_refused(store_study) -> None:
 def test_changes_are_formatted(path: str, value, text: str) -> None:
     base = {"model": {"position": {"kind": "rope", "base": 1e4}, "dim": 64, "bias": False}}
     assert format_changes({path: value}, base) == text
+
+
+def test_fields_that_change_because_their_slot_is_replaced_follow_the_override() -> None:
+    base = {"train": {"schedule": {"kind": "cosine", "warmup": 5}}, "model": {"ffn": {"kind": "swiglu", "mult": 8 / 3}}}
+    overrides = {"train.schedule": "wsd", "model.layers.0:2.ffn": "relu"}
+    resets = {"train.schedule.warmup": [5, 0], **{f"model.layers.{i}.ffn.mult": [8 / 3, 4.0] for i in (0, 1)}}
+    assert format_changes(overrides, base, resets) == (
+        "train.schedule: cosine -> wsd, warmup 5 -> 0; model.layers.0:2.ffn: relu; "
+        "model.layers.0,1.ffn.mult 2.667 -> 4.0"
+    )

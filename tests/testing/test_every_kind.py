@@ -29,6 +29,7 @@ SETTINGS = {
     "activation": {"site": "residual"},
     "mamba2": {"head_dim": 8, "state": 4},
     "window": {"width": 3},
+    "factorised": {"size": 8},
     "block-sparse": {"block": 2, "local": 1},
     "in_context_score": {"early": 2, "late": 6},
     "layerskip": {"rate": 0.4},

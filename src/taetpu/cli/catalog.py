@@ -15,10 +15,10 @@ from taetpu.cli.kind_pages import (
     print_kind,
     print_page,
     search_kinds,
-    wrapped,
 )
 from taetpu.cli.options import AsJson
 from taetpu.cli.output import print_json
+from taetpu.cli.preset_pages import print_presets
 from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def catalog(
 
     load_plugins(plugin or [])
     slot, _, kind = what.partition("/")
-    if what == PRESET:
-        _catalog_presets(as_json)
+    if slot == PRESET:
+        print_presets(kind, as_json)
         return
     if what and slot not in slots():
         _catalog_fields(what, as_json)
@@ -102,20 +102,6 @@ def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: b
         typer.echo("\nFormula, fields, source and an example: taetpu catalog SLOT/KIND")
         typer.echo("Search: taetpu catalog --search WORD. Known architectures: taetpu catalog preset")
         typer.echo("Fields of a study file: taetpu catalog study, or a path such as train.schedule")
-
-
-def _catalog_presets(as_json: bool) -> None:
-    """Print the known architectures that `model.preset` accepts."""
-    from taetpu.spec.presets import PRESETS
-
-    if as_json:
-        shown = {name: {**vars(one), "settings": one.settings(128, one.num_layers)} for name, one in PRESETS.items()}
-        print_json({PRESET: shown})
-        return
-    for name, preset in PRESETS.items():
-        compared = f" Compared with transformers.{preset.reference}." * bool(preset.reference)
-        typer.echo(wrapped(f"{preset.about}. {preset.source}.{compared}", f"{name:<15} "))
-    typer.echo("\nUse one as `model: {preset: NAME, dim: 128}`. `taetpu plan` shows its settings.")
 
 
 # --- fields of a study file ------------------------------------------------------------------------------------------

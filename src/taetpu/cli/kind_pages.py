@@ -37,7 +37,7 @@ def describe(cls: "type[Component]") -> dict[str, Any]:
     from taetpu.core.kind_docs import kind_doc
     from taetpu.report.priors import findings_on
     from taetpu.spec.field_paths import list_fields
-    from taetpu.spec.kind_examples import example_arm, is_default, slot_path
+    from taetpu.spec.kind_examples import example_arm, example_baseline, is_default, slot_path
 
     doc = kind_doc(cls)
     return {
@@ -48,6 +48,7 @@ def describe(cls: "type[Component]") -> dict[str, Any]:
         "excludes": doc.excludes,
         "default": is_default(cls),
         "arm": example_arm(cls),
+        "baseline": example_baseline(cls),
         "published": findings_on(slot_path(cls.slot), cls.kind),
     }
 
@@ -119,6 +120,8 @@ def print_page(cls: "type[Component]") -> None:
         typer.echo(wrapped(f"Published: {finding}", "", "  "))
     if lines := example_lines(cls.kind, entry):
         typer.echo("\nAn arm with this kind\n" + "\n".join(f"  {line}" for line in lines))
+    if lines := baseline_lines(entry):
+        typer.echo("\nA baseline with this kind, whose arms all have it\n" + "\n".join(f"  {line}" for line in lines))
     if any(field["traced"] for field in entry["fields"]):
         typer.echo(f"\n{TRACED}")
 
@@ -138,6 +141,18 @@ def example_lines(kind: str, entry: Mapping[str, Any]) -> list[str]:
     if not entry["arm"]:
         return []
     return ["arms:", f"  {kind}:", *(f"    {path}: {format_yaml(value)}" for path, value in entry["arm"].items())]
+
+
+def baseline_lines(entry: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a study file that set the kind in the baseline; none for kinds that arms choose."""
+    from taetpu.spec.document import format_yaml
+
+    lines = []
+    for path, value in (entry["baseline"] or {}).items():
+        *above, name = ["base", *path.split(".")]
+        lines += [f"{'  ' * depth}{part}:" for depth, part in enumerate(above)]
+        lines.append(f"{'  ' * len(above)}{name}: {format_yaml(value)}")
+    return lines
 
 
 def print_field(field: dict[str, Any], before: str, below: str) -> None:
@@ -190,6 +205,8 @@ def _markdown_kind(kind: str, entry: Mapping[str, Any]) -> str:
     lines += [textwrap.fill(f"- {label}: {_escaped(text)}", 120, subsequent_indent="  ") for label, text in facts]
     if entry["arm"]:
         lines.append(f"- Arm: `{format_yaml(entry['arm'])}`")
+    if entry["baseline"]:
+        lines.append(f"- Baseline: `{format_yaml(entry['baseline'])}`")
     if entry["fields"]:
         lines += ["", "| field | type | default | meaning |", "|---|---|---|---|"]
     for field in entry["fields"]:

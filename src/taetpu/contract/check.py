@@ -10,7 +10,7 @@ from typing import Any
 
 from taetpu.contract.allowed_changes import fold_layers, is_declared
 from taetpu.contract.causal import sees_later_tokens
-from taetpu.contract.no_op_reasons import explain_no_op
+from taetpu.contract.no_op_reasons import explain_no_op, find_wide_window
 from taetpu.contract.outputs import check_groups, check_outputs
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
@@ -18,6 +18,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError, suggest
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
+from taetpu.nn.mask import UNLIMITED
 from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
@@ -156,6 +157,7 @@ class Contract:
     def check_change(self, arm: Arm, new: Computation) -> None:
         """Raise `UserError` if an arm changes nothing, changes too much, equals another arm, or sees later tokens."""
         if arm is not self.baseline:
+            self.check_windows(arm)
             self.check_parameters(arm, new)
             if new.same_as(self.computations[self.baseline.name]):
                 why, remedy = explain_no_op(self.baseline.config, new)
@@ -163,6 +165,21 @@ class Contract:
             self.check_overrides(arm, new)
             self.check_distinct(arm, new)
         self.check_causality(arm)
+
+    def check_windows(self, arm: Arm) -> None:
+        """Raise `UserError` if a window of the arm covers whole sequences and replaces a mask that does so too.
+
+        Arms from a product of lists are checked if they have one override.
+        """
+        if arm.crossed and len(arm.overrides) > 1:
+            return
+        length = max([self.study.source(arm).seq_len, *arm.config.task.eval_lengths])
+        width = find_wide_window(self.study.against(arm).config, arm.config, length)
+        if width is not None:
+            shown = "an unlimited window" if width >= UNLIMITED else f"a window of width {width}"
+            problem = f"arm {arm.name!r} changes nothing by its mask: {shown} covers sequences of {length} tokens"
+            path = next(((path,) for path in arm.overrides if "mask" in path.split(".")), ())
+            raise arm.explain(UserError(problem, path=path, remedy=f"Use a width below {length}."))
 
     def check_causality(self, arm: Arm) -> None:
         """Raise `UserError` if later tokens change an arm's predictions at earlier positions."""

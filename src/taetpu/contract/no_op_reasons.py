@@ -1,7 +1,10 @@
 """The reasons why changes to a config have no effect, for error messages."""
 
+from typing import Any
+
 from taetpu.contract.allowed_changes import places
 from taetpu.contract.traced_program import Computation
+from taetpu.nn.mask import UNLIMITED, CausalConfig, WindowConfig
 from taetpu.spec.document import format_brief
 from taetpu.spec.resolved_study import difference
 from taetpu.spec.study_config import ResolvedConfig
@@ -10,6 +13,35 @@ KNOWN = {
     "train.precision": "this device computes in float32 in any case",
     "train.loss_bound": "this bound only decides which runs count as diverged",
 }
+
+
+def find_wide_window(old: ResolvedConfig, new: ResolvedConfig, length: int) -> int | None:
+    """Return the width of a window that changes no layer's mask, because it covers whole sequences.
+
+    Args:
+        old: The config without the change.
+        new: The config with the change.
+        length: The longest sequence in training and evaluation.
+
+    Returns:
+        The width; None if each changed mask hides other positions.
+    """
+
+    def width(mask: Any) -> int | None:
+        """Return the number of positions that a causal mask shows at most; None for another mask."""
+        if isinstance(mask, CausalConfig):
+            return UNLIMITED
+        if isinstance(mask, WindowConfig):
+            return UNLIMITED if mask.width is None else mask.width
+        return None
+
+    layers = zip(old.model.layers, new.model.layers, strict=False)
+    masks = [(getattr(a.mixer, "mask", None), getattr(b.mixer, "mask", None)) for a, b in layers
+             if getattr(a.mixer, "causal", True) == getattr(b.mixer, "causal", True)]  # fmt: skip
+    widths = [(width(a), width(b)) for a, b in masks if a != b]
+    idle = [min(a, b) for a, b in widths if a is not None and b is not None and min(a, b) >= length]
+    wide = [found for found in idle if found < UNLIMITED or len(idle) == len(widths)]
+    return min(wide) if wide else None
 
 
 def explain_no_op(old: ResolvedConfig, new: Computation) -> tuple[str, str]:

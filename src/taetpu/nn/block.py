@@ -23,7 +23,7 @@ from taetpu.nn.norm import NormPair, RMSNormConfig, name_sites
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
 from taetpu.nn.post_block import NoAfter
-from taetpu.nn.residual import Connection, NoResidualConfig, StandardConfig, branch_input
+from taetpu.nn.residual import Connection, DeepNormConfig, NoResidualConfig, StandardConfig, branch_input
 from taetpu.nn.short_conv import NoShortConvConfig
 
 Stream = Float[Array, "batch seq *streams dim"]  # see `nn.residual.num_streams`
@@ -78,6 +78,8 @@ class LayerConfig(Config):
         if self.norm.placement not in WIRINGS:
             problem = f"norm {self.norm.kind!r} has the unknown placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))
+        if isinstance(self.residual, DeepNormConfig):
+            self.residual.check_layer(self)
         self.order.check_layer(self)
         self.layer_dropout.check_layer(self)
         self.adapter.check_layer(self, dims)

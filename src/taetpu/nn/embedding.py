@@ -1,5 +1,7 @@
 """Slot `embedding`: the maps from tokens to vectors and from vectors to logits, independently at each position."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -102,9 +104,18 @@ class FactorisedConfig(Component):
     Reference: transformers.models.albert.modeling_albert.AlbertModel.
     """
 
-    size: Size = 128
-    """Width of the table."""
     own_init = True
+    example: ClassVar = {"size": 32}
+
+    size: Size = 128
+    """Width of the table, below dim."""
+
+    def check(self, dims: Dims) -> None:
+        """Raise `UserError` if this component cannot be built at the given sizes."""
+        if self.size >= dims.dim:
+            problem = f"factorised with size={self.size} has no fewer parameters than a table with dim={dims.dim}"
+            remedy = f"Use a size below {dims.dim}, e.g. {max(1, dims.dim // 4)}."
+            raise UserError(problem, path=("size",), remedy=remedy)
 
     def init(self, dims: Dims, *, key: Key) -> "Factorised":
         """Build the module at the given sizes."""

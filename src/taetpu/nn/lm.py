@@ -44,7 +44,8 @@ from taetpu.nn.post_block import NoAfter
 from taetpu.nn.residual import StandardConfig, num_streams
 from taetpu.nn.short_conv import NoShortConvConfig
 from taetpu.nn.stack import Stack, build_stacks
-from taetpu.nn.stem import NoStem
+from taetpu.nn.stem import NoStem, check_scaled_once
+from taetpu.nn.values import check_first_values
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 MODEL_SLOTS = ("position", "norm", "embedding", "init", "stem", "logits")
@@ -218,6 +219,8 @@ class LMConfig(Config):
     def check(self, vocab_size: int, seq_len: int) -> None:
         """Raise `UserError` if a component cannot be built at these sizes. The path is relative to this config."""
         dims = self.dims(vocab_size, seq_len)
+        check_first_values(self.layers)
+        check_scaled_once(self.stem, self.position)
         self.carries(dims)
         for i, layer in enumerate(self.layers):
             try:

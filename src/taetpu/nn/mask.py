@@ -140,6 +140,8 @@ class WindowConfig(MaskConfig):
     Reference: transformers.masking_utils.sliding_window_causal_mask_function.
     """
 
+    example: ClassVar = {"width": 32}
+
     width: Annotated[Annotated[int, Field(gt=0, le=UNLIMITED)] | None, Traced(encode=_width_or_unlimited)] = 128
     """Number of positions that a query attends to, its own included; `none`: all earlier positions."""
     pattern: str | None = None

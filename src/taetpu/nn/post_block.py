@@ -26,7 +26,9 @@ class NoAfter(Component):
 class X0Config(Component):
     """a x + b x0, with the stream x0 before the first layer and trained numbers a and b, initially 1 and 0.
 
-    From modded-nanogpt (Jordan et al. 2024).
+    From modded-nanogpt (Jordan et al. 2024), which computes the sum at the input of each layer. Here it follows each
+    layer, so the first layer has no sum before it, and the last layer has one after it. modded-nanogpt normalises x0
+    (stem `norm`).
 
     Source: Jordan et al. 2024, modded-nanogpt, github.com/KellerJordan/modded-nanogpt.
     """

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, SlotMark, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites
@@ -27,10 +28,12 @@ class NoStem(Component):
 class StemScaleConfig(Component):
     """The embeddings times `factor`, by default sqrt(dim). Vaswani et al. 2017, section 3.4; Gemma.
 
-    Gemma rounds the factor to the dtype of the weights; here it is rounded to that of activations.
+    Gemma rounds the factor to the dtype of the weights; here it is rounded to that of activations. Positions are added
+    before: `learned` ones are scaled too, and `sinusoidal` ones multiply embeddings by sqrt(dim) themselves.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
     Reference: transformers.models.gemma3.modeling_gemma3.Gemma3TextScaledWordEmbedding.
+    Excludes: sinusoidal positions, unless the factor is set.
     """
 
     factor: Annotated[PositiveFloat | None, Traced(neutral=None)] = None
@@ -39,6 +42,13 @@ class StemScaleConfig(Component):
     def init(self, dims: Dims, *, key: Key) -> "StemScale":
         """Build the module at the given sizes."""
         return StemScale(Fixed(dims.dim**0.5 if self.factor is None else self.factor))
+
+
+def check_scaled_once(stem: Component, position: Component) -> None:
+    """Raise `UserError` if both a stem and sinusoidal positions multiply embeddings by sqrt(dim)."""
+    if isinstance(stem, StemScaleConfig) and stem.factor is None and position.kind == "sinusoidal":
+        problem = "sinusoidal positions multiply embeddings by sqrt(dim) already, so stem 'scale' would do it twice"
+        raise UserError(problem, path=("stem",), remedy="Remove the stem, or set its factor.")
 
 
 class StemScale(eqx.Module):

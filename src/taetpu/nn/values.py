@@ -1,5 +1,6 @@
 """Slot `values` in attention: a change to the values of the heads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from taetpu.core.config import Component
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import AttentionDims, Context, Dims
@@ -39,7 +41,7 @@ class NoValues(ValuesConfig):
 class ValueResidualConfig(ValuesConfig):
     """a v + b v1, with the values v1 of the first layer and trained numbers a and b, initially 1/2.
 
-    Zhou et al. 2024 (ResFormer).
+    Zhou et al. 2024 (ResFormer). If single layers have this kind, layer 0 must have it too.
 
     Source: Zhou et al. 2024, "Value Residual Learning", arXiv 2410.17897.
     Reference: x_transformers.x_transformers.Attention.
@@ -52,6 +54,16 @@ class ValueResidualConfig(ValuesConfig):
     def init(self, dims: Dims, heads: AttentionDims, *, key: Key) -> "ValueResidual":
         """Build the module at the given sizes."""
         return ValueResidual(jnp.full((), 0.5), jnp.full((), 0.5))
+
+
+def check_first_values(layers: Sequence[Any]) -> None:
+    """Raise `UserError` if a layer mixes its values with those of layer 0, and layer 0 does not hand them on."""
+    mixing = [isinstance(getattr(layer.mixer, "values", None), ValueResidualConfig) for layer in layers]
+    if any(mixing) and not mixing[0]:
+        first = mixing.index(True)
+        problem = f"layer {first} mixes its values with those of layer 0, which does not hand them on"
+        remedy = "Set values: residual in layer 0 too, or in all layers with model.mixer.values."
+        raise UserError(problem, path=("layers", first, "mixer", "values"), remedy=remedy)
 
 
 class ValueResidual(eqx.Module):

@@ -6,7 +6,7 @@ without metrics, and steps without a measurement have no additional cost.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -217,6 +217,8 @@ class ExpertLoad(Metric):
 @register("metric", "activation")
 class Activation(Metric):
     """Statistics of the activations at a site: mean, root mean square, largest magnitude and share of zeros."""
+
+    example: ClassVar = {"site": "residual"}
 
     site: Annotated[str, Field(description="name of a site, e.g. residual")]
 

@@ -5,6 +5,7 @@ Warm-up is linear and reaches the peak in the last step of warm-up.
 Schedules from optax cannot be used, because they branch in Python on the peak, which is traced here.
 """
 
+from math import floor
 from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
@@ -139,6 +140,13 @@ class WSD(ScheduleConfig):
             problem = f"warmup_share={self.warmup_share:g} and decay_share={self.decay_share:g} exceed all steps"
             raise UserError(problem, path=("decay_share",), remedy=f"Use at most {1 - self.warmup_share:g}.")
         return self
+
+    def check_steps(self, steps: int) -> None:
+        """Raise `UserError` if the decay starts before warm-up ends. The path is relative to the training config."""
+        if self.warmup + self.decay_share * steps > steps:
+            problem = f"warmup={self.warmup} and decay_share={self.decay_share:g} exceed the {steps} steps of training"
+            remedy = f"Use a warmup of at most {floor(steps * (1 - self.decay_share))}, or a smaller decay_share."
+            raise UserError(problem, path=("schedule", "decay_share"), remedy=remedy)
 
     def lr(self, step: Array, steps: int, peak: Any) -> Scalar:
         """Return the learning rate for update number `step`, from 0, out of `steps` updates."""

@@ -1,7 +1,8 @@
 """Published findings on the changes made by arms, read from `priors.yaml`."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -13,8 +14,15 @@ from taetpu.stats.arm_changes import value_at
 from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
-MORE_THAN_ONE = "more than 1"
-"""Pattern in `priors.yaml` that matches any integer above one."""
+PATTERNS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "more than 1": lambda value, other: type(value) is int and value > 1,
+    "an earlier layer": lambda value, other: type(value) is int or (isinstance(value, list) and bool(value)),
+    "fewer": lambda value, other: type(value) is type(other) is int and value < other,
+    "more": lambda value, other: type(value) is type(other) is int and value > other,
+}
+"""Patterns in `priors.yaml`, each with a function of the value and the other value of the change."""
+SHARING = "model.layers.0.same_as"
+LAYERS = re.compile(r"^model\.layers\.[^.]+\.")
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ def read_priors() -> Mapping[str, Any]:
 def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     """Return the published findings by arm. Only arms with exactly one change and a known finding are included.
 
+    Several layers that share parameters are one change. The settings that `match` changes do not count.
+
     Args:
         results: the content of `results.json`.
         base: the baseline's config as frozen in the study's folder.
@@ -50,7 +60,11 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
-        if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
+        match = arm.get("role", {}).get("match", {})
+        changes = [(path, value) for path, value in changes if path not in match]
+        settings = {LAYERS.sub("model.layers.0.", path) for path, _ in changes}
+        one = len(changes) == 1 or (settings == {SHARING} and not match)
+        if arm["against"] is not None and one and (known := _find_prior(*changes[0], against, base, match.get("by"))):
             found[arm["name"]] = known
     return found
 
@@ -70,16 +84,21 @@ def findings_on(setting: str, kind: str) -> list[str]:
     ]
 
 
-def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
+def _find_prior(
+    path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any], matched: str | None
+) -> Prior | None:
     path = path.removesuffix(".kind")
     old, new = _kind(against.get(path, _kind(value_at(base, path), fields=True))), _kind(value)
+    setting = SHARING if LAYERS.sub("model.layers.0.", path) == SHARING else path
     for entry in read_priors()["entries"]:
-        if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
+        if entry["setting"] != setting or not _baseline_matches(entry.get("where", {}), base):
+            continue
+        if entry.get("matched") not in (None, matched):
             continue
         change = f"{path}: {_as_yaml(old)} -> {_as_yaml(new)}"
-        if _matches(old, entry["from"]) and _matches(new, entry["to"]):
+        if _matches(old, entry["from"], new) and _matches(new, entry["to"], old):
             return _make_prior(change, entry, entry["found"])
-        if _matches(old, entry["to"]) and _matches(new, entry["from"]):
+        if _matches(old, entry["to"], new) and _matches(new, entry["from"], old):
             return _make_prior(change, entry, REVERSED.get(str(entry["found"]), entry["found"]))
     return None
 
@@ -105,8 +124,9 @@ def _as_yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _matches(value: Any, patterns: Sequence[Any]) -> bool:
-    return value in patterns or (MORE_THAN_ONE in patterns and type(value) is int and value > 1)
+def _matches(value: Any, allowed: Sequence[Any], other: Any) -> bool:
+    """Return whether a value of a change is allowed. `other` is the other value of the change."""
+    return value in allowed or any(name in PATTERNS and PATTERNS[name](value, other) for name in map(str, allowed))
 
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:

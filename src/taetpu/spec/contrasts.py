@@ -12,6 +12,7 @@ from pydantic import field_validator, model_validator
 
 from taetpu.core.config import Config
 from taetpu.core.errors import UserError, suggest
+from taetpu.spec.document import format_brief
 
 BASELINE = "baseline"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -50,11 +51,18 @@ class ContrastConfig(Config):
             arms = getattr(self, side)
             if len(set(arms)) < len(arms):
                 raise UserError("an arm is listed twice", path=(side,), remedy="List each arm once.")
+        if self.over is not None and self.by is not None and _plain(self.over) == _plain(self.by):
+            problem = f"over and by are the same setting, {self.over}"
+            remedy = "Use in by another setting, between whose values the spread is compared."
+            raise UserError(problem, path=("by",), remedy=remedy)
         return self
 
 
 def plan_contrasts(
-    contrasts: Mapping[str, ContrastConfig], arms: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
+    contrasts: Mapping[str, ContrastConfig],
+    arms: Mapping[str, Mapping[str, Any]],
+    metrics: Sequence[str],
+    base: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     """Return the contrasts with the arms that they compare, as the analysis plan stores them.
 
@@ -64,6 +72,7 @@ def plan_contrasts(
         contrasts: The contrasts of the study file, by name.
         arms: The changes of each arm that have an effect, by name; the baseline has none.
         metrics: The metrics that every run measures.
+        base: The baseline's config with its defaults.
 
     Returns:
         The contrasts by name. `compare` and `to` are the arms of both sides. A spread also has `spread`, `over`, `by`
@@ -79,7 +88,10 @@ def plan_contrasts(
             remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
             raise UserError(f"{name!r} is not a name for a contrast", path=(name,), remedy=remedy)
         try:
-            found |= _comparison(name, contrast, arms) if contrast.compare else _spread(name, contrast, arms, metrics)
+            if contrast.compare:
+                found |= _comparison(name, contrast, arms)
+            else:
+                found |= _spread(name, contrast, arms, metrics, base)
         except UserError as error:
             raise error.within(name) from None
     return found
@@ -94,7 +106,11 @@ def _comparison(name: str, contrast: ContrastConfig, arms: Mapping[str, Any]) ->
 
 
 def _spread(
-    name: str, contrast: ContrastConfig, arms: Mapping[str, Mapping[str, Any]], metrics: Sequence[str]
+    name: str,
+    contrast: ContrastConfig,
+    arms: Mapping[str, Mapping[str, Any]],
+    metrics: Sequence[str],
+    base: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     metric, over, by = str(contrast.spread), _plain(str(contrast.over)), _plain(str(contrast.by))
     if metrics and metric not in metrics:
@@ -117,6 +133,10 @@ def _spread(
             where = f"{by}={level}" if level != BASELINE else f"the baseline's {by}"
             value = f"{over}={missing[0]}" if missing[0] != BASELINE else f"the baseline's {over}"
             remedy = f"Cross both settings, e.g. grid: {{{over}: [...], {by}: [...]}}."
+            if missing[0] == BASELINE and (usual := _baseline_title(base, over)):
+                remedy = f"Add {usual}, the baseline's value, to the values of {over} in grid."
+            elif level == BASELINE and (usual := _baseline_title(base, by)):
+                remedy = f"Add {usual}, the baseline's value, to the values of {by} in grid."
             raise UserError(f"no arm has {value} with {where}", remedy=remedy)
     levels = [level for level in table if level != BASELINE]
     return {
@@ -134,6 +154,16 @@ def _spread(
 
 def _plain(path: str) -> str:
     return path.removesuffix(".kind")
+
+
+def _baseline_title(base: Mapping[str, Any], path: str) -> str:
+    """Return the baseline's value of a setting as text, with the kind for a component; empty if it has no such path."""
+    value: Any = base
+    for part in path.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return ""
+        value = value[part]
+    return format_brief(value)
 
 
 def _title(value: Any) -> str:

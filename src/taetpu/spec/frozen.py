@@ -35,11 +35,18 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
         "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
+        **({"resets": resets} if (resets := _resets(study)) else {}),
         "roles": {arm.name: dict(arm.role) for arm in study.arms if arm.role},
         "design": study.design,
         "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
         **({"starts": starts} if (starts := _starts(study)) else {}),
     }
+
+
+def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
+    """Return the fields that arms change by replacing a slot, as `{arm: {path: [old, new]}}` (see `Arm.resets`)."""
+    found = {arm.name: {path: to_data([*pair]) for path, pair in arm.resets.items()} for arm in study.arms}
+    return {name: fields for name, fields in found.items() if fields}
 
 
 def _starts(study: Study) -> dict[str, dict[str, str]]:
@@ -95,6 +102,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     arms, roles = {**stored["arms"], **added}, {**stored["roles"], **new["roles"]}
     idle = {**stored.get("idle", {}), **new["idle"]}
     extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
+    if resets := {**stored.get("resets", {}), **new.get("resets", {})}:
+        extended["resets"] = resets
     return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
 
 

@@ -37,15 +37,30 @@ def example_settings(cls: type[Component]) -> Any:
 
 
 def example_arm(cls: type[Component]) -> dict[str, Any] | None:
-    """Return the overrides of an arm that uses a kind; None if arms cannot choose it or it is the default."""
+    """Return the overrides of an arm that uses a kind; None if arms cannot choose it or it is the default.
+
+    If the kind shares fields with other kinds of its slot, the overrides set the kind and its fields one by one,
+    because a replaced slot would lose the shared fields that the baseline sets.
+    """
     path = slot_path(cls.slot)
     if not path.startswith(("model.", "train.")) or cls.slot in NOT_IN_ARMS or is_default(cls):
         return None
     others = {name: value for name, value in cls.example.items() if "." in name}
-    value = example_settings(cls)
+    own = {name: one for name, one in cls.example.items() if "." not in name}
     if _is_many(path):
-        value = {cls.kind: {name: one for name, one in cls.example.items() if "." not in name}}
-    return {**others, path: value}
+        return {**others, path: {cls.kind: own}}
+    shared = {name for kind in kinds(cls.slot).values() if kind is not cls for name in kind.model_fields}
+    if shared & cls.model_fields.keys() - own.keys():
+        return {**others, f"{path}.kind": cls.kind, **{f"{path}.{name}": one for name, one in own.items()}}
+    return {**others, path: example_settings(cls)}
+
+
+def example_baseline(cls: type[Component]) -> dict[str, Any] | None:
+    """Return the settings of a baseline that observes training with a kind, by path; None for other kinds."""
+    if cls.slot not in NOT_IN_ARMS:
+        return None
+    own = {name: one for name, one in cls.example.items() if "." not in name}
+    return {slot_path(cls.slot): {cls.kind: own} if own else [cls.kind]}
 
 
 def is_default(cls: type[Component]) -> bool:

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import build_components, load_config
 from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.plugins import Plugin, load_plugins
@@ -49,7 +49,7 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
         measure = spec.measure.directed(first.config.train.eval_metrics)
-        contrasts = _contrasts(measure, arms)
+        contrasts = _contrasts(measure, arms, baseline)
     except UserError as error:
         raise document.locate(error) from None
     return Study(
@@ -257,11 +257,11 @@ def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: Res
             continue  # the other overrides are invalid without this one, so it has an effect
 
 
-def _contrasts(measure: Measure, arms: tuple[Arm, ...]) -> dict[str, dict[str, Any]]:
+def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, dict[str, Any]]:
     """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
     changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
     try:
-        return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics())
+        return plan_contrasts(measure.contrasts, changed, arms[0].config.metrics(), to_data(baseline))
     except UserError as error:
         raise error.within("measure", "contrasts") from None
 

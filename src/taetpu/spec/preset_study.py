@@ -27,7 +27,7 @@ base:
     kind: text
     source: python-docs          # or a path to a text file or folder, relative to this file
     tokenizer: {{kind: char}}
-    seq_len: 64
+    seq_len: {seq_len}
   model: {{preset: {start}, dim: {dim}, num_layers: {num_layers}}}
   train:
     steps: 1000
@@ -42,6 +42,9 @@ add_one_in:
 
 measure: {{primary: val/loss, direction: min, equivalence: 0.01}}
 """
+
+LEFT_OUT = """\
+  # {path} (plain or unit-offset) is left out: without weight decay of norms, both train the same function."""
 
 
 def preset_model(name: str, dim: int, num_layers: int) -> ModelConfig:
@@ -59,8 +62,33 @@ def differences(start: ModelConfig, end: ModelConfig) -> dict[str, dict[str, Any
     """Return the changes that lead from one model to another, by name, each as overrides by path.
 
     A change is another kind in a slot, or another value of a field in a slot whose kind is the same, in all layers.
+    Changes of `same_function` are left out.
     """
-    found: dict[str, dict[str, Any]] = {}
+    return {
+        _part_name(path): _overrides(path, values, separate)
+        for path, values, separate in _all_changes(start, end)
+        if not _is_same_function(path, values)
+    }
+
+
+def same_function(start: ModelConfig, end: ModelConfig) -> list[str]:
+    """Return the paths of the changes between two models that do not change what is computed and trained.
+
+    A norm's weight and its offset from 1 start from the same factor and have the same gradient. They differ only if
+    norms have weight decay, which they do not have by default.
+    """
+    return [f"model.{path}" for path, values, _ in _all_changes(start, end) if _is_same_function(path, values)]
+
+
+def _is_same_function(path: str, levels: Sequence[tuple[Any, Any]]) -> bool:
+    found = {value for pair in levels for value in pair if isinstance(value, str)}
+    return path.endswith("norm.weight") and found == {"plain", "unit-offset"}
+
+
+def _all_changes(
+    start: ModelConfig, end: ModelConfig
+) -> Iterator[tuple[str, Sequence[tuple[Any, Any]], Sequence[bool]]]:
+    """Yield the path of each change, its values (see `_changes`), and whether each layer has its own component."""
     first, second = start.resolve(), end.resolve()
     for slot in ModelConfig.model_fields:
         if slot in ("dim", "num_layers", "layers"):
@@ -71,8 +99,7 @@ def differences(start: ModelConfig, end: ModelConfig) -> dict[str, dict[str, Any
                        for old, new in zip(first.layers, second.layers, strict=True)]  # fmt: skip
         separate = [slot in start.layers.get(i, {}) for i in range(start.num_layers)]
         for path, values in _changes(levels, slot):
-            found[path] = _overrides(path, values, separate)
-    return {_part_name(path): overrides for path, overrides in found.items()}
+            yield path, values, separate
 
 
 def _part_name(path: str) -> str:
@@ -134,11 +161,20 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
     parts = differences(first, second)
     if not parts:
         raise UserError(f"{start} and {end} do not differ", remedy=f"Use two of: {', '.join(PRESETS)}.")
-    arms = "\n".join(line for part, overrides in parts.items() for line in _part_lines(part, overrides))
+    lines = [line for part, overrides in parts.items() for line in _part_lines(part, overrides)]
+    lines += [LEFT_OUT.format(path=path) for path in same_function(first, second)]
+    arms = "\n".join(lines)
     return STUDY.format(
         name=name, file=f"{name}.yaml", start=start, end=end, dim=dim, num_layers=num_layers, arms=arms,
-        start_about=PRESETS[start].about, end_about=PRESETS[end].about,
+        start_about=PRESETS[start].about, end_about=PRESETS[end].about, seq_len=_seq_len(first, second),
     )  # fmt: skip
+
+
+def _seq_len(*models: ModelConfig) -> int:
+    """Return a power of two above the widths of the models' windows, in which each window hides positions."""
+    masks = [getattr(layer.mixer, "mask", None) for model in models for layer in model.resolve().layers]
+    widest = max((getattr(mask, "width", None) or 0 for mask in masks), default=0)
+    return max(64, 2 ** widest.bit_length())
 
 
 def _part_lines(part: str, overrides: dict[str, Any]) -> list[str]:

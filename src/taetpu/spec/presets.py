@@ -25,6 +25,7 @@ class Preset:
         source: The description of the model.
         reference: The class in transformers that the tests compare the preset with; empty if there is none.
         num_layers: The default number of layers.
+        omits: What the published model has and the preset leaves out.
         settings: A function that returns the settings of the model for a width and a number of layers.
     """
 
@@ -32,19 +33,27 @@ class Preset:
     source: str
     reference: str
     num_layers: int
+    omits: str
     settings: Callable[[int, int], Settings]
 
 
-def num_heads(dim: int, head_dim: int) -> int:
-    """Return a number of heads whose width divides `dim`: near dim / head_dim, but at least 4 if `dim` permits."""
+def num_heads(dim: int, head_dim: int, group: int = 1) -> int:
+    """Return a number of heads with an even width: near dim / head_dim, but at least 4 if `dim` permits.
+
+    The number is a multiple of `group` if `dim` permits.
+    """
     wanted = max(4, dim // head_dim)
     fits = [n for n in range(1, dim + 1) if dim % (2 * n) == 0] or [1]  # rotary positions need an even width
+    fits = [n for n in fits if n % group == 0] or fits
     return min(fits, key=lambda n: (abs(n - wanted), n))
 
 
 def attention(dim: int, head_dim: int, group: int = 1, **settings: Any) -> Settings:
-    """Return attention with heads of about the given width, and `group` query heads for each key-value head."""
-    heads = num_heads(dim, head_dim)
+    """Return attention with heads of about the given width, and `group` query heads for each key-value head.
+
+    If `dim` is not a multiple of 2 `group`, each query head has its own key-value head.
+    """
+    heads = num_heads(dim, head_dim, group)
     shared = {"num_kv_heads": heads // group} if group > 1 and heads % group == 0 else {}
     return {"kind": "attention", "num_heads": heads, **shared, **settings}
 
@@ -147,14 +156,41 @@ def modded_nanogpt(dim: int, num_layers: int) -> Settings:
 
 
 PRESETS: Mapping[str, Preset] = {
-    "gpt2": Preset("GPT-2 small", "Radford et al. 2019; modeling_gpt2.py in transformers", "GPT2LMHeadModel", 12, gpt2),
-    "llama3": Preset("Llama 3 8B", "Llama Team 2024, arXiv 2407.21783", "LlamaForCausalLM", 32, llama3),
-    "qwen3": Preset("Qwen 3 8B", "Qwen Team 2025, arXiv 2505.09388", "Qwen3ForCausalLM", 36, qwen3),
-    "gemma3": Preset("Gemma 3 4B", "Gemma Team 2025, arXiv 2503.19786", "Gemma3ForCausalLM", 34, gemma3),
-    "olmo2": Preset("OLMo 2 7B", "OLMo Team 2025, arXiv 2501.00656", "Olmo2ForCausalLM", 32, olmo2),
-    "nanochat": Preset("nanochat d20", "github.com/karpathy/nanochat", "NanoChatForCausalLM", 20, nanochat),
-    "modded-nanogpt": Preset("modded-nanogpt", "github.com/KellerJordan/modded-nanogpt", "", 12, modded_nanogpt),
-}
+    "gpt2": Preset(
+        "GPT-2 small", "Radford et al. 2019; modeling_gpt2.py in transformers", "GPT2LMHeadModel", 12,
+        "dropout of 0.1 (`dropout: 0.1`)", gpt2,
+    ),
+    "llama3": Preset(
+        "Llama 3 8B", "Llama Team 2024, arXiv 2407.21783", "LlamaForCausalLM", 32,
+        "the mask between documents (mask `document`) and the scaled positions of Llama 3.1 (`position.scaling`)",
+        llama3,
+    ),
+    "qwen3": Preset(
+        "Qwen 3 8B", "Qwen Team 2025, arXiv 2505.09388", "Qwen3ForCausalLM", 36,
+        "the scaled positions for long texts (`position.scaling`), and tied embeddings, which only smaller models have",
+        qwen3,
+    ),
+    "gemma3": Preset(
+        "Gemma 3 4B", "Gemma Team 2025, arXiv 2503.19786", "Gemma3ForCausalLM", 34,
+        "the linear scaling of positions in global layers, heads whose total width differs from dim (the 4B model has "
+        "8 heads of width 256 at dim 2560) and the image encoder", gemma3,
+    ),
+    "olmo2": Preset(
+        "OLMo 2 7B", "OLMo Team 2025, arXiv 2501.00656", "Olmo2ForCausalLM", 32,
+        "the z-loss (hook `z-loss`)", olmo2,
+    ),
+    "nanochat": Preset(
+        "nanochat d20", "github.com/karpathy/nanochat", "NanoChatForCausalLM", 20,
+        "additions of later versions: windows, value embeddings, and trained factors of the stream and of the "
+        "embedding in each layer", nanochat,
+    ),
+    "modded-nanogpt": Preset(
+        "modded-nanogpt", "github.com/KellerJordan/modded-nanogpt", "", 12,
+        "value embeddings, the skips from the embedding (after `x0`), windows that grow in training, and products in "
+        "8 bits", modded_nanogpt,
+    ),
+}  # fmt: skip
+SHARED_OMISSIONS = "Optimizer, schedule, initial weights and data are settings of the study, not of a preset."
 
 
 def expand_preset(model: Mapping[str, Any]) -> Settings:

@@ -1,6 +1,6 @@
 """A loaded study: its resolved arms, its runs, and the changes of an arm."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -92,8 +92,26 @@ class Arm:
     def change(self) -> str:
         """The arm's changes to the baseline on one line; empty for the baseline."""
         return ", ".join(
-            f"{path}: {format_brief(old)} -> {format_brief(new)}" for path, (old, new) in self.diff.items()
+            f"{path}: {format_brief(old)} -> {format_brief(new)}"
+            for path, (old, new) in {**self.diff, **self.resets}.items()
         )
+
+    @property
+    def resets(self) -> Diff:
+        """The changes of fields that follow from replacing a slot, in the form of `diff`.
+
+        A new component has the default of each field that the override does not set. The changes of fields that only
+        one of two kinds has are left out.
+        """
+        found: Diff = {}
+        for path, (old, new) in self.diff.items():
+            if isinstance(old, Mapping) and isinstance(new, Mapping):
+                for name in [name for name in old if name in new and name != "kind"]:
+                    found |= changes(old[name], new[name], (path, name))
+            elif any(path.startswith(f"{above}.") and not _sets(value, path.removeprefix(f"{above}.").split("."))
+                     for above, value in self.overrides.items()):  # fmt: skip
+                found[path] = old, new
+        return found
 
     def explain(self, error: UserError) -> UserError:
         """Return an error in this arm's config with the place of its cause in the study file."""
@@ -294,6 +312,15 @@ class Study:
             return self.sources.prepare(arm.config)
         except UserError as error:
             raise arm.explain(error.within("task")) from None
+
+
+def _sets(value: Any, parts: Sequence[str]) -> bool:
+    """Return whether an override's value contains the field with the given path."""
+    for part in parts:
+        if not isinstance(value, Mapping) or part not in value:
+            return False
+        value = value[part]
+    return True
 
 
 # --- changes of an arm -----------------------------------------------------------------------------------------------

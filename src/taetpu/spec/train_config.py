@@ -8,7 +8,7 @@ from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.optim.hooks import overrides_method
 from taetpu.optim.optimizers import AdamW
-from taetpu.optim.schedules import Cosine
+from taetpu.optim.schedules import WSD, Cosine
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
 from taetpu.spec.start import StartConfig
 
@@ -132,7 +132,7 @@ class TrainConfig(Config):
             )
 
     def check_schedule(self, steps: int) -> None:
-        """Raise `UserError` unless the learning rate's warm-up is shorter than training."""
+        """Raise `UserError` unless the learning rate's warm-up is shorter than training, and ends before its decay."""
         warmup = getattr(self.schedule, "warmup", None)
         if isinstance(warmup, int) and warmup >= steps:
             raise UserError(
@@ -140,6 +140,8 @@ class TrainConfig(Config):
                 path=("schedule", "warmup"),
                 remedy=f"Use at most {steps - 1}.",
             )
+        if isinstance(self.schedule, WSD):
+            self.schedule.check_steps(steps)
 
     def evaluations(self, steps: int) -> list[int]:
         """Return the steps after which a run with `steps` steps is evaluated. The last step is always included."""

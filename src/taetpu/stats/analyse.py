@@ -297,7 +297,7 @@ def _arm(
         "planned": name in plan.arms,
         "role": study.get("roles", {}).get(name, {}),
         "diff": changes,
-        "change": format_changes(changes, study["base"]),
+        "change": format_changes(changes, study["base"], study.get("resets", {}).get(name)),
         "runs": [cell.facts for cell in table.cells[name]],
         "diverged": len(table.diverged_seeds(name)),
         "mean": _mean(values),

@@ -1,6 +1,6 @@
 """Changes that arms make to the baseline."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
@@ -34,12 +34,54 @@ def value_at(base: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def format_changes(diff: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Format overrides as `model.position: rope -> none`, omitting the old value if it is unset or unchanged."""
-    return "; ".join(_format_change(path, value, base) for path, value in diff.items())
+def format_changes(
+    diff: Mapping[str, Any], base: Mapping[str, Any], resets: Mapping[str, Sequence[Any]] | None = None
+) -> str:
+    """Format overrides as `model.position: rope -> none`, omitting the old value if it is unset or unchanged.
+
+    Args:
+        diff: The overrides by path.
+        base: The baseline's config.
+        resets: The fields that change because an override replaces their slot, as `{path: [old, new]}`. They follow the
+            override, as in `train.schedule: cosine -> wsd, warmup 5 -> 0`.
+    """
+    left = dict(resets or {})
+    parts = []
+    for path, value in diff.items():
+        slot = f"{path.removesuffix('.kind')}."
+        own = [name for name in left if name.startswith(slot)]
+        fields = (f", {_format_reset(name.removeprefix(slot), left.pop(name))}" for name in own)
+        parts.append(_format_change(path, value, base) + "".join(fields))
+    return "; ".join([*parts, *(_format_reset(path, pair) for path, pair in _merge_layers(left).items())])
+
+
+def _merge_layers(resets: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Return resets in which layers with equal changes share a path, such as `model.layers.0,2.ffn.mult`."""
+    layers: dict[tuple[str, str], list[str]] = {}
+    found: dict[str, Sequence[Any]] = {}
+    for path, pair in resets.items():
+        if not path.startswith("model.layers."):
+            found[path] = pair
+            continue
+        number, _, rest = path.removeprefix("model.layers.").partition(".")
+        layers.setdefault((rest, str(pair)), []).append(number)
+    for (rest, _), numbers in layers.items():
+        found[f"model.layers.{','.join(numbers)}.{rest}"] = resets[f"model.layers.{numbers[0]}.{rest}"]
+    return found
+
+
+def _format_reset(name: str, pair: Sequence[Any]) -> str:
+    old, new = (_format_old(round_number(value)) for value in pair)
+    return f"{name} {old} -> {new}"
+
+
+def round_number(value: Any) -> Any:
+    """Return a float with four significant digits, and any other value unchanged."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _format_change(path: str, value: Any, base: Mapping[str, Any]) -> str:
+    path = path.removesuffix(".kind")
     old = value_at(base, path)
     new = _format_value(value)
     return f"{path}: {new}" if old is None or old == value else f"{path}: {_format_old(old)} -> {new}"

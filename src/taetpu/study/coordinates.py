@@ -73,6 +73,7 @@ def check_coordinates(
     chosen, found = _select_arms(study, arms), []
     scaled = [[_scaled_arm(arm, width) for width in _widths(arm, widths)] for arm in chosen]
     total = seeds * sum(map(len, scaled))
+    update(0, total)
     for arm, configs in zip(chosen, scaled, strict=True):
         measured = list[Sizes]()
         for config in configs:

@@ -259,7 +259,8 @@ def _change(arm: Arm, base: Mapping[str, Any]) -> str:
     match = arm.role.get("match")
     also = "".join(f"; also {other['of']} matched by {other['by']}" for other in arm.role.get("also", ()))
     if match is None:
-        return format_changes(effective_overrides(arm.overrides, arm.idle), base) + also
+        resets = {path: to_data([*pair]) for path, pair in arm.resets.items()}
+        return format_changes(effective_overrides(arm.overrides, arm.idle), base, resets) + also
     changed = {path: value for path, value in match.items() if "." in path and value is not None}
     return f"{match['of']}; {format_changes(changed, base)}{also}"
 
@@ -317,7 +318,7 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
 
     Returns:
         A dictionary with the names `study` and `arm`, and these entries:
-        `config`: `{path: [old, new]}`.
+        `config`: `{path: [old, new]}`, with the fields that change because their slot is replaced.
         `parameters` (their number), `flops_per_token`, `program` (its hash): `[old, new]`.
         `added`, `removed`, `reshaped`, `redrawn` (with different initial values), `equal` (with bitwise equal initial
         values): the parameters by logical name, each with its shape; reshaped parameters have both shapes.
@@ -337,7 +338,7 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
     return {
         "study": study.name,
         "arm": name,
-        "config": {path: [to_data(before), to_data(after)] for path, (before, after) in arm.diff.items()},
+        "config": {path: to_data([*pair]) for path, pair in {**arm.diff, **arm.resets}.items()},
         "parameters": [sum(prod(p.shape) for p in run.parameters.values()) for run in (old, new)],
         "added": {n: list(new.parameters[n].shape) for n in found.added},
         "removed": {n: list(old.parameters[n].shape) for n in found.removed},

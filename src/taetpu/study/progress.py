@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Timer
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +28,7 @@ from taetpu.train.usage import Usage
 WIDTH = 80  # columns of a sampled text
 SPEED_SECONDS = 300.0  # period over which the speed is averaged
 NAME = 36  # columns of an arm's name
+SHOWN_AFTER = 2.0  # seconds before the bar of a check appears
 ROWS = 12  # maximum number of arms in the table
 
 
@@ -241,12 +243,22 @@ def _mean(values: dict[int, float]) -> str:
 
 @contextmanager
 def parts_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Display a progress bar on a terminal until the block ends.
+    """Display a progress bar on a terminal from `SHOWN_AFTER` seconds on until the block ends.
 
     Yields:
         A function to call with the number of finished parts and the total number of parts.
     """
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task(what, total=None)
+    bars = Progress(*columns, console=console, transient=True)
+    bar, timer = bars.add_task(what, total=None), Timer(SHOWN_AFTER, bars.start)
+    timer.daemon = True
+    timer.start()
+    try:
         yield lambda done, total: bars.update(bar, completed=done, total=total)
+    finally:
+        timer.cancel()
+        timer.join()  # the bar may be starting
+        bars.stop()

@@ -100,6 +100,8 @@ def host_config(component: Component | None = None) -> LMConfig:
         settings["heads"] = {component.kind: component}
     elif component is not None:
         settings[component.slot] = component
+        if placement := component.example.get("model.norm.placement"):
+            settings["norm"] = {"kind": HOST["norm"], "placement": placement}
     return load_config(ModelConfig, settings).resolve()
 
 

@@ -93,9 +93,10 @@ def balance(chosen: Float[Array, "*lead experts"], probability: Float[Array, "*l
 class MoEConfig(ExpertsConfig):
     """sum_i g_i E_i(x) with g = softmax(x W_router) over the `top` largest of `experts`. Jiang et al. 2024 (Mixtral).
 
-    Each expert E_i is a SwiGLU network. The loss `balance` is E * sum_i f_i P_i for each layer, where f_i is the share
-    of the choices that expert i receives, and P_i is its mean probability (Fedus et al. 2021). Hugging Face computes
-    this loss once for the tokens of all layers together, and does not divide by `top`.
+    With `top: 1`, g is the probability of the chosen expert among all experts, which gives the router a gradient
+    (Fedus et al. 2021, eq. 2). Each expert E_i is a SwiGLU network. The loss `balance` is E * sum_i f_i P_i for each
+    layer, where f_i is the share of the choices that expert i receives, and P_i is its mean probability (Fedus et al.
+    2021). Hugging Face computes this loss once for the tokens of all layers together, and does not divide by `top`.
 
     Source: Jiang et al. 2024, "Mixtral of Experts", arXiv 2401.04088; Fedus et al. 2021, "Switch Transformers: Scaling
     to Trillion Parameter Models with Simple and Efficient Sparsity", arXiv 2101.03961.
@@ -126,7 +127,9 @@ class MoE(eqx.Module):
         chosen, probability = choose(scores, self.top), jax.nn.softmax(scores)
         auxiliary_loss("balance", self.balance.value, chosen / self.top, probability, statistic=balance)
         share = chosen * probability
-        return self.experts(x, share / share.sum(-1, keepdims=True), self.top)
+        if self.top > 1:  # the weight of a single expert would be 1, and the router would have no gradient
+            share = share / share.sum(-1, keepdims=True)
+        return self.experts(x, share, self.top)
 
 
 @register("ffn", "clamped-moe")
@@ -138,12 +141,20 @@ class ClampedMoEConfig(MoEConfig):
 
     Source: OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card", arXiv 2508.10925.
     Reference: transformers.models.gpt_oss.modeling_gpt_oss.GptOssMLP.
+    Excludes: a single chosen expert, whose weight is always 1.
     """
 
     limit: Annotated[PositiveFloat, Traced()] = 7.0
     """Largest value of the gate, and largest absolute value of the other factor."""
     alpha: Annotated[PositiveFloat, Traced()] = 1.702
     """Factor of the gate inside the sigmoid."""
+
+    def check(self, dims: Dims) -> None:
+        """Raise `UserError` if this component cannot be built at the given sizes."""
+        super().check(dims)
+        if self.top == 1 < self.experts:
+            problem = "the weights of chosen experts sum to 1, so `top: 1` gives the router no gradient"
+            raise UserError(problem, path=("top",), remedy=f"Use 2 to {self.experts}, or the kind moe.")
 
     def init(self, dims: Dims, *, key: Key) -> "MoE":
         """Build the module at the given sizes."""
@@ -194,7 +205,8 @@ class DeepSeekMoEConfig(ExpertsConfig):
 
     s = sigmoid(x W_router). The `top` experts with the largest s + b are chosen, and g_i = scale * s_i / sum of the
     chosen s. After each step, the bias b_i increases by `bias_rate` if expert i received less than the mean load, and
-    decreases by the same amount if it received more. The bias has no gradient. The loss `balance` is E * sum_i f_i P_i
+    decreases by the same amount if it received more. The bias has no gradient. With `top: 1`, g is `scale`, so only the
+    balance loss trains the router. The loss `balance` is E * sum_i f_i P_i
     within each sequence, with P the mean of s / sum(s). Experts are not grouped (`n_group` is 1). The hidden
     activations of the shared experts are the site `ffn.shared.hidden`.
 

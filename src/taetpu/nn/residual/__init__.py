@@ -8,10 +8,11 @@ from taetpu.nn.residual.hyper_connections import (
     ManifoldHyperConnectionsConfig,
     sinkhorn,
 )
-from taetpu.nn.residual.single import NoResidual, NoResidualConfig, Standard, StandardConfig
+from taetpu.nn.residual.single import DeepNormConfig, NoResidual, NoResidualConfig, Standard, StandardConfig
 
 __all__ = [
     "Connection",
+    "DeepNormConfig",
     "DynamicHyperConnectionsConfig",
     "HyperConnections",
     "HyperConnectionsConfig",

@@ -1,6 +1,6 @@
 """Residual connections with one stream."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,10 +8,14 @@ from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
 from taetpu.core.config import Component, Traced
+from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims, Fixed
 from taetpu.nn.residual.base import Stream
+
+if TYPE_CHECKING:
+    from taetpu.nn.block import LayerConfig
 
 
 @register("residual", "standard")
@@ -108,9 +112,19 @@ class DeepNormConfig(Component):
 
     Source: Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers", arXiv 2203.00555.
     Reference: x_transformers.x_transformers.Residual.
+    Excludes: layers without norms or with another placement.
     """
 
     example: ClassVar = {"model.norm.placement": "post", "model.init": "deepnorm"}
+
+    def check_layer(self, layer: "LayerConfig") -> None:
+        """Raise `UserError` unless a norm follows each sum. The path is relative to the layer."""
+        absent = layer.norm.kind == "none"
+        if absent or layer.norm.placement != "post":
+            norms = "has no norms" if absent else f"has norms with placement {layer.norm.placement!r}"
+            problem = f"deepnorm scales the stream in each branch, so norms must follow the sums, but the layer {norms}"
+            remedy = "Set norm.placement: post with a norm such as layer, or use another residual."
+            raise UserError(problem, path=("residual",), remedy=remedy)
 
     def init(self, dims: Dims, *, key: Key) -> "DeepNorm":
         """Build the module at the given sizes."""
