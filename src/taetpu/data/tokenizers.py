@@ -34,6 +34,15 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> np.ndarray:
         """Return the token numbers of a text: int32 `(n,)`."""
 
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """The token numbers that `encode` adds before every text, such as that of `<bos>`: int32 `(n,)`."""
+        return np.zeros(0, np.int32)
+
+    def encode_plain(self, text: str) -> np.ndarray:
+        """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
+        return self.encode(text)
+
     def decode(self, ids: Any) -> str:
         """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
@@ -126,10 +135,20 @@ class LibraryTokenizer(Tokenizer):
         """See `Tokenizer.encode`."""
         return np.array(self._inner.encode(text).ids, np.int32)
 
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """See `Tokenizer.start_tokens`."""
+        found = self._inner.encode("a")
+        number = (*found.special_tokens_mask, 0).index(0)
+        return np.array(found.ids[:number], np.int32)
+
+    def encode_plain(self, text: str) -> np.ndarray:
+        """See `Tokenizer.encode_plain`."""
+        return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
+
     def escape_bits(self, text: str) -> float | None:
         """Return 0 if decoding the tokens restores the text, without the special tokens that are added to it."""
-        ids = self._inner.encode(text, add_special_tokens=False).ids
-        return 0.0 if self.decode(ids) == text else None
+        return 0.0 if self.decode(self.encode_plain(text)) == text else None
 
 
 def load_tokenizer(text: str) -> Tokenizer:
