@@ -151,11 +151,27 @@ def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     assert table.splitlines()[-1].split()[:2] == ["6", "g"]
 
 
-def test_the_command_says_which_characters_are_unknown(lens, opened):
-    assert "warning: 2 characters of the text's 7 are not in" in lens(
-        "perplexity", "small/baseline/0", "--text", "Ä E dog"
-    )
-    assert opened.tokenizer.count_unknown("the fox") == 0
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("perplexity",), ("--text", "Ä E dogE")),
+        (("sample", "--tokens", "2"), ("--prompt", "Ä E dogE")),
+        (("attention",), ("--text", "Ä E dogE")),
+        (("logit-lens",), ("--text", "Ä E dogE")),
+        (("attribution",), ("--text", "Ä E dogE")),
+        (("embed",), ("--text", "Ä E dogE")),
+    ],
+)
+def test_commands_name_unknown_characters(lens, arguments, texts):
+    command, *rest = arguments
+    output = lens(command, "small/baseline/0", *texts, *rest)
+    assert "warning: 3 characters of the text's 8 are not in the model's vocabulary: 'Ä', 'E'" in output
+    assert "warning" not in lens(command, "small/baseline/0", texts[0], "the dog", *rest)
+
+
+def test_unknown_words_are_named(spaced):
+    assert spaced.tokenizer.find_unknown("the zz fox Ä") == ["zz", "Ä"]
+    assert spaced.tokenizer.find_unknown("the fox") == []
 
 
 @pytest.mark.parametrize(

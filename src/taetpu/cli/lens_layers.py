@@ -5,12 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Picture, Position, TextOptions, write_picture
+from taetpu.cli.lens_options import Picture, Position, TextOptions, parse_token, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 
 Target = Annotated[
-    str | None, typer.Option("--target", metavar="TOKEN", help="A token, as text or number. Default: the next token.")
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TOKEN",
+        help="The text of one token, or #N for token N (or N, if this text is not one token). Default: the next token.",
+    ),
 ]
 
 
@@ -37,7 +42,8 @@ def logit_lens(options: LogitLensOptions) -> None:
 
     model = options.open()
     inputs: Any = options.read(model)
-    (found,) = look(model, inputs, top=options.top, target=options.target)
+    target = parse_token(model, options.target, "--target")
+    (found,) = look(model, inputs, top=options.top, target=target)
     rows = found.rows(options.position)
     if options.as_json:
         print_json(found.to_dict())
@@ -61,7 +67,8 @@ class AttributionOptions(TextOptions):
     position: Position = -1
     target: Target = None
     minus: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Divide the difference to the logit of this token.")
+        str | None,
+        typer.Option(metavar="TOKEN", help="Divide the difference to the logit of this token, named as in --target."),
     ] = None
     heads: Annotated[bool, typer.Option("--heads/--no-heads", help="Show the heads of each mixer.")] = True
     out: Picture = None
@@ -80,7 +87,8 @@ def attribution(options: AttributionOptions) -> None:
 
     model = options.open()
     inputs: Any = options.read(model)
-    (found,) = divide(model, inputs, target=options.target, minus=options.minus)
+    target, minus = parse_token(model, options.target, "--target"), parse_token(model, options.minus, "--minus")
+    (found,) = divide(model, inputs, target=target, minus=minus)
     rows = found.rows(options.position, heads=options.heads)
     if options.as_json:
         print_json(found.to_dict())

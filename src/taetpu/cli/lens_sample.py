@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError
@@ -55,6 +55,7 @@ def sample(options: SampleOptions) -> None:
     if options.beams is not None:
         _check_beams(options)
     model = options.open()
+    warn_of_unknown(model, "".join(options.prompt or ()))
     prompts: list[Any] = options.prompt or [model.data.prompt()]
     shown = [text if isinstance(text, str) else model.decode(text) for text in prompts]
     if options.beams is not None:
