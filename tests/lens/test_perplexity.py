@@ -138,6 +138,18 @@ def test_the_command_prints_the_losses_and_draws_them(lens, opened, tmp_path):
     np.testing.assert_allclose(drawn, found.losses, atol=1e-6)
 
 
+def test_the_chart_has_the_positions_of_the_table(opened):
+    found = perplexity(opened, ["the fox", "a dog"])
+    table = [row for text in found.texts for row in text.token_rows()]
+    spec = found.chart().to_dict()["layer"][0]
+    drawn = spec["data"]["values"]
+    assert [row["position"] for row in drawn] == [row["position"] for row in table] == [*range(1, 7), *range(1, 5)]
+    assert [row["number"] for row in drawn] == [*range(1, 11)]  # one after the other
+    shown = [row["token"].replace(" ", "·") for row in table]
+    assert spec["encoding"]["x"]["axis"]["labelExpr"] == f"{json.dumps(shown, ensure_ascii=True)}[datum.value - 1]"
+    assert [row["predicted"] for row in found.rows()] == [6, 4, 10]
+
+
 def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     ids = " ".join(map(str, opened.tokenizer.encode("the fox")))

@@ -45,7 +45,7 @@ class TextLosses:
         return {"text": self.name, **_statistics(self.losses, self.correct)}
 
     def token_rows(self) -> list[dict[str, Any]]:
-        """Return the loss of each predicted token."""
+        """Return the position in the text, from 0, the number and the loss of each predicted token."""
         columns = zip(self.texts, self.targets.tolist(), self.losses.tolist(), strict=True)
         return [{"position": i + 1, "token": text, "id": number, "loss": loss}
                 for i, (text, number, loss) in enumerate(columns)]  # fmt: skip
@@ -108,8 +108,9 @@ class Perplexity:
         """
         from taetpu.report.token_charts import loss_chart
 
-        texts = [visible(text) for own in self.texts for text in own.texts]
-        return loss_chart(texts, self.losses.tolist(), self.mean)
+        rows = [{**row, "text": own.name, "token": visible(row["token"])}
+                for own in self.texts for row in own.token_rows()]  # fmt: skip
+        return loss_chart(rows, self.mean)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics and the losses of all tokens as plain data."""
@@ -128,7 +129,7 @@ class Perplexity:
 def _statistics(losses: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
     mean = float(losses.mean(dtype=np.float64))
     return {
-        "tokens": len(losses),
+        "predicted": len(losses),
         "perplexity": math.exp(min(mean, 700.0)),
         "mean": mean,
         "min": float(losses.min()),

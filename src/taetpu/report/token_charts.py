@@ -32,13 +32,22 @@ FRAME = alt.ViewBackground(stroke="#d5d9de")
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def token_axis(texts: Sequence[str], title: str = "", **options: Any) -> alt.Axis:
-    """Return an axis of positions that shows the text of each token, or numbers if there are many tokens."""
+def token_axis(texts: Sequence[str], title: str = "", first: int = 0, **options: Any) -> alt.Axis:
+    """Return an axis of positions that shows the text of each token, or numbers if there are many tokens.
+
+    Args:
+        texts: The text of each token.
+        title: The title; by default, none for texts, and "position" for numbers.
+        first: The position of the first token.
+        options: Further options of the axis.
+    """
     plain: dict[str, Any] = {"grid": False, "ticks": False, "domain": False, **options}
     if len(texts) > LABELLED:
-        return alt.Axis(title=title or "position", values=[*range(0, len(texts), _nice_step(len(texts)))], **plain)
+        step = _nice_step(len(texts))
+        values = [*range(-(-first // step) * step, first + len(texts), step)]
+        return alt.Axis(title=title or "position", values=values, **plain)
     shown = json.dumps([shorten_token(text) for text in texts])
-    return alt.Axis(title=title or None, labelExpr=f"{shown}[datum.value]", labelOverlap=False, **plain)
+    return alt.Axis(title=title or None, labelExpr=f"{shown}[datum.value - {first}]", labelOverlap=False, **plain)
 
 
 def shorten_token(text: str) -> str:
@@ -81,14 +90,23 @@ def _cells(tokens: int, most: int, each: int) -> int:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def loss_chart(texts: Sequence[str], losses: Sequence[float], mean: float) -> Any:
-    """Return the chart of the loss of each token, with a line at the mean."""
-    _check_marks(len(losses))
-    columns = zip(texts, losses, strict=True)
-    rows = [{"position": i, "token": text, "loss": loss} for i, (text, loss) in enumerate(columns)]
-    x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
+def loss_chart(rows: Sequence[Mapping[str, Any]], mean: float) -> Any:
+    """Return the chart of the loss of each predicted token, with a line at the mean.
+
+    Args:
+        rows: For each predicted token, the name of its `text`, its `position` in it, its `token` and its `loss`.
+            Several texts are drawn one after the other.
+        mean: The mean loss.
+    """
+    _check_marks(len(rows))
+    names = ("text", "position", "token", "loss")
+    first = rows[0]["position"]
+    marks = [{"number": first + i, **{name: row[name] for name in names}} for i, row in enumerate(rows)]
+    texts = [row["token"] for row in rows]
+    title = "predicted token" if len({row["text"] for row in rows}) > 1 else ""
+    x = alt.X("number:O", axis=token_axis(texts, title, first, **_across(texts)))
     y = alt.Y("loss:Q", title="loss (nats per token)")
-    bars = chart(rows).mark_bar(color=BLUE).encode(x=x, y=y, tooltip=["position:O", "token:N", "loss:Q"])
+    bars = chart(marks).mark_bar(color=BLUE).encode(x=x, y=y, tooltip=["text:N", "position:O", "token:N", "loss:Q"])
     line = chart([{"mean": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="mean:Q")
     return themed(alt.layer(bars, line).properties(width=_cells(len(rows), 900, 16), height=220))
 
