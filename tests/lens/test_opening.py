@@ -88,6 +88,22 @@ def test_unknown_names_are_refused(runs, name, problem, remedy):
     assert remedy in str(caught.value.remedy)
 
 
+def test_a_folder_without_a_model_is_named(runs, lens, tmp_path):
+    for name in (tmp_path, f"{tmp_path}/"):
+        with pytest.raises(UserError, match=r"config\.json is missing in this folder") as caught:
+            lens("perplexity", str(name), "--text", "the fox")
+        assert (str(caught.value.file), caught.value.exit_code) == (str(name), 2)
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(UserError, match=r"config\.json has neither `model_type`"):
+        runs(tmp_path)
+
+
+def test_a_folder_with_the_name_of_a_run_does_not_hide_the_run(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small/baseline/0").mkdir(parents=True)
+    assert runs("small/baseline/0").run.seed == 0
+
+
 def test_texts_and_tokens_give_the_same_logits(opened):
     texts = ["the quick", "dog."]
     both = opened(texts)
