@@ -66,3 +66,31 @@ def test_only_differences_between_configs_are_shown(lens):
 def test_unknown_runs_are_refused(lens):
     with pytest.raises(UserError, match="no arm 'baselin'"):
         lens("sample", "small/baselin/0")
+
+
+@pytest.mark.parametrize("file", ["picture.gif", "missing/a.png", "folder.png"])
+@pytest.mark.parametrize(
+    "command", ["perplexity", "attention", "scores", "logit-lens", "attribution", "norms", "embed", "probe"]
+)
+def test_files_are_checked_before_a_model_is_opened(lens, tmp_path, monkeypatch, command, file):
+    def refuse(_):
+        raise AssertionError("the model was opened")
+
+    monkeypatch.setattr(ModelOptions, "open", refuse)
+    (tmp_path / "folder.png").mkdir()
+    texts = {"scores": (), "probe": ("labels.jsonl",)}.get(command, ("--text", "the fox"))
+    out = tmp_path / (file.replace(".png", ".npz") if command == "embed" and "folder" not in file else file)
+    with pytest.raises(UserError, match=r"unknown (chart|file) format|cannot write") as caught:
+        lens(command, "small/baseline/0", *texts, "-o", str(out))
+    assert str(caught.value.file) == str(out)
+
+
+@pytest.mark.parametrize("command", ["logit-lens", "attribution"])
+def test_positions_are_checked_before_a_model_computes(lens, monkeypatch, command):
+    import taetpu.lens.attribution
+    import taetpu.lens.logit_lens
+
+    monkeypatch.delattr(taetpu.lens.logit_lens, "_build")
+    monkeypatch.delattr(taetpu.lens.attribution, "_build")
+    with pytest.raises(UserError, match="position 12 does not exist in a text of 7 tokens"):
+        lens(command, "small/baseline/0", "--text", "the fox", "--position", "12")

@@ -1,13 +1,16 @@
 """`taetpu lens logit-lens`, `attribution` and `norms`: how predictions are formed, layer by layer."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Picture, Position, TextOptions, parse_token, write_picture
+from taetpu.cli.lens_options import Picture, Position, TextOptions, check_picture, parse_token, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from taetpu.lens.opened import OpenedModel
 
 Target = Annotated[
     str | None,
@@ -40,8 +43,10 @@ def logit_lens(options: LogitLensOptions) -> None:
     """
     from taetpu.lens.logit_lens import logit_lens as look
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
+    _check_position(model, inputs, options.position)
     target = parse_token(model, options.target, "--target")
     (found,) = look(model, inputs, top=options.top, target=target)
     rows = found.rows(options.position)
@@ -51,6 +56,14 @@ def logit_lens(options: LogitLensOptions) -> None:
         _print_position(found, options.position)
         print_table(rows)
     write_picture(found.chart, options.out)
+
+
+def _check_position(model: "OpenedModel", inputs: Any, position: int) -> None:
+    """Raise `UserError` if a text has no such position."""
+    from taetpu.lens.activations import check_position, sequences
+
+    for row in sequences(model, inputs):
+        check_position(position, len(row))
 
 
 def _print_position(found: Any, position: int) -> None:
@@ -85,8 +98,10 @@ def attribution(options: AttributionOptions) -> None:
     from taetpu.lens.attribution import attribution as divide
     from taetpu.lens.token_texts import visible
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
+    _check_position(model, inputs, options.position)
     target, minus = parse_token(model, options.target, "--target"), parse_token(model, options.minus, "--minus")
     (found,) = divide(model, inputs, target=target, minus=minus)
     rows = found.rows(options.position, heads=options.heads)
@@ -118,6 +133,7 @@ def norms(options: NormsOptions) -> None:
     """
     from taetpu.lens.norms import residual_norms
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
     (found,) = residual_norms(model, inputs)

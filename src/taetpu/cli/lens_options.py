@@ -1,6 +1,6 @@
 """Options of the commands `taetpu lens`: the model, and the text that it reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,6 +130,20 @@ def warn_of_unknown(opened: "OpenedModel", text: str) -> None:
         count, are = plural(sum(map(len, unknown)), "character"), "is" if len(unknown) == 1 else "are"
         lacks = f"{count} of the text's {len(text):,} {are} not in the model's vocabulary"
         log(f"warning: {lacks}: {name_distinct(unknown)}")
+
+
+def check_picture(file: Path | None, others: Sequence[str] = ()) -> None:
+    """Raise `UserError` if a picture cannot be written to a file. Commands call this before they open a model.
+
+    Args:
+        file: The file; None for no picture.
+        others: The endings of formats that are no pictures.
+    """
+    if file is not None:
+        from taetpu.core.output_files import check_output
+        from taetpu.report.chart_files import FORMATS
+
+        check_output(file, [*FORMATS, *others], "file" if others else "chart")
 
 
 def write_picture(draw: Callable[[], Any], file: Path | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taetpu.cli.lens_options import ModelOptions, Picture, parse_ids, warn_of_unknown, write_picture
+from taetpu.cli.lens_options import ModelOptions, Picture, check_picture, parse_ids, warn_of_unknown, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import UserError
@@ -50,6 +50,7 @@ def perplexity(options: Options) -> None:
 
     Example: taetpu lens perplexity latest story.txt --per-token -o losses.png
     """
+    check_picture(options.out)
     model = options.open()
     found = _measure(model, options)
     if options.as_json:
