@@ -131,11 +131,27 @@ def test_a_call_reads_and_edits_sites(opened):
         ([], "the input is empty"),
         ([3, 4000], "4000 is not a token of this model"),
         ([[1.5, 2.0]], "expected a list of token numbers"),
+        (None, r"the input is None \(NoneType\), expected a text or token numbers"),
+        (5, r"the input is 5 \(int\)"),
+        (np.array(3), r"the input is a single number \(ndarray\)"),
+        ({"a": 1}, r"the input is \{'a': 1\} \(dict\)"),
+        ({3}, r"the input is \{3\} \(set\)"),
+        ([None], "input 0 has shape .* and type object"),
+        (["the", 3], "input 1 has shape"),
+        ([[[1], [2, 3]]], "input 0 consists of lists of different lengths"),
     ],
 )
 def test_invalid_inputs_are_refused(opened, inputs, problem):
     with pytest.raises(UserError, match=problem):
         opened(inputs)
+
+
+def test_one_site_is_read_by_its_name(opened):
+    found = opened("the quick", sites="mixer.pattern").sites
+    assert [*found] == ["mixer.pattern"]
+    np.testing.assert_array_equal(found["mixer.pattern"], opened("the quick", ["mixer.pattern"]).sites["mixer.pattern"])
+    with pytest.raises(UserError, match=r"'mixer\.patern'"):
+        opened("the quick", sites="mixer.patern")
 
 
 def test_a_damaged_config_is_named(opened, tmp_path):

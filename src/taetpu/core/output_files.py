@@ -17,9 +17,9 @@ def check_output(file: str | Path, formats: Iterable[str], what: str = "file") -
     Raises:
         UserError: if the ending is unknown, the folder does not exist, or the path is that of a folder.
     """
-    path, known = Path(file), [*formats]
-    if path.suffix not in known:
-        remedy = f"Use {' or '.join([', '.join(known[:-1]) or known[0], *known[1:][-1:]])}."
+    path, (*others, last) = Path(file), formats
+    if path.suffix not in (*others, last):
+        remedy = f"Use {', '.join(others)} or {last}." if others else f"Use {last}."
         raise UserError(f"unknown {what} format {path.suffix or path.name!r}", file=path, remedy=remedy)
     if path.is_dir():
         raise UserError("cannot write: this is a folder", file=path, remedy="Choose another file with -o.")
