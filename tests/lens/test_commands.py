@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from taetpu.cli.lens_options import ModelOptions
 from taetpu.core.errors import Failed, UserError
+from taetpu.lens.check_run import CheckedLoss
 from taetpu.lens.generate import Sampling, generate
 
 
@@ -40,7 +41,15 @@ def test_a_stored_loss_is_checked(lens, opened):
     (row,) = json.loads(lens("check", "small/baseline/0", "--json"))
     assert row["stored"] == opened.result["metrics"]["val/loss"]
     assert row["first"] == row["second"] == pytest.approx(row["stored"], abs=1e-5)
+    assert row["agrees"] is True
     assert "yes" in lens("check", "small/baseline/0")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agrees"), [(2.0, 2.0, True), (2.0, 2.1, False), (2.1, 2.1, False), (np.nan, np.nan, False)]
+)
+def test_a_loss_agrees_if_it_is_equal_twice_and_near_the_stored_one(first, second, agrees):
+    assert vars(CheckedLoss("val", 2.0, first, second, 1e-3))["agrees"] is agrees
 
 
 def test_changed_weights_fail_the_check(lens, opened, trained):

@@ -150,8 +150,8 @@ def test_one_site_is_read_by_its_name(opened):
     found = opened("the quick", sites="mixer.pattern").sites
     assert [*found] == ["mixer.pattern"]
     np.testing.assert_array_equal(found["mixer.pattern"], opened("the quick", ["mixer.pattern"]).sites["mixer.pattern"])
-    with pytest.raises(UserError, match=r"'mixer\.patern'"):
-        opened("the quick", sites="mixer.patern")
+    with pytest.raises(UserError, match=r"'mixer\.none'"):
+        opened("the quick", sites="mixer.none")
 
 
 def test_a_damaged_config_is_named(opened, tmp_path):

@@ -181,6 +181,13 @@ def test_commands_name_unknown_characters(lens, arguments, texts):
     assert "warning" not in lens(command, "small/baseline/0", texts[0], "the dog", *rest)
 
 
+def test_windows_are_named_only_if_a_text_is_cut(lens):
+    arguments = ("perplexity", "small/baseline/0", "--text", "the dog", "--window")
+    assert "losses in nats per token;" in lens(*arguments, "6")
+    assert "losses in nats per token, windows of 5 tokens;" in lens(*arguments, "5")
+    assert "windows of 32 tokens" in lens("perplexity", "small/baseline/0", "--split", "val")
+
+
 def test_unknown_words_are_named(spaced):
     assert spaced.tokenizer.find_unknown("the zz fox Ä") == ["zz", "Ä"]
     assert spaced.tokenizer.find_unknown("the fox") == []

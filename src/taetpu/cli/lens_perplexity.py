@@ -94,10 +94,11 @@ def _print_result(found: "Perplexity", per_token: bool) -> None:
     rows = found.rows()
     shown = rows if len(rows) <= SHOWN else rows[-1:]
     print_table([{name: _format(value) for name, value in row.items()} for row in shown])
-    where = f"windows of {found.window} tokens"
-    where += "" if found.stride == found.window else f" that start every {found.stride} tokens"
-    bits = found.bits_per_byte
-    print_text(f"losses in nats per token, {where}" + ("" if bits is None else f"; {bits:.3f} bits per byte"))
+    where = f", windows of {found.window:,} tokens"
+    where += "" if found.stride == found.window else f" that start every {found.stride:,} tokens"
+    where = where if found.has_windows else ""
+    bits = "" if found.bits_per_byte is None else f"; {found.bits_per_byte:.3f} bits per byte"
+    print_text(f"losses in nats per token{where}{bits}")
     for text in found.texts if per_token else ():
         typer.echo()
         print_table([{**row, "token": visible(row["token"]), "loss": f"{row['loss']:.4f}"}

@@ -94,6 +94,11 @@ class Perplexity:
         bits = float(self.losses.sum(dtype=np.float64)) / math.log(2) + self.unpredicted_bits
         return None if self.num_bytes is None else bits / self.num_bytes
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether a text was longer than a window, or the texts are the windows of an evaluation set."""
+        return self.split is not None or any(len(text.losses) > self.window for text in self.texts)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each text, and a row for all texts if there are several."""
         rows = [text.row() for text in self.texts]
