@@ -19,6 +19,7 @@ from taetpu.nn.lm import ModelConfig
 LLAMA = {
     "type": ({"model_type": "lama"}, r"type 'lama' .*\n  where:  model_type\n  remedy: Did you mean 'llama'\?"),
     "known": ({"model_type": "x"}, "remedy: Use one of: " + ", ".join(sorted([*FAMILIES, "gemma3"]))),
+    "other": ({"model_type": "mamba"}, r"'mamba' is not supported\n  where:  model_type\n  remedy: Use one of: "),
     "unknown": ({"rope_thetas": 3.0}, r"rope_thetas=3.0 is not a known setting .*\n.*rope_thetas\n.*'rope_theta'\?"),
     "quantized": ({"quantization_config": {"quant_method": "mxfp4"}}, r"\(mxfp4\) .*\n.*quantization_config\n.*dequan"),
     "scaling": ({"rope_parameters": {"rope_type": "llama3"}}, r"'factor' is missing\n.*rope_parameters.factor"),

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers as hf
+from tokenizers import decoders, models, normalizers, processors
 from typer.testing import CliRunner
 
 import taetpu
 from taetpu.cli.main import app
 from taetpu.core.config_parsing import load_config
+from taetpu.data.tokenizers import load_tokenizer
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 
@@ -53,6 +56,38 @@ def lens(trained, monkeypatch):
         return result.output
 
     return run
+
+
+@pytest.fixture(scope="session")
+def spaced(opened, draw):
+    """A model with random weights and a tokenizer like that of Llama 2.
+
+    The tokenizer adds `<s>` and a space before every text. Its words have a space before them.
+    """
+    words = ["the", "fox", "cat", "3"]
+    vocab = {token: number for number, token in enumerate(("<unk>", "<s>", "▁", *"thefoxca37#,."))}
+    merges = []
+    for word in words:
+        for end in range(1, len(word) + 1):
+            merges.append((f"▁{word[: end - 1]}", word[end - 1]))
+            vocab.setdefault(f"▁{word[:end]}", len(vocab))
+    inner = hf.Tokenizer(models.BPE(vocab, [*dict.fromkeys(merges)], unk_token="<unk>", fuse_unk=True))
+    inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    inner.add_special_tokens(["<unk>", "<s>"])
+    inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    settings = {"dim": 16, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}}
+    return replace(
+        opened,
+        model=draw(settings, vocab=len(vocab), seq=SEQ),
+        config=load_config(ModelConfig, settings).resolve(),
+        tokenizer=load_tokenizer(inner.to_str()),
+        vocab_size=len(vocab),
+        name="spaced",
+        run=None,
+        step=None,
+        _programs={},
+    )
 
 
 VOCAB, SEQ = 29, 32

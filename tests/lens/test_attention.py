@@ -8,6 +8,7 @@ import pytest
 import taetpu
 from taetpu.core.errors import UserError
 from taetpu.lens.attention import attention_maps, head_progress
+from taetpu.report.token_charts import FAINTER
 
 TEXT = "the fox and the quick fox"
 
@@ -145,12 +146,12 @@ def test_pictures_show_the_weights(opened):
         drawn = np.zeros_like(pattern)
         for row in own:
             drawn[row["query"], row["key"]] = row["weight"]
-        np.testing.assert_allclose(drawn, np.where(pattern >= 0.005, pattern, 0), atol=1e-4)
+        np.testing.assert_allclose(drawn, np.where(pattern >= FAINTER, pattern, 0), atol=1e-4)
     (one,) = attention_maps(opened, TEXT, layer=1, head=0)
     spec = one.chart().to_dict()
     assert spec["title"]["text"] == "layer 1, head 0 of small/baseline/0, step 30"
     assert json.dumps(["t", "h", "e", "·"])[1:-1] in spec["encoding"]["x"]["axis"]["labelExpr"]
-    assert len(marks(spec)) == (one.patterns[1] >= 0.005).sum()
+    assert len(marks(spec)) == (one.patterns[1] >= FAINTER).sum()
     steps = head_progress(opened, TEXT, 1, 0).chart().to_dict()
     assert {row["column"] for row in marks(steps)} == {"10", "20", "30"}
 

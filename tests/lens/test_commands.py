@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from taetpu.cli.lens_options import ModelOptions
 from taetpu.cli.main import app
 from taetpu.core.errors import Failed, UserError
+from taetpu.lens.check_run import CheckedLoss
 from taetpu.lens.generate import Sampling, generate
 from taetpu.nn.position.absolute import LearnedConfig
 
@@ -43,7 +44,15 @@ def test_a_stored_loss_is_checked(lens, opened):
     (row,) = json.loads(lens("check", "small/baseline/0", "--json"))
     assert row["stored"] == opened.result["metrics"]["val/loss"]
     assert row["first"] == row["second"] == pytest.approx(row["stored"], abs=1e-5)
+    assert row["agrees"] is True
     assert "yes" in lens("check", "small/baseline/0")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "agrees"), [(2.0, 2.0, True), (2.0, 2.1, False), (2.1, 2.1, False), (np.nan, np.nan, False)]
+)
+def test_a_loss_agrees_if_it_is_equal_twice_and_near_the_stored_one(first, second, agrees):
+    assert vars(CheckedLoss("val", 2.0, first, second, 1e-3))["agrees"] is agrees
 
 
 def test_changed_weights_fail_the_check(lens, opened, trained):
@@ -87,3 +96,31 @@ def test_a_wrong_option_is_refused_before_the_prompt_is_printed(trained, monkeyp
     monkeypatch.chdir(trained)
     done = CliRunner().invoke(app, ["lens", "sample", "small/baseline/0", "--prompt", "the", "--top-p", "1.5"])
     assert (done.output, str(done.exception).splitlines()[0]) == ("", "top_p is 1.5, expected above 0 and at most 1")
+
+
+@pytest.mark.parametrize("file", ["picture.gif", "missing/a.png", "folder.png"])
+@pytest.mark.parametrize(
+    "command", ["perplexity", "attention", "scores", "logit-lens", "attribution", "norms", "embed", "probe"]
+)
+def test_files_are_checked_before_a_model_is_opened(lens, tmp_path, monkeypatch, command, file):
+    def refuse(_):
+        raise AssertionError("the model was opened")
+
+    monkeypatch.setattr(ModelOptions, "open", refuse)
+    (tmp_path / "folder.png").mkdir()
+    texts = {"scores": (), "probe": ("labels.jsonl",)}.get(command, ("--text", "the fox"))
+    out = tmp_path / (file.replace(".png", ".npz") if command == "embed" and "folder" not in file else file)
+    with pytest.raises(UserError, match=r"unknown (chart|file) format|cannot write") as caught:
+        lens(command, "small/baseline/0", *texts, "-o", str(out))
+    assert str(caught.value.file) == str(out)
+
+
+@pytest.mark.parametrize("command", ["logit-lens", "attribution"])
+def test_positions_are_checked_before_a_model_computes(lens, monkeypatch, command):
+    import taetpu.lens.attribution
+    import taetpu.lens.logit_lens
+
+    monkeypatch.delattr(taetpu.lens.logit_lens, "_build")
+    monkeypatch.delattr(taetpu.lens.attribution, "_build")
+    with pytest.raises(UserError, match="position 12 does not exist in a text of 7 tokens"):
+        lens(command, "small/baseline/0", "--text", "the fox", "--position", "12")

@@ -68,6 +68,27 @@ def test_the_greedy_continuation_is_marked(model):
     assert marks == [True, False]
 
 
+def test_spaces_between_context_and_continuation_are_scored(spaced):
+    adapter, ids = HarnessModel(spaced), spaced.tokenizer.encode("the cat")
+    assert len(ids) == len(spaced.tokenizer.encode("the "))  # so that the lengths differ by no token
+    own = log_probabilities(spaced, "the cat")[-1]
+    requests = [request("loglikelihood", *pair) for pair in (("the ", "cat"), ("the", " cat"), ("the c", "at"))]
+    scores = adapter.loglikelihood(requests)
+    assert [score for score, _ in scores] == pytest.approx([own] * 3, abs=1e-5)
+    assert own < -0.1
+    assert adapter.loglikelihood([request("loglikelihood", "the", "")]) == [(0.0, True)]
+
+
+def test_tokens_that_start_every_text_are_not_scored(spaced):
+    adapter = HarnessModel(spaced)
+    assert spaced.tokenizer.start_tokens.tolist() == [1]
+    (rolling,) = adapter.loglikelihood_rolling([request("loglikelihood_rolling", "the fox, the cat")])
+    ((whole, _),) = adapter.loglikelihood([request("loglikelihood", "", "the fox, the cat")])
+    assert rolling == pytest.approx(log_probabilities(spaced, "the fox, the cat").sum(), abs=1e-4)
+    assert whole == pytest.approx(rolling, abs=1e-4)
+    assert adapter.loglikelihood_rolling([request("loglikelihood_rolling", "")]) == [0.0]
+
+
 @pytest.mark.slow
 def test_texts_longer_than_a_window_score_each_token_once(model, opened):
     text = ("the quick brown fox jumps over the lazy dog. " * 3)[:100]

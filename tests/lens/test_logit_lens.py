@@ -12,6 +12,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.lens.logit_lens import logit_lens
 from taetpu.lens.norms import residual_norms
+from taetpu.lens.token_texts import read_token
 from taetpu.nn.lm import ModelConfig
 
 TEXT = "the fox and the quick fox"
@@ -90,12 +91,38 @@ def test_a_target_is_named_by_its_text_or_its_number(opened):
     assert rows[-1].keys() == {"layer", "top 1", "top 2", "top 3", "rank", "p(target)"}
 
 
+def test_the_space_that_a_tokenizer_adds_is_no_part_of_a_target(spaced):
+    table = {token: number for number, token in enumerate(spaced.token_texts(np.arange(spaced.vocab_size)))}
+    for text in ("fox", " fox", ",", "#"):
+        assert read_token(spaced, text) == table[text.strip()]
+    with pytest.raises(UserError, match="'  fox' consists of 2 tokens"):
+        read_token(spaced, "  fox")
+
+
+def test_a_number_names_a_token(spaced, opened):
+    three = read_token(spaced, "3")
+    assert spaced.decode([three]) == "3"  # one token, so not token 3
+    assert [read_token(spaced, text) for text in ("#3", "14", "#14")] == [3, 14, 14]
+    assert read_token(opened, "7") == read_token(opened, "#7") == 7  # "7" is not in the vocabulary
+    assert read_token(replace(opened, tokenizer=None), "7") == 7
+    with pytest.raises(UserError, match="99 is not a token of this model"):
+        read_token(spaced, "#99")
+
+
+@pytest.mark.parametrize("option", ["--target", "--minus"])
+def test_unknown_targets_are_refused(lens, option):
+    with pytest.raises(UserError, match="'Ä' is not a token: 'Ä' is not in the model's vocabulary") as caught:
+        lens("attribution", "small/baseline/0", "--text", "the dog", option, "Ä")
+    assert caught.value.path == (option,)
+    assert "#N for token N" in str(caught.value.remedy)
+
+
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
         ({"target": "qu"}, "'qu' consists of 2 tokens: 'q', 'u'", "Use one of these tokens"),
         ({"target": 400}, "400 is not a token of this model", "from 0 to 28"),
-        ({"target": ""}, "contains no token", "at least one"),
+        ({"target": ""}, "contains no token", "the text of one token"),
         ({"top": 0}, "0 of the most likely tokens", "Use 1 to 29."),
         ({"top": 30}, "30 of the most likely tokens", "Use 1 to 29."),
     ],

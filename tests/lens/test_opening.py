@@ -88,6 +88,22 @@ def test_unknown_names_are_refused(runs, name, problem, remedy):
     assert remedy in str(caught.value.remedy)
 
 
+def test_a_folder_without_a_model_is_named(runs, lens, tmp_path):
+    for name in (tmp_path, f"{tmp_path}/"):
+        with pytest.raises(UserError, match=r"config\.json is missing in this folder") as caught:
+            lens("perplexity", str(name), "--text", "the fox")
+        assert (str(caught.value.file), caught.value.exit_code) == (str(name), 2)
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(UserError, match=r"config\.json has neither `model_type`"):
+        runs(tmp_path)
+
+
+def test_a_folder_with_the_name_of_a_run_does_not_hide_the_run(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small/baseline/0").mkdir(parents=True)
+    assert runs("small/baseline/0").run.seed == 0
+
+
 def test_texts_and_tokens_give_the_same_logits(opened):
     texts = ["the quick", "dog."]
     both = opened(texts)
@@ -115,11 +131,27 @@ def test_a_call_reads_and_edits_sites(opened):
         ([], "the input is empty"),
         ([3, 4000], "4000 is not a token of this model"),
         ([[1.5, 2.0]], "expected a list of token numbers"),
+        (None, r"the input is None \(NoneType\), expected a text or token numbers"),
+        (5, r"the input is 5 \(int\)"),
+        (np.array(3), r"the input is a single number \(ndarray\)"),
+        ({"a": 1}, r"the input is \{'a': 1\} \(dict\)"),
+        ({3}, r"the input is \{3\} \(set\)"),
+        ([None], "input 0 has shape .* and type object"),
+        (["the", 3], "input 1 has shape"),
+        ([[[1], [2, 3]]], "input 0 consists of lists of different lengths"),
     ],
 )
 def test_invalid_inputs_are_refused(opened, inputs, problem):
     with pytest.raises(UserError, match=problem):
         opened(inputs)
+
+
+def test_one_site_is_read_by_its_name(opened):
+    found = opened("the quick", sites="mixer.pattern").sites
+    assert [*found] == ["mixer.pattern"]
+    np.testing.assert_array_equal(found["mixer.pattern"], opened("the quick", ["mixer.pattern"]).sites["mixer.pattern"])
+    with pytest.raises(UserError, match=r"'mixer\.none'"):
+        opened("the quick", sites="mixer.none")
 
 
 def test_a_damaged_config_is_named(opened, tmp_path):

@@ -138,6 +138,18 @@ def test_the_command_prints_the_losses_and_draws_them(lens, opened, tmp_path):
     np.testing.assert_allclose(drawn, found.losses, atol=1e-6)
 
 
+def test_the_chart_has_the_positions_of_the_table(opened):
+    found = perplexity(opened, ["the fox", "a dog"])
+    table = [row for text in found.texts for row in text.token_rows()]
+    spec = found.chart().to_dict()["layer"][0]
+    drawn = spec["data"]["values"]
+    assert [row["position"] for row in drawn] == [row["position"] for row in table] == [*range(1, 7), *range(1, 5)]
+    assert [row["number"] for row in drawn] == [*range(1, 11)]  # one after the other
+    shown = [row["token"].replace(" ", "·") for row in table]
+    assert spec["encoding"]["x"]["axis"]["labelExpr"] == f"{json.dumps(shown, ensure_ascii=True)}[datum.value - 1]"
+    assert [row["predicted"] for row in found.rows()] == [6, 4, 10]
+
+
 def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     ids = " ".join(map(str, opened.tokenizer.encode("the fox")))
@@ -151,11 +163,34 @@ def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     assert table.splitlines()[-1].split()[:2] == ["6", "g"]
 
 
-def test_the_command_says_which_characters_are_unknown(lens, opened):
-    assert "warning: 2 characters of the text's 7 are not in" in lens(
-        "perplexity", "small/baseline/0", "--text", "Ä E dog"
-    )
-    assert opened.tokenizer.count_unknown("the fox") == 0
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (("perplexity",), ("--text", "Ä E dogE")),
+        (("sample", "--tokens", "2"), ("--prompt", "Ä E dogE")),
+        (("attention",), ("--text", "Ä E dogE")),
+        (("logit-lens",), ("--text", "Ä E dogE")),
+        (("attribution",), ("--text", "Ä E dogE")),
+        (("embed",), ("--text", "Ä E dogE")),
+    ],
+)
+def test_commands_name_unknown_characters(lens, arguments, texts):
+    command, *rest = arguments
+    output = lens(command, "small/baseline/0", *texts, *rest)
+    assert "warning: 3 characters of the text's 8 are not in the model's vocabulary: 'Ä', 'E'" in output
+    assert "warning" not in lens(command, "small/baseline/0", texts[0], "the dog", *rest)
+
+
+def test_windows_are_named_only_if_a_text_is_cut(lens):
+    arguments = ("perplexity", "small/baseline/0", "--text", "the dog", "--window")
+    assert "losses in nats per token;" in lens(*arguments, "6")
+    assert "losses in nats per token, windows of 5 tokens;" in lens(*arguments, "5")
+    assert "windows of 32 tokens" in lens("perplexity", "small/baseline/0", "--split", "val")
+
+
+def test_unknown_words_are_named(spaced):
+    assert spaced.tokenizer.find_unknown("the zz fox Ä") == ["zz", "Ä"]
+    assert spaced.tokenizer.find_unknown("the fox") == []
 
 
 @pytest.mark.parametrize(

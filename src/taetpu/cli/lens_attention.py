@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Head, Layer, ModelOptions, Picture, TextOptions, parse_ids, write_picture
+from taetpu.cli.lens_options import (
+    Head,
+    Layer,
+    ModelOptions,
+    Picture,
+    TextOptions,
+    check_picture,
+    parse_ids,
+    write_picture,
+)
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import log, print_json, print_table, print_text
 from taetpu.core.errors import UserError
@@ -41,6 +50,7 @@ def attention(options: AttentionOptions) -> None:
     """
     from taetpu.lens.attention import attention_maps, head_progress
 
+    check_picture(options.out, [".npz"])
     model = options.open()
     inputs: Any = options.read(model)
     if options.steps is None:
@@ -86,6 +96,7 @@ def scores(options: ScoresOptions) -> None:
     """
     from taetpu.lens.head_scores import KINDS, head_scores
 
+    check_picture(options.out)
     found = head_scores(options.open(), length=options.length, sequences=options.sequences, seed=options.seed)
     if options.as_json:
         print_json(found.to_dict())

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import ModelOptions, Picture, TextOptions, warn_of_unknown, write_picture
+from taetpu.cli.lens_options import ModelOptions, Picture, TextOptions, check_picture, warn_of_unknown, write_picture
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, print_json, print_table, print_text
 
@@ -36,8 +36,12 @@ def embed(options: EmbedOptions) -> None:
 
     Example: taetpu lens embed latest sentences.txt --lines --pool mean -o vectors.npz
     """
+    from taetpu.core.output_files import check_output
+    from taetpu.lens.embed import FORMATS
     from taetpu.lens.embed import embed as read_site
 
+    if options.out is not None:
+        check_output(options.out, FORMATS)
     model = options.open()
     inputs: Any = options.read(model, options.lines)
     pool: Any = options.pool
@@ -84,6 +88,7 @@ def probe(options: ProbeOptions) -> None:
     from taetpu.lens.label_files import read_labels
     from taetpu.lens.probe import probe as fit
 
+    check_picture(options.out)
     model = options.open()
     inputs, labels = read_labels(options.labels)
     warn_of_unknown(model, "".join(one for one in inputs if isinstance(one, str)))

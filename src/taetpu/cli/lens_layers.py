@@ -1,16 +1,24 @@
 """`taetpu lens logit-lens`, `attribution` and `norms`: how predictions are formed, layer by layer."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Picture, Position, TextOptions, write_picture
+from taetpu.cli.lens_options import Picture, Position, TextOptions, check_picture, parse_token, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 
+if TYPE_CHECKING:
+    from taetpu.lens.opened import OpenedModel
+
 Target = Annotated[
-    str | None, typer.Option("--target", metavar="TOKEN", help="A token, as text or number. Default: the next token.")
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="TOKEN",
+        help="The text of one token, or #N for token N (or N, if this text is not one token). Default: the next token.",
+    ),
 ]
 
 
@@ -35,9 +43,12 @@ def logit_lens(options: LogitLensOptions) -> None:
     """
     from taetpu.lens.logit_lens import logit_lens as look
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
-    (found,) = look(model, inputs, top=options.top, target=options.target)
+    _check_position(model, inputs, options.position)
+    target = parse_token(model, options.target, "--target")
+    (found,) = look(model, inputs, top=options.top, target=target)
     rows = found.rows(options.position)
     if options.as_json:
         print_json(found.to_dict())
@@ -45,6 +56,14 @@ def logit_lens(options: LogitLensOptions) -> None:
         _print_position(found, options.position)
         print_table(rows)
     write_picture(found.chart, options.out)
+
+
+def _check_position(model: "OpenedModel", inputs: Any, position: int) -> None:
+    """Raise `UserError` if a text has no such position."""
+    from taetpu.lens.activations import check_position, sequences
+
+    for row in sequences(model, inputs):
+        check_position(position, len(row))
 
 
 def _print_position(found: Any, position: int) -> None:
@@ -61,7 +80,8 @@ class AttributionOptions(TextOptions):
     position: Position = -1
     target: Target = None
     minus: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Divide the difference to the logit of this token.")
+        str | None,
+        typer.Option(metavar="TOKEN", help="Divide the difference to the logit of this token, named as in --target."),
     ] = None
     heads: Annotated[bool, typer.Option("--heads/--no-heads", help="Show the heads of each mixer.")] = True
     out: Picture = None
@@ -78,9 +98,12 @@ def attribution(options: AttributionOptions) -> None:
     from taetpu.lens.attribution import attribution as divide
     from taetpu.lens.token_texts import visible
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
-    (found,) = divide(model, inputs, target=options.target, minus=options.minus)
+    _check_position(model, inputs, options.position)
+    target, minus = parse_token(model, options.target, "--target"), parse_token(model, options.minus, "--minus")
+    (found,) = divide(model, inputs, target=target, minus=minus)
     rows = found.rows(options.position, heads=options.heads)
     if options.as_json:
         print_json(found.to_dict())
@@ -110,6 +133,7 @@ def norms(options: NormsOptions) -> None:
     """
     from taetpu.lens.norms import residual_norms
 
+    check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
     (found,) = residual_norms(model, inputs)

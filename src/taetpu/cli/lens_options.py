@@ -1,6 +1,6 @@
 """Options of the commands `taetpu lens`: the model, and the text that it reads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,11 +110,40 @@ def parse_ids(text: str, option: str = "--ids") -> list[int]:
         raise UserError(problem, path=(option,), remedy=f'Write {option} "1 2 3".') from None
 
 
+def parse_token(opened: "OpenedModel", token: str | None, option: str) -> int | None:
+    """Return the number of a token of an option, named by its text or its number; None without the option.
+
+    Raises:
+        UserError: if the text is not one token, or the number is not a token.
+    """
+    from taetpu.lens.token_texts import read_token
+
+    return None if token is None else read_token(opened, token, option)
+
+
 def warn_of_unknown(opened: "OpenedModel", text: str) -> None:
-    """Print how many characters or words of a text the model's tokenizer does not know."""
-    unknown = 0 if opened.tokenizer is None else opened.tokenizer.count_unknown(text)
+    """Print the characters or words of a text that the model's tokenizer does not know."""
+    from taetpu.lens.token_texts import name_distinct
+
+    unknown = [] if opened.tokenizer is None else opened.tokenizer.find_unknown(text)
     if unknown:
-        log(f"warning: {plural(unknown, 'character')} of the text's {len(text):,} are not in the model's vocabulary")
+        count, are = plural(sum(map(len, unknown)), "character"), "is" if len(unknown) == 1 else "are"
+        lacks = f"{count} of the text's {len(text):,} {are} not in the model's vocabulary"
+        log(f"warning: {lacks}: {name_distinct(unknown)}")
+
+
+def check_picture(file: Path | None, others: Sequence[str] = ()) -> None:
+    """Raise `UserError` if a picture cannot be written to a file. Commands call this before they open a model.
+
+    Args:
+        file: The file; None for no picture.
+        others: The endings of formats that are no pictures.
+    """
+    if file is not None:
+        from taetpu.core.output_files import check_output
+        from taetpu.report.chart_files import FORMATS
+
+        check_output(file, [*FORMATS, *others], "file" if others else "chart")
 
 
 def write_picture(draw: Callable[[], Any], file: Path | None) -> None:

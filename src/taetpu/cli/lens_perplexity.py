@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from taetpu.cli.lens_options import ModelOptions, Picture, parse_ids, warn_of_unknown, write_picture
+from taetpu.cli.lens_options import ModelOptions, Picture, check_picture, parse_ids, warn_of_unknown, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import UserError
@@ -50,6 +50,7 @@ def perplexity(options: Options) -> None:
 
     Example: taetpu lens perplexity latest story.txt --per-token -o losses.png
     """
+    check_picture(options.out)
     model = options.open()
     found = _measure(model, options)
     if options.as_json:
@@ -93,10 +94,11 @@ def _print_result(found: "Perplexity", per_token: bool) -> None:
     rows = found.rows()
     shown = rows if len(rows) <= SHOWN else rows[-1:]
     print_table([{name: _format(value) for name, value in row.items()} for row in shown])
-    where = f"windows of {found.window} tokens"
-    where += "" if found.stride == found.window else f" that start every {found.stride} tokens"
-    bits = found.bits_per_byte
-    print_text(f"losses in nats per token, {where}" + ("" if bits is None else f"; {bits:.3f} bits per byte"))
+    where = f", windows of {found.window:,} tokens"
+    where += "" if found.stride == found.window else f" that start every {found.stride:,} tokens"
+    where = where if found.has_windows else ""
+    bits = "" if found.bits_per_byte is None else f"; {found.bits_per_byte:.3f} bits per byte"
+    print_text(f"losses in nats per token{where}{bits}")
     for text in found.texts if per_token else ():
         typer.echo()
         print_table([{**row, "token": visible(row["token"]), "loss": f"{row['loss']:.4f}"}

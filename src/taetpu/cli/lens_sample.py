@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName, parse_ids
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName, parse_ids, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError
@@ -61,6 +61,7 @@ def sample(options: SampleOptions) -> None:
     if options.beams is not None:
         _check_beams(options)
     model = options.open()
+    warn_of_unknown(model, "".join(options.prompt or ()))
     prompts: list[Any] = options.prompt or [model.data.prompt()]
     if options.prompt and model.tokenizer is None:
         prompts = [parse_ids(prompt, "--prompt") for prompt in options.prompt]

@@ -123,10 +123,17 @@ def shorten(text: str, longest: int = MAX_LENGTH) -> str:
     return f"{text[: longest // 2]} ... {text[-(longest // 4) :]}"
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return a remedy for a misspelt name: the closest known name, then up to `MAX_SUGGESTIONS` known names."""
+def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return a remedy for a misspelt name: the closest known name, then up to `MAX_SUGGESTIONS` known names.
+
+    Args:
+        word: The misspelt name.
+        known: The known names.
+        cutoff: The least similarity of the closest name, from 0 to 1 for equal names.
+    """
     names = sorted(set(known))
-    near = get_close_matches(word[:MAX_LENGTH], names, n=MAX_SUGGESTIONS, cutoff=0.5)  # quadratic in the word's length
+    short = word[:MAX_LENGTH]  # the time is quadratic in its length
+    near = get_close_matches(short, names, n=MAX_SUGGESTIONS, cutoff=cutoff)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     if not names:
         return "No names are known here."

@@ -16,6 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 
 UNK = "\ufffd"  # the text of the unknown token
+SPACE = "▁"  # a space in the tokens of SentencePiece, from which the tokenizer of Llama 2 comes
 REJECT = "<unseen character>"  # not in the vocabulary, so that the library also rejects unseen characters
 
 
@@ -34,6 +35,22 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> np.ndarray:
         """Return the token numbers of a text: int32 `(n,)`."""
 
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """The token numbers that `encode` adds before every text, such as that of `<bos>`: int32 `(n,)`."""
+        return np.zeros(0, np.int32)
+
+    def encode_plain(self, text: str) -> np.ndarray:
+        """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
+        return self.encode(text)
+
+    def encode_part(self, text: str) -> np.ndarray:
+        """Return the token numbers that a text has inside another text.
+
+        They are those of `encode_plain`, without the token of a space that the tokenizer of Llama 2 adds before a text.
+        """
+        return self.encode_plain(text)
+
     def decode(self, ids: Any) -> str:
         """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
         return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
@@ -42,11 +59,14 @@ class Tokenizer(ABC):
         """Return the entry of the vocabulary with a number, such as `</s>`; None if there is none."""
         return self._inner.id_to_token(number)
 
-    def count_unknown(self, text: str) -> int:
-        """Return the number of characters or words of a text that are not in the vocabulary."""
+    def find_unknown(self, text: str) -> list[str]:
+        """Return the characters or words of a text that are not in the vocabulary, in order."""
         unk: str | None = getattr(self._inner.model, "unk_token", None)
         number = None if unk is None else self._inner.token_to_id(unk)
-        return 0 if number is None else int((self.encode(text) == number).sum())
+        if number is None:
+            return []
+        found = self._inner.encode(text, add_special_tokens=False)
+        return [text[slice(*place)] for one, place in zip(found.ids, found.offsets, strict=True) if one == number]
 
     def escape_bits(self, text: str) -> float | None:
         """Return the number of bits needed to restore `text` from its tokens: 0 if decoding the tokens restores it.
@@ -87,9 +107,10 @@ class CharTokenizer(Tokenizer):
             )
         return ids[known] if self._unk is None else np.where(known, ids, np.int32(self._unk))
 
-    def count_unknown(self, text: str) -> int:
-        """See `Tokenizer.count_unknown`."""
-        return int((~self._look_up(text)[2]).sum())
+    def find_unknown(self, text: str) -> list[str]:
+        """See `Tokenizer.find_unknown`."""
+        codes, _, known = self._look_up(text)
+        return list(_text_of(codes[~known]))
 
     def escape_bits(self, text: str) -> float | None:
         """Return 8 bits for each UTF-8 byte of the characters that are encoded as the unknown token.
@@ -130,10 +151,30 @@ class LibraryTokenizer(Tokenizer):
         """See `Tokenizer.encode`."""
         return np.array(self._inner.encode(text).ids, np.int32)
 
+    @property
+    def start_tokens(self) -> np.ndarray:
+        """See `Tokenizer.start_tokens`."""
+        found = self._inner.encode("a")
+        number = (*found.special_tokens_mask, 0).index(0)
+        return np.array(found.ids[:number], np.int32)
+
+    def encode_plain(self, text: str) -> np.ndarray:
+        """See `Tokenizer.encode_plain`."""
+        return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def encode_part(self, text: str) -> np.ndarray:
+        """See `Tokenizer.encode_part`."""
+        ids = self.encode_plain(text)
+        alone = len(ids) > 1 and self._inner.id_to_token(int(ids[0])) == SPACE
+        return ids[1:] if alone and self._adds_space() else ids
+
+    def _adds_space(self) -> bool:
+        """Return whether a space is added before each text."""
+        return self._inner.encode("a", add_special_tokens=False).tokens[:1] in ([SPACE], [f"{SPACE}a"])
+
     def escape_bits(self, text: str) -> float | None:
         """Return 0 if decoding the tokens restores the text, without the special tokens that are added to it."""
-        ids = self._inner.encode(text, add_special_tokens=False).ids
-        return 0.0 if self.decode(ids) == text else None
+        return 0.0 if self.decode(self.encode_plain(text)) == text else None
 
 
 def load_tokenizer(text: str) -> Tokenizer:

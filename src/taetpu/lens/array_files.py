@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from taetpu.core.errors import UserError
+from taetpu.core.output_files import check_output
 
 
 def write_arrays(file: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -14,9 +15,7 @@ def write_arrays(file: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     Raises:
         UserError: if the file has another ending or cannot be written.
     """
-    path = Path(file)
-    if path.suffix != ".npz":
-        raise UserError(f"unknown file format {path.suffix or path.name!r}", file=path, remedy="Use .npz.")
+    path = check_output(file, [".npz"])
     try:
         with path.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **dict(arrays))

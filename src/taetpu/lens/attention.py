@@ -106,7 +106,7 @@ class AttentionMaps:
         if len(maps) == 1:
             layer, head, pattern = maps[0]
             return attention_map(pattern, shown, f"layer {layer}, head {head} of {name}")
-        return attention_grid({(f"layer {layer}", str(head)): pattern for layer, head, pattern in maps}, name)
+        return attention_grid({(f"layer {layer}", str(head)): pattern for layer, head, pattern in maps}, shown, name)
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -218,7 +218,8 @@ class HeadProgress:
 
         name = f"layer {self.layer}, head {self.head} of {self.model}"
         maps = {("", f"{step:,}"): pattern for step, pattern in zip(self.steps, self.patterns, strict=True)}
-        return attention_grid(maps, name, columns="training step")
+        shown = [visible(text) for text in self.texts]
+        return attention_grid(maps, shown, name, columns="training step")
 
 
 def head_progress(

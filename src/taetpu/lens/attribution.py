@@ -144,17 +144,17 @@ def attribution(
     Args:
         opened: The model.
         inputs: Texts or token numbers; see `OpenedModel.encode`.
-        target: The target of all positions, as a text or a number. By default, the target of a position is the next
-            token of the text, and that of the last position is its most likely token.
-        minus: A token whose logit is subtracted, as a text or a number.
+        target: The target of all positions, named as in `token_texts.read_token`. By default, the target of a position
+            is the next token of the text, and that of the last position is its most likely token.
+        minus: A token whose logit is subtracted, named as in `token_texts.read_token`.
 
     Raises:
         UserError: if an input or a token cannot be read, or the logits of this model are not sums.
     """
     check_linear(opened)
     rows = sequences(opened, inputs)
-    fixed = None if target is None else read_token(opened, target)
-    less = None if minus is None else read_token(opened, minus)
+    fixed = None if target is None else read_token(opened, target, "target")
+    less = None if minus is None else read_token(opened, minus, "minus")
     found: dict[int, Attribution] = {}
     for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
         goals = pad_left([_targets(rows[i], fixed) for i in filled]).ids

@@ -1,6 +1,6 @@
 """The check that a stored model still gives the losses that were stored when it was trained."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +21,7 @@ class CheckedLoss:
         first: The loss of the stored model.
         second: The loss of the stored model, evaluated once more.
         allowed: The allowed difference from the stored loss, relative for losses above 1.
+        agrees: Whether both evaluations are equal, and agree with the stored loss.
     """
 
     split: str
@@ -28,12 +29,11 @@ class CheckedLoss:
     first: float
     second: float
     allowed: float
+    agrees: bool = field(init=False)
 
-    @property
-    def agrees(self) -> bool:
-        """Whether both evaluations are equal, and agree with the stored loss."""
+    def __post_init__(self):
         apart = abs(self.first - self.stored) / max(1.0, abs(self.stored))
-        return self.first == self.second and apart <= self.allowed
+        object.__setattr__(self, "agrees", self.first == self.second and apart <= self.allowed)
 
 
 def check_losses(opened: OpenedModel) -> list[CheckedLoss]:

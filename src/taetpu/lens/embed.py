@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError, suggest
+from taetpu.core.output_files import check_output
 from taetpu.lens.activations import by_layer, check_site, check_site_layer, in_batches, sequences, site_shapes
 from taetpu.lens.array_files import write_arrays
 from taetpu.lens.opened import OpenedModel
@@ -79,10 +80,7 @@ class Embeddings:
         Raises:
             UserError: if the file has another ending or cannot be written.
         """
-        path = Path(file)
-        if path.suffix not in FORMATS:
-            remedy = f"Use {' or '.join(FORMATS)}."
-            raise UserError(f"unknown file format {path.suffix or path.name!r}", file=path, remedy=remedy)
+        path = check_output(file, FORMATS)
         if path.suffix == ".npz":
             names = ("vectors", "texts", "positions", "tokens")
             arrays = {name: getattr(self, name) for name in names}

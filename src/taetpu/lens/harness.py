@@ -1,6 +1,7 @@
-"""An adapter through which lm-evaluation-harness scores our models: `lm_eval.simple_evaluate(HarnessModel(model))`.
+"""An adapter through which lm-evaluation-harness scores our models.
 
-It needs the extra `taetpu[harness]`.
+`lm_eval.simple_evaluate(HarnessModel(taetpu.open_run("latest")), tasks=["lambada_openai"])` runs a task. It needs the
+extra `taetpu[harness]`.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,9 @@ MAX_TOKENS = 256
 class HarnessModel(HarnessBase):
     """A model of taetpu for lm-evaluation-harness.
 
-    A model of taetpu has no token that starts a text. The first token of a text without context is therefore scored
-    uniformly, with the logarithm of 1 / vocabulary size. Contexts longer than the model's training sequences are cut on
-    the left.
+    Tokens that the tokenizer adds before every text, such as `<bos>`, are context and are not scored. Models that are
+    trained here have no such token: without context, the first token of a text is scored uniformly, with the logarithm
+    of 1 / vocabulary size. Contexts longer than the model's training sequences are cut on the left.
 
     Args:
         opened: The model, with a tokenizer.
@@ -46,22 +47,33 @@ class HarnessModel(HarnessBase):
         self.opened, self.tokenizer = opened, opened.tokenizer
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
-        """Return the log-likelihood of each continuation, and whether it is the most likely one."""
-        pairs = []
-        for request in requests:
-            context, continuation = request.arguments
-            whole = self.tokenizer.encode(context + continuation)
-            start = len(self.tokenizer.encode(context))
-            pairs.append((whole, start))
-        return self._score(pairs)
+        """Return the log-likelihood of each continuation, and whether it is the most likely one.
+
+        Spaces at the end of a context are scored with the continuation, as in the harness's own models.
+        """
+        return self._score([self._encode_pair(*request.arguments) for request in requests])
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[np.ndarray, int]:
+        """Return the tokens of both texts, and the position of the continuation's first token.
+
+        A continuation that forms one token with the end of its context is scored as this token.
+        """
+        whole, start = self._encode(context + continuation), len(self._encode(context.rstrip()))
+        if continuation:
+            start = max(min(start, len(whole) - 1), len(self.tokenizer.start_tokens))
+        return whole, start
+
+    def _encode(self, text: str) -> np.ndarray:
+        """Return the tokens of a text, after the tokens that start every text."""
+        return np.concatenate([self.tokenizer.start_tokens, self.tokenizer.encode_plain(text)])
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Return the log-likelihood of each text. Long texts are read in windows that score each token once."""
         pairs, owners = [], []
-        window = self.opened.seq_len
+        window, scored = self.opened.seq_len, len(self.tokenizer.start_tokens)
         for number, request in enumerate(requests):
-            ids = self.tokenizer.encode(request.args[0])
-            for start in range(0, max(len(ids), 1), window):
+            ids = self._encode(request.args[0])
+            for start in range(scored, max(len(ids), scored + 1), window):
                 end = min(start + window, len(ids))
                 first = max(0, end - window - 1)
                 pairs.append((ids[first:end], start - first))

@@ -1,18 +1,21 @@
 """Texts and token numbers as batches, padded on the left."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, shorten
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.nn.lm import LMConfig
 
 LENGTHS = 16
 """Lengths of batches are multiples of this number, so that texts of similar length share a compiled program."""
+FORMS = "Pass a text, token numbers, or a list of these."
+SHOWN = 60
+"""Maximum number of characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,16 @@ def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> l
     """
     if isinstance(inputs, str):
         inputs = [inputs]
+    unordered = isinstance(inputs, (Mapping, Set, bytes))
+    if unordered or not isinstance(inputs, Iterable) or getattr(inputs, "ndim", 1) == 0:
+        shown = "a single number" if getattr(inputs, "ndim", 1) == 0 else shorten(repr(inputs), SHOWN)
+        problem = f"the input is {shown} ({type(inputs).__name__}), expected a text or token numbers"
+        raise UserError(problem, path=("input",), remedy=FORMS)
     rows = list(inputs)
-    if rows and all(np.ndim(row) == 0 and not isinstance(row, str) for row in rows):
+    if rows and all(not isinstance(row, (str, Sequence)) and np.ndim(row) == 0 for row in rows):
         rows = [rows]
     if not rows:
-        raise UserError("the input is empty", remedy="Pass a text, token numbers, or a list of these.")
+        raise UserError("the input is empty", remedy=FORMS)
     return [_encode(row, number, tokenizer, vocab_size) for number, row in enumerate(rows)]
 
 
@@ -83,15 +91,23 @@ def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int)
             remedy = "Remove it from the text, or use a model whose vocabulary contains it."
             raise UserError(error.problem, path=("input", number), remedy=remedy) from None
     else:
-        ids = np.asarray(row)
+        ids = _as_array(row, number)
     if ids.ndim != 1 or (ids.dtype.kind not in "iu" and ids.size):
         problem = f"input {number} has shape {ids.shape} and type {ids.dtype}, expected a list of token numbers"
-        raise UserError(problem, remedy="Pass a text, token numbers, or a list of these.")
+        raise UserError(problem, remedy=FORMS)
     if not ids.size:
         raise UserError(f"input {number} contains no token", remedy="Pass a text with at least one token.")
     if (wrong := ids[(ids < 0) | (ids >= vocab_size)]).size:
         raise UserError(f"{wrong[0]} is not a token of this model", remedy=f"Use numbers from 0 to {vocab_size - 1}.")
     return ids.astype(np.int32)
+
+
+def _as_array(row: Any, number: int) -> np.ndarray:
+    try:
+        return np.asarray(row)
+    except ValueError:
+        problem = f"input {number} consists of lists of different lengths, expected a list of token numbers"
+        raise UserError(problem, remedy=FORMS) from None
 
 
 def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0) -> Tokens:

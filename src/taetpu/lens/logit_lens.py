@@ -111,8 +111,8 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
         opened: The model.
         inputs: Texts or token numbers; see `OpenedModel.encode`.
         top: The number of most likely tokens.
-        target: The target of all positions, as a text or a number. By default, the target of a position is the next
-            token of the text, and the last position has no target.
+        target: The target of all positions, named as in `token_texts.read_token`. By default, the target of a position
+            is the next token of the text, and the last position has no target.
 
     Raises:
         UserError: if an input or the target cannot be read, or `top` is out of range.
@@ -121,7 +121,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
         remedy = f"Use 1 to {opened.vocab_size}."
         raise UserError(f"{top} of the most likely tokens were requested", path=("top",), remedy=remedy)
     rows = sequences(opened, inputs)
-    fixed = None if target is None else read_token(opened, target)
+    fixed = None if target is None else read_token(opened, target, "target")
     goals = [np.full(len(row), fixed) if fixed is not None else np.append(row[1:], -1) for row in rows]
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     found: dict[int, LogitLens] = {}

@@ -103,7 +103,7 @@ class OpenedModel(SavedModel):
     def __call__(
         self,
         inputs: Any,
-        sites: Iterable[str] = (),
+        sites: str | Iterable[str] = (),
         edits: Iterable[Edit] = (),
         values: Mapping[str, Any] | None = None,
     ) -> Output:
@@ -113,14 +113,15 @@ class OpenedModel(SavedModel):
 
         Args:
             inputs: See `encode`. A batch of `encode` is used with its padding.
-            sites: The names of the sites to read (see `site_layers`).
+            sites: The names of the sites to read (see `site_layers`), or one name.
             edits: Edits of activations (see `core.sites.Edit`).
             values: The arrays that edits name. New values do not cause recompilation.
 
         Raises:
             UserError: if an input cannot be read, or the model has no such site or layer.
         """
-        tokens, sites, edits = self.encode(inputs, multiple=1), tuple(sites), tuple(edits)
+        sites = (sites,) if isinstance(sites, str) else tuple(sites)
+        tokens, edits = self.encode(inputs, multiple=1), tuple(edits)
 
         def build() -> Callable[..., Any]:
             def forward(model: Any, ids: Array, padding: Array, values: Any) -> Any:

@@ -47,7 +47,25 @@ def open_run(
             if step is not None:
                 raise UserError("a model's folder has no steps", file=name, remedy="Remove the step, or open a run.")
             return _open_folder(str(place), config)
-    return _open_run_folder(run or find_run(name, root), step, Path(data_folder))
+    return _open_run_folder(run or _find_run(name, root), step, Path(data_folder))
+
+
+def _find_run(name: str | Path, root: str | Path | None) -> RunFolder:
+    """Return the run with a name.
+
+    Raises:
+        UserError: if no run has this name. If it is the name of a folder, the error says why that is not a model's.
+    """
+    try:
+        return find_run(name, root)
+    except UserError:
+        if parse_address(name) is not None or not (folder := Path(name).expanduser()).is_dir():
+            raise
+        problem = f"{CONFIG} is missing in this folder"
+        if (folder / CONFIG).is_file():
+            problem = f"{CONFIG} has neither `model_type`, as models of Hugging Face, nor `format`, as those of taetpu"
+        remedy = "Use the folder of a model or of a run, a run's ID, study/arm/seed, or latest."
+        raise UserError(problem, file=name, remedy=remedy) from None
 
 
 def _model_config(name: str | Path) -> Mapping[str, Any] | None:

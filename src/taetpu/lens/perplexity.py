@@ -45,7 +45,7 @@ class TextLosses:
         return {"text": self.name, **_statistics(self.losses, self.correct)}
 
     def token_rows(self) -> list[dict[str, Any]]:
-        """Return the loss of each predicted token."""
+        """Return the position in the text, from 0, the number and the loss of each predicted token."""
         columns = zip(self.texts, self.targets.tolist(), self.losses.tolist(), strict=True)
         return [{"position": i + 1, "token": text, "id": number, "loss": loss}
                 for i, (text, number, loss) in enumerate(columns)]  # fmt: skip
@@ -94,6 +94,11 @@ class Perplexity:
         bits = float(self.losses.sum(dtype=np.float64)) / math.log(2) + self.unpredicted_bits
         return None if self.num_bytes is None else bits / self.num_bytes
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether a text was longer than a window, or the texts are the windows of an evaluation set."""
+        return self.split is not None or any(len(text.losses) > self.window for text in self.texts)
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each text, and a row for all texts if there are several."""
         rows = [text.row() for text in self.texts]
@@ -108,8 +113,9 @@ class Perplexity:
         """
         from taetpu.report.token_charts import loss_chart
 
-        texts = [visible(text) for own in self.texts for text in own.texts]
-        return loss_chart(texts, self.losses.tolist(), self.mean)
+        rows = [{**row, "text": own.name, "token": visible(row["token"])}
+                for own in self.texts for row in own.token_rows()]  # fmt: skip
+        return loss_chart(rows, self.mean)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics and the losses of all tokens as plain data."""
@@ -128,7 +134,7 @@ class Perplexity:
 def _statistics(losses: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
     mean = float(losses.mean(dtype=np.float64))
     return {
-        "tokens": len(losses),
+        "predicted": len(losses),
         "perplexity": math.exp(min(mean, 700.0)),
         "mean": mean,
         "min": float(losses.min()),

@@ -1,7 +1,11 @@
 """The texts of tokens for tables and pictures, and text files that a user names."""
 
+import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+
+import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.lens.opened import OpenedModel
@@ -9,35 +13,72 @@ from taetpu.lens.opened import OpenedModel
 SYMBOLS = str.maketrans({" ": "·", "\n": "↵", "\t": "→", "\r": "←"})
 """Symbols of characters that tables and pictures would not show."""
 
+NUMBER = re.compile(r"#?([0-9]+)")
+"""A token that is named by its number."""
+NAMED = 8
+"""Maximum number of characters or words in a message."""
+
 
 def visible(text: str) -> str:
     """Return a text with symbols in place of spaces, tabs and line breaks."""
     return text.translate(SYMBOLS)
 
 
-def read_token(opened: OpenedModel, token: str | int) -> int:
+def read_token(opened: OpenedModel, token: str | int, *where: str) -> int:
     """Return the number of a token that is named by its number or by its text.
 
+    A text that is one token names it. `#315` is token 315, and so is `315` if this text is not one token.
+
+    Args:
+        opened: The model.
+        token: The token.
+        where: The place of the token in the user's input, for errors.
+
     Raises:
-        UserError: if the text is not exactly one token, or the number is not a token.
+        UserError: if the text is neither one token nor a number, or the number is not a token.
     """
-    if isinstance(token, str) and opened.tokenizer is None:
-        try:
-            token = int(token)
-        except ValueError:
-            problem = f"this model has no tokenizer, so {token!r} is not a token"
-            raise UserError(problem, remedy=f"Use a number from 0 to {opened.vocab_size - 1}.") from None
     if isinstance(token, str):
-        ids = opened.encode(token).of(0)
-        if len(ids) != 1:
-            shown = ", ".join(repr(text) for text in opened.token_texts(ids[:8]))
-            problem = f"{token!r} consists of {len(ids)} tokens: {shown}"
-            raise UserError(problem, remedy="Use one of these tokens, or the number of a token.")
-        return int(ids[0])
+        digits = NUMBER.fullmatch(token)
+        if digits and (token.startswith("#") or len(_part(opened, token)) != 1):
+            token = int(digits[1])
+    if isinstance(token, str):
+        return _read_text_token(opened, token, where)
     if not 0 <= token < opened.vocab_size:
         remedy = f"Use numbers from 0 to {opened.vocab_size - 1}."
-        raise UserError(f"{token} is not a token of this model", remedy=remedy)
+        raise UserError(f"{token} is not a token of this model", path=where, remedy=remedy)
     return int(token)
+
+
+def _part(opened: OpenedModel, text: str) -> np.ndarray:
+    """Return the numbers of the tokens of a part of a text; empty if one of its characters is unknown."""
+    tokenizer = opened.tokenizer
+    known = tokenizer is not None and not tokenizer.find_unknown(text)
+    return tokenizer.encode_part(text) if tokenizer is not None and known else np.zeros(0, np.int32)
+
+
+def _read_text_token(opened: OpenedModel, text: str, where: tuple[str, ...]) -> int:
+    if opened.tokenizer is None:
+        problem = f"this model has no tokenizer, so {text!r} is not a token"
+        raise UserError(problem, path=where, remedy=f"Use a number from 0 to {opened.vocab_size - 1}.")
+    remedy = "Use the text of one token, or #N for token N."
+    if unknown := opened.tokenizer.find_unknown(text):
+        problem = f"{text!r} is not a token: {name_distinct(unknown)} is not in the model's vocabulary"
+        raise UserError(problem, path=where, remedy=remedy)
+    ids = _part(opened, text)
+    if not len(ids):
+        raise UserError(f"{text!r} contains no token", path=where, remedy=remedy)
+    if len(ids) > 1:
+        shown = ", ".join(repr(one) for one in opened.token_texts(ids[:8]))
+        problem = f"{text!r} consists of {len(ids)} tokens: {shown}"
+        raise UserError(problem, path=where, remedy="Use one of these tokens, or #N for token N.")
+    return int(ids[0])
+
+
+def name_distinct(parts: Iterable[str]) -> str:
+    """Return the different texts of a list for a message, at most `NAMED`."""
+    different = [*dict.fromkeys(parts)]
+    more = f" and {len(different) - NAMED} more" if len(different) > NAMED else ""
+    return ", ".join(map(repr, different[:NAMED])) + more
 
 
 def read_text(file: str | Path) -> str:

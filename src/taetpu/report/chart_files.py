@@ -13,6 +13,7 @@ import vl_convert
 from taetpu.core.atomic_files import write_file
 from taetpu.core.errors import UserError
 from taetpu.core.jax_setup import cache_folder
+from taetpu.core.output_files import check_output
 from taetpu.report.charts import THEMES, Spec
 
 WIDTH = 520
@@ -38,9 +39,7 @@ def save_chart(drawn: alt.TopLevelMixin, file: Path) -> None:
     Raises:
         UserError: If the suffix is not one of `FORMATS`, or the file cannot be written.
     """
-    if file.suffix not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise UserError(f"unknown chart format {file.suffix or file.name!r}", file=file, remedy=f"Use {known}.")
+    check_output(file, FORMATS, "chart")
     data = FORMATS[file.suffix](json.dumps(drawn.to_dict()))
     try:
         file.write_bytes(data)

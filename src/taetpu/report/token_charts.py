@@ -1,6 +1,7 @@
 """Charts over tokens, layers and heads, as Altair charts from plain data."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,19 +13,26 @@ from taetpu.report.charts import chart, themed
 
 MAX_MARKS = 100_000
 """Maximum number of cells in a picture."""
-FAINT = 0.005
-"""Attention weights below this number are not drawn, because they would look like the background."""
+FAINT, FAINTER = 0.005, 0.0005
+"""Attention weights below the second number are not drawn, below the first one if there are more than `MAX_MARKS`."""
 LABELLED = 64
 """Maximum number of tokens on an axis that names them."""
+GRID_LABELLED, GRID_WIDTH = 30, 1600
+"""Maximum number of tokens, and of pixels, of a grid of pictures that names tokens."""
 LABEL = 10
 """Maximum number of characters of a token in a picture."""
 TICKS = 10
 """Maximum number of numbers on an axis of positions."""
 NUMBERED = 16
 """Maximum number of heads of a layer in a picture with numbers."""
+LEGEND_TICKS = 4
+"""Number of numbers in the legend of a logarithmic scale."""
 BLUE, GREY = "#2a7fc1", "#8a9099"
 SHADES = ["#ffffff", "#c4dcf0", "#6aaed6", "#2a7fc1", "#08386e"]
 SIGNED = ["#d5562f", "#ffffff", "#2a7fc1"]
+UNIFORM = 0.25
+"""The place in the colours, from 0 to 1, of the attention weight 1 / n in a picture with n tokens."""
+WEIGHT_LEGEND = {"values": [0, 0.01, 0.1, 0.3, 1], "format": ".2~g"}
 WEIGHTS = alt.Scale(range=SHADES, domain=[0, 1], clamp=True, interpolate="rgb")
 FRAME = alt.ViewBackground(stroke="#d5d9de")
 
@@ -32,13 +40,22 @@ FRAME = alt.ViewBackground(stroke="#d5d9de")
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def token_axis(texts: Sequence[str], title: str = "", **options: Any) -> alt.Axis:
-    """Return an axis of positions that shows the text of each token, or numbers if there are many tokens."""
+def token_axis(texts: Sequence[str], title: str = "", first: int = 0, **options: Any) -> alt.Axis:
+    """Return an axis of positions that shows the text of each token, or numbers if there are many tokens.
+
+    Args:
+        texts: The text of each token.
+        title: The title; by default, none for texts, and "position" for numbers.
+        first: The position of the first token.
+        options: Further options of the axis.
+    """
     plain: dict[str, Any] = {"grid": False, "ticks": False, "domain": False, **options}
     if len(texts) > LABELLED:
-        return alt.Axis(title=title or "position", values=[*range(0, len(texts), _nice_step(len(texts)))], **plain)
+        step = _nice_step(len(texts))
+        values = [*range(-(-first // step) * step, first + len(texts), step)]
+        return alt.Axis(title=title or "position", values=values, **plain)
     shown = json.dumps([shorten_token(text) for text in texts])
-    return alt.Axis(title=title or None, labelExpr=f"{shown}[datum.value]", labelOverlap=False, **plain)
+    return alt.Axis(title=title or None, labelExpr=f"{shown}[datum.value - {first}]", labelOverlap=False, **plain)
 
 
 def shorten_token(text: str) -> str:
@@ -46,10 +63,10 @@ def shorten_token(text: str) -> str:
     return text if len(text) <= LABEL else text[: LABEL - 1] + "…"
 
 
-def _nice_step(count: int) -> int:
-    """Return 1, 2 or 5 times a power of ten, so that at most `TICKS` multiples are below `count`."""
+def _nice_step(count: int, ticks: int = TICKS) -> int:
+    """Return 1, 2 or 5 times a power of ten, so that at most `ticks` multiples are below `count`."""
     return next(step for power in range(12) for step in (10**power, 2 * 10**power, 5 * 10**power)
-                if count <= step * TICKS)  # fmt: skip
+                if count <= step * ticks)  # fmt: skip
 
 
 def _across(texts: Sequence[str]) -> dict[str, Any]:
@@ -68,9 +85,10 @@ def _title(text: str) -> alt.TitleParams:
     return alt.TitleParams(text, anchor="start", fontSize=13, fontWeight="normal")
 
 
-def _legend(title: str | None, height: int) -> alt.Legend:
+def _legend(title: str | None, height: int, **options: Any) -> alt.Legend:
     """Return the legend of colours beside a picture of a height in pixels."""
-    return alt.Legend(title=title, titleFontWeight="normal", gradientLength=min(120, max(50, height - 20)))
+    length = min(120, max(50, height - 20))
+    return alt.Legend(title=title, titleFontWeight="normal", gradientLength=length, **options)
 
 
 def _cells(tokens: int, most: int, each: int) -> int:
@@ -81,14 +99,23 @@ def _cells(tokens: int, most: int, each: int) -> int:
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def loss_chart(texts: Sequence[str], losses: Sequence[float], mean: float) -> Any:
-    """Return the chart of the loss of each token, with a line at the mean."""
-    _check_marks(len(losses))
-    columns = zip(texts, losses, strict=True)
-    rows = [{"position": i, "token": text, "loss": loss} for i, (text, loss) in enumerate(columns)]
-    x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
+def loss_chart(rows: Sequence[Mapping[str, Any]], mean: float) -> Any:
+    """Return the chart of the loss of each predicted token, with a line at the mean.
+
+    Args:
+        rows: For each predicted token, the name of its `text`, its `position` in it, its `token` and its `loss`.
+            Several texts are drawn one after the other.
+        mean: The mean loss.
+    """
+    _check_marks(len(rows))
+    names = ("text", "position", "token", "loss")
+    first = rows[0]["position"]
+    marks = [{"number": first + i, **{name: row[name] for name in names}} for i, row in enumerate(rows)]
+    texts = [row["token"] for row in rows]
+    title = "predicted token" if len({row["text"] for row in rows}) > 1 else ""
+    x = alt.X("number:O", axis=token_axis(texts, title, first, **_across(texts)))
     y = alt.Y("loss:Q", title="loss (nats per token)")
-    bars = chart(rows).mark_bar(color=BLUE).encode(x=x, y=y, tooltip=["position:O", "token:N", "loss:Q"])
+    bars = chart(marks).mark_bar(color=BLUE).encode(x=x, y=y, tooltip=["text:N", "position:O", "token:N", "loss:Q"])
     line = chart([{"mean": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="mean:Q")
     return themed(alt.layer(bars, line).properties(width=_cells(len(rows), 900, 16), height=220))
 
@@ -104,8 +131,7 @@ def attention_map(pattern: np.ndarray, texts: Sequence[str], title: str) -> Any:
         texts: The text of each token.
         title: The title.
     """
-    rows = _weights(pattern)
-    _check_marks(len(rows))
+    (rows,), scale = _weights([pattern])
     side = _cells(len(texts), 700, 18)
     x = alt.X("key:O", axis=token_axis(texts, "key (attended to)", orient="top", **_across(texts)), scale=_all(texts))
     y = alt.Y("query:O", axis=token_axis(texts, "query"), scale=_all(texts))
@@ -115,33 +141,35 @@ def attention_map(pattern: np.ndarray, texts: Sequence[str], title: str) -> Any:
         .encode(
             x=x,
             y=y,
-            color=alt.Color("weight:Q", scale=WEIGHTS, legend=_legend("weight", side)),
+            color=alt.Color("weight:Q", scale=scale, legend=_legend("weight", side, **WEIGHT_LEGEND)),
             tooltip=["query:O", "key:O", "weight:Q"],
         )
     )
     return themed(cells.properties(width=side, height=side, title=_title(title), view=FRAME))
 
 
-def attention_grid(patterns: Mapping[tuple[str, str], np.ndarray], title: str, columns: str = "head") -> Any:
+def attention_grid(
+    patterns: Mapping[tuple[str, str], np.ndarray], texts: Sequence[str], title: str, columns: str = "head"
+) -> Any:
     """Return a grid of attention maps.
 
     Args:
         patterns: The weights, `(query, key)`, by the name of the row and of the column.
+        texts: The text of each token.
         title: The title.
         columns: What the columns are.
     """
-    size = max(len(pattern) for pattern in patterns.values())
+    drawn, scale = _weights([*patterns.values()])
     rows = [{"row": row, "column": column, **cell}
-            for (row, column), pattern in patterns.items() for cell in _weights(pattern)]  # fmt: skip
-    _check_marks(len(rows))
+            for (row, column), cells in zip(patterns, drawn, strict=True) for cell in cells]  # fmt: skip
     names = [[*dict.fromkeys(name[i] for name in patterns)] for i in (0, 1)]
-    side = _cells(size, 110, 8)
-    position = alt.Axis(labels=False, ticks=False, title=None, grid=False, domain=False)
-    whole = alt.Scale(domain=[*range(size)])
+    labelled = len(texts) <= GRID_LABELLED and len(names[1]) * len(texts) * 11 <= GRID_WIDTH
+    side = len(texts) * 11 if labelled else _cells(len(texts), 110, 8)
+    across, down = (_grid_axis(texts, labelled, **options) for options in (_across(texts), {}))
     cells = chart(rows).mark_rect().encode(
-        x=alt.X("key:O", axis=position, scale=whole),
-        y=alt.Y("query:O", axis=position, scale=whole),
-        color=alt.Color("weight:Q", scale=WEIGHTS, legend=_legend("weight", side)),
+        x=alt.X("key:O", axis=across, scale=_all(texts)),
+        y=alt.Y("query:O", axis=down, scale=_all(texts)),
+        color=alt.Color("weight:Q", scale=scale, legend=_legend("weight", side, **WEIGHT_LEGEND)),
         tooltip=["row:N", "column:N", "query:O", "key:O", "weight:Q"],
     )  # fmt: skip
     header = alt.Header(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", labelPadding=2, titlePadding=0)
@@ -153,12 +181,31 @@ def attention_grid(patterns: Mapping[tuple[str, str], np.ndarray], title: str, c
     return themed(grid.properties(title=_title(title)))
 
 
-def _weights(pattern: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each attention weight that can be seen."""
-    queries, keys = np.nonzero(pattern >= FAINT)
-    weights = pattern[queries, keys].astype(float).round(4)
-    columns = zip(queries.tolist(), keys.tolist(), weights.tolist(), strict=True)
-    return [{"query": query, "key": key, "weight": weight} for query, key, weight in columns]
+def _grid_axis(texts: Sequence[str], labelled: bool, **options: Any) -> alt.Axis:
+    """Return an axis of a small picture: the texts of tokens, or the numbers of a few positions."""
+    if labelled:
+        return token_axis(texts, labelFontSize=8, labelPadding=2, **options)
+    step = _nice_step(len(texts), 3)
+    plain: dict[str, Any] = {"grid": False, "domain": False, "title": None, "labelFontSize": 8, "labelAngle": 0}
+    return alt.Axis(values=[*range(0, len(texts), step)], tickSize=3, labelPadding=2, **plain)
+
+
+def _weights(patterns: Sequence[np.ndarray]) -> tuple[list[list[dict[str, Any]]], alt.Scale]:
+    """Return a row for each attention weight that can be seen, by pattern, and the scale of their colours.
+
+    The scale is a power, so that the weight of a head that attends equally to all tokens has a visible colour.
+    """
+    least = FAINTER if sum(int((pattern >= FAINTER).sum()) for pattern in patterns) <= MAX_MARKS else FAINT
+    _check_marks(sum(int((pattern >= least).sum()) for pattern in patterns))
+    found = []
+    for pattern in patterns:
+        queries, keys = np.nonzero(pattern >= least)
+        weights = pattern[queries, keys].astype(float).round(4)
+        columns = zip(queries.tolist(), keys.tolist(), weights.tolist(), strict=True)
+        found.append([{"query": query, "key": key, "weight": weight} for query, key, weight in columns])
+    tokens = max(len(pattern) for pattern in patterns)
+    exponent = round(min(1.0, math.log(UNIFORM) / math.log(1 / max(tokens, 2))), 3)
+    return found, alt.Scale(**{**WEIGHTS.to_dict(), "type": "pow", "exponent": exponent})
 
 
 def _all(texts: Sequence[str]) -> alt.Scale:
@@ -195,10 +242,10 @@ def layer_chart(
     each = 0 if words is None else max(len(shorten_token(word)) for own in words for word in own) * 8 + 8
     x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
     y = alt.Y("layer:N", sort=[*layers][::-1], title=None, axis=alt.Axis(ticks=False, domain=False))
-    scale = alt.Scale(range=SHADES, type="log", interpolate="rgb") if logarithmic else WEIGHTS
+    scale, options = _logarithmic(values) if logarithmic else (WEIGHTS, {})
     base = chart(rows).encode(x=x, y=y)
     cells = base.mark_rect().encode(
-        color=alt.Color("value:Q", scale=scale, legend=_legend(legend, 24 * len(layers))),
+        color=alt.Color("value:Q", scale=scale, legend=_legend(legend, 24 * len(layers), **options)),
         tooltip=["layer:N", "position:O", "word:N", "value:Q"],
     )
     width = _cells(len(texts), 2000 if words else 900, max(each, 18))
@@ -211,6 +258,17 @@ def layer_chart(
         )
         drawn = alt.layer(cells, written.mark_text(fontSize=11).encode(text=label, color=shade))
     return themed(drawn.properties(width=width, height=24 * len(layers), title=_title(title)))
+
+
+def _logarithmic(values: np.ndarray) -> tuple[alt.Scale, dict[str, Any]]:
+    """Return a logarithmic scale of colours, and the options of its legend: rounded numbers at equal distances."""
+    low, high = float(values.min()), float(values.max())
+    if high < low * 1.01:
+        low, high = low / 1.01, high * 1.01
+    ticks = [float(f"{value:.3g}") for value in np.geomspace(low, high, LEGEND_TICKS)]
+    shown = [*dict.fromkeys(min(max(tick, low), high) for tick in ticks)]
+    scale = alt.Scale(range=SHADES, domain=[low, high], type="log", interpolate="rgb")
+    return scale, {"values": shown, "format": ".3~g"}
 
 
 def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:

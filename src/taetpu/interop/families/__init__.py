@@ -48,7 +48,9 @@ def find_text_model(config: Settings) -> TextModel:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in (*FAMILIES, *MULTIMODAL):
         problem = f"model type {kind!r} is not supported"
-        raise UserError(problem, path=("model_type",), remedy=suggest(str(kind), [*FAMILIES, *MULTIMODAL]))
+        # Names of architectures are short, so only misspelt ones are as similar as 0.75.
+        remedy = suggest(str(kind), [*FAMILIES, *MULTIMODAL], cutoff=0.75)
+        raise UserError(problem, path=("model_type",), remedy=remedy)
     if kind in FAMILIES:
         return TextModel(FAMILIES[kind], config, (), FAMILIES[kind].ignored)
     inner, family = config.get("text_config"), FAMILIES[MULTIMODAL[kind]]
