@@ -10,6 +10,9 @@ from taetpu.spec.study_config import RunConfig
 NOT_IN_ARMS = ("metric", "eval_metric")
 """Slots of kinds that observe training, so arms do not compare them."""
 
+USUALLY_SET = "num_heads"
+"""A field that most baselines set. A kind without this field can only replace a slot whose default kind has it."""
+
 
 @cache
 def slot_path(slot: str) -> str:
@@ -50,7 +53,9 @@ def example_arm(cls: type[Component]) -> dict[str, Any] | None:
     if _is_many(path):
         return {**others, path: {cls.kind: own}}
     shared = {name for kind in kinds(cls.slot).values() if kind is not cls for name in kind.model_fields}
-    if shared & cls.model_fields.keys() - own.keys():
+    replaced = next((kind for kind in kinds(cls.slot).values() if is_default(kind)), cls)
+    lacks = USUALLY_SET in replaced.model_fields.keys() - cls.model_fields.keys()
+    if shared & cls.model_fields.keys() - own.keys() and not lacks:
         return {**others, f"{path}.kind": cls.kind, **{f"{path}.{name}": one for name, one in own.items()}}
     return {**others, path: example_settings(cls)}
 
