@@ -16,14 +16,14 @@ from taetpu.lens.beam import beam_search
 from taetpu.lens.generate import Sampling, generate
 
 BEGIN, END, OTHER = 1, 2, 3
-WORDS = ("▁the", "▁cat", "cat", "▁fox")
+WORDS = ("▁the", "▁cat", "cat", "▁dog")
 
 
 def tokenizer() -> hf.Tokenizer:
     """A tokenizer as that of Llama 2: it begins each text with <s>, and drops the first space of a decoded text."""
-    vocab = {name: i for i, name in enumerate(("<unk>", "<s>", "</s>", "<end>", "▁", *"thecafox", *WORDS))}
-    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("c", "a"), ("ca", "t"), ("▁", "cat"), ("▁", "f"), ("▁f", "o")]
-    merges.append(("▁fo", "x"))
+    vocab = {name: i for i, name in enumerate(("<unk>", "<s>", "</s>", "<end>", "▁", *"thecadog", *WORDS))}
+    merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("c", "a"), ("ca", "t"), ("▁", "cat"), ("▁", "d"), ("▁d", "o")]
+    merges.append(("▁do", "g"))
     for one, other in merges:
         vocab.setdefault(one + other, len(vocab))
     made = hf.Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>"))

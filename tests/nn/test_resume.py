@@ -33,7 +33,10 @@ ZERO = Edit("mixer.z", without_head, layer="layer", value="head")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layers",
-    [pytest.param({}, id="one stack"), pytest.param({5: {"ffn": "relu"}}, id="three stacks", marks=pytest.mark.nightly)],
+    [
+        pytest.param({}, id="one stack"),
+        pytest.param({5: {"ffn": "relu"}}, id="three stacks", marks=pytest.mark.nightly),
+    ],
 )
 def test_all_single_head_ablations_in_one_program(draw, layers):
     """The layer is a scalar of an outer loop, which starts at the cached stream; the heads are mapped in chunks of two.
