@@ -92,9 +92,9 @@ def test_a_target_is_named_by_its_text_or_its_number(opened):
 
 
 def test_the_space_that_a_tokenizer_adds_is_no_part_of_a_target(spaced):
-    table = {token: number for number, token in enumerate(spaced.token_texts(np.arange(spaced.vocab_size)))}
     for text in ("fox", " fox", ",", "#"):
-        assert read_token(spaced, text) == table[text.strip()]
+        (shown,) = spaced.token_texts([read_token(spaced, text)])
+        assert shown.strip() == text.strip()
     with pytest.raises(UserError, match="'  fox' consists of 2 tokens"):
         read_token(spaced, "  fox")
 
