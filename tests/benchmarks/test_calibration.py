@@ -12,6 +12,7 @@ from taetpu.stats.linear_model import fit_model
 from taetpu.stats.verdict import holm
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 12),

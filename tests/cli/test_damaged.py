@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.forged import unsealed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def study(here, trained) -> Path:

@@ -60,6 +60,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "problem"), REFUSED)
 def test_invalid_statistics_options_are_refused(taetpu, here, contents, fair, asked, problem):
     before, (command, *options) = contents(here), asked

@@ -144,6 +144,7 @@ def copied(shared, owners):
     return with_parameters(apart, values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", by_default(SHARING, "albert"))
 def test_shared_layers_compute_what_copies_do_and_sum_their_gradients(case):
     settings, owners = SHARING[case]

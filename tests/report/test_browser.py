@@ -16,6 +16,7 @@ def url(study):
     return Path(build_report(study)["html"]).as_uri()
 
 
+@pytest.mark.slow
 def test_table_and_forest_plot_show_the_results(results, url, opened) -> None:
     page = opened(url)
     lines = page.locator("table.verdicts tbody tr")

@@ -110,12 +110,14 @@ def test_all_text_from_users_is_escaped(store_study) -> None:
     assert name in json.loads(page.scripts[0])["curves"][0]["arms"]
 
 
+@pytest.mark.slow
 def test_same_results_give_the_same_files(store_study) -> None:
     folder = store_study({"baseline": ({}, 0.0), "gone": ({}, None)})
     first = {name: Path(path).read_bytes() for name, path in build_report(folder).items()}
     assert {name: Path(path).read_bytes() for name, path in build_report(folder).items()} == first
 
 
+@pytest.mark.slow
 def test_figures_are_written_for_every_chart(store_study) -> None:
     folder = store_study({"baseline": ({}, 0.0), "a*b": ({"model.dim": 32}, 0.1)})
     files = sorted(file.name for file in Path(build_report(folder, "svg")["figures"]).iterdir())

@@ -133,6 +133,7 @@ def test_a_difference_that_is_the_same_function_is_no_arm(load):
     assert "model.norm.weight: none" in write_study("s", "llama3", "nanochat", 64, 2)
 
 
+@pytest.mark.slow
 def test_both_weights_of_norms_train_the_same_function(load):
     configs = [load(STUDY, f"model.norm.weight={weight}").arms[0].config for weight in ("plain", "unit-offset")]
     np.testing.assert_allclose(*map(compute_losses, configs), rtol=1e-4)

@@ -14,6 +14,8 @@ from taetpu.core.errors import UserError
 from taetpu.report import summary
 from taetpu.report.notebook import notebook_html
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=alert(1)>&\"'"
 
 

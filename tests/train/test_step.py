@@ -46,6 +46,7 @@ def test_arms_share_initial_parameters_that_their_change_leaves_alone(trainer, m
         np.testing.assert_array_equal(a[name], b[name])
 
 
+@pytest.mark.slow
 def test_dropout_rate_is_traced_and_evaluation_has_no_dropout(trainer, make, text):
     task, source = text
     run = trainer([make(task, {"dropout": 0.5}), make(task, {"dropout": 0.1})], source, seeds=[1, 1])
