@@ -26,11 +26,11 @@ slow:                    ## the tests that take longer
 alone: install           ## what is timed, the quick study among it, with nothing beside it
 	OPTIMISED=1 $(BIN)/python -m pytest -m alone --durations=20
 
-rest: install            ## a tenth of the other slow tests, which changes daily, without those against the fake cloud
-	SHARE=10 $(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
+rest: install            ## a twelfth of the other slow tests, which changes daily, without those against the fake cloud
+	SHARE=12 $(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## a third of the long tests against the fake cloud, which often wait
-	SHARE=3 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
+cloud: install           ## a sixth of the long tests against the fake cloud, which often wait
+	SHARE=6 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes, and all others with the programs that users run
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'
