@@ -132,7 +132,8 @@ def test_invalid_models_are_refused(case):
 
 def test_sinusoidal_positions_may_have_a_stem_with_a_factor():
     settings = {"position": "sinusoidal", "stem": {"kind": "scale", "factor": 2.0}}
-    load_config(ModelConfig, BASE | settings).resolve().check(7, 8)
+    model = build_model(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
+    assert float(model.stem.factor.value) == 2
 
 
 @pytest.mark.parametrize(

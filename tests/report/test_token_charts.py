@@ -1,4 +1,4 @@
-"""Charts over tokens: rounded legends, named tokens, and colours that can be told apart."""
+"""Charts over tokens: rounded legends, names of tokens, and distinct colours."""
 
 import numpy as np
 import pytest

@@ -137,7 +137,7 @@ def check_picture(file: Path | None, others: Sequence[str] = ()) -> None:
 
     Args:
         file: The file; None for no picture.
-        others: The endings of formats that are no pictures.
+        others: The endings of other formats that the command writes.
     """
     if file is not None:
         from taetpu.core.output_files import check_output

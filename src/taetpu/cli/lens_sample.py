@@ -77,7 +77,7 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
     from taetpu.lens.generate import Sampling, generate
 
     alone = len(prompts) == 1 and not options.as_json
-    unprinted = iter([shown[0] + _gap(model)])  # printed with the first text, so that errors have lines of their own
+    unprinted = iter([shown[0] + _gap(model)])  # printed with the first text, because `generate` may raise before
     temperature = TEMPERATURE if options.temperature is None else options.temperature
     found = generate(
         model,
@@ -108,13 +108,15 @@ def _count_tokens(options: SampleOptions, model: "OpenedModel", prompts: list[An
     """
     from taetpu.lens.inputs import longest
 
-    limit, used = longest(model.config, model.seq_len), int(model.encode(prompts).lengths.max())
-    free = None if limit is None else limit[0] - used
+    if (limit := longest(model.config, model.seq_len)) is None:
+        return options.tokens or TOKENS
+    used = int(model.encode(prompts).lengths.max())
+    free = limit[0] - used
     if options.tokens is None:
-        return max(1, TOKENS if free is None else min(TOKENS, free))
-    if free is not None and options.tokens > free > 0:
+        return max(1, min(TOKENS, free))
+    if options.tokens > free > 0:
         problem = f"--tokens {options.tokens} exceeds the {free} positions after the prompt of {used} tokens"
-        remedy = f"Use --tokens {free} or fewer: {limit and limit[1]!r} positions end at {limit and limit[0]}."
+        remedy = f"Use --tokens {free} or fewer: {limit[1]!r} positions end at {limit[0]}."
         raise UserError(problem, path=("--tokens",), remedy=remedy)
     return options.tokens
 

@@ -16,7 +16,7 @@ def print_presets(name: str, as_json: bool) -> None:
     """Print the page of a preset or, without a name, a list of all presets.
 
     Raises:
-        UserError: If there is no such preset.
+        UserError: if no preset has the name.
     """
     from taetpu.spec.presets import PRESETS, SHARED_OMISSIONS
 

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -114,8 +115,9 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
         raise _error(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "Use fewer flags.") from None
     if ended.returncode:
         raise _error(name, *_explain_output(name, shlex.split(text), ended.stderr))
-    accepted.parent.mkdir(parents=True, exist_ok=True)
-    accepted.touch()
+    with suppress(OSError):  # without a cache folder, the next process checks again
+        accepted.parent.mkdir(parents=True, exist_ok=True)
+        accepted.touch()
 
 
 def _explain_output(name: str, given: Sequence[str], output: str) -> tuple[str, str]:

@@ -122,7 +122,7 @@ def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0
 
 
 def longest(config: LMConfig, seq_len: int) -> tuple[int, str] | None:
-    """Return the number of tokens that the model has positions for, and their kind; None if there is no limit."""
+    """Return the maximum length of a sequence and the kind of positions that limits it; None without a limit."""
     positions = (config.position, *(layer.position for layer in config.layers))
     return next(((seq_len, one.kind) for one in positions if not one.extrapolates), None)
 
