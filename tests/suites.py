@@ -26,6 +26,11 @@ def by_default(cases: Iterable[Any], *names: Any) -> list[Any]:
     return [case if case in names else pytest.param(case, marks=pytest.mark.slow, id=str(case)) for case in cases]
 
 
+def first_by_default(cases: Iterable[tuple[Any, ...]], number: int = 1) -> list[Any]:
+    """Return cases of several arguments for `parametrize`. The first run by default, the others are slow tests."""
+    return [pytest.param(*case, marks=() if place < number else pytest.mark.slow) for place, case in enumerate(cases)]
+
+
 def in_part(name: str, share: int = SHARE, seed: int = SEED) -> bool:
     """Return whether a test is in the part of today. Successive seeds select all parts in turn."""
     return (zlib.crc32(name.encode()) + seed) % share == 0

@@ -27,6 +27,7 @@ def test_a_temporary_slowdown_does_not_change_the_ratio():
     assert table[3].split() == ["ratio", "3.00", "(3.00-3.00)"]
 
 
+@pytest.mark.slow
 def test_continuations_depend_on_the_prompt_and_vary(tmp_path):
     write_model(tmp_path, SMALL, SMALL_STD)
     tokens = Ours(str(tmp_path), np.array(draw_prompts(SMALL, 4), np.int32), SMALL["new"]).generate()

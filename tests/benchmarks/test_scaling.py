@@ -30,6 +30,7 @@ def test_every_panel_has_a_table_with_growth_factors():
     assert tables[-1].startswith("added arms (structures)")
 
 
+@pytest.mark.slow
 def test_every_panel_is_drawn(tmp_path):
     draw(rows(), tmp_path / "plot.svg")
     svg = (tmp_path / "plot.svg").read_text()

@@ -85,6 +85,7 @@ def buckets(shared_google: FakeGoogle):
         shared_google.world.table(table).update(kept)
 
 
+@pytest.mark.slow
 def test_bucket_create_prints_its_cost_and_requires_confirmation(taetpu, here, buckets, shared_google):
     code, out, err = taetpu("bucket", "create", "lab-studies", "--region", "us-east5")
     assert (code, out) == (2, "")
@@ -150,6 +151,7 @@ def cloud(shared_google: FakeGoogle):
         shared_google.world.table(table).clear()
 
 
+@pytest.mark.slow
 def test_image_build_prints_its_cost_and_gcloud_lines(taetpu, here, cloud):
     wrong = taetpu("image", "build")
     assert wrong.code == 2

@@ -86,6 +86,7 @@ def test_slurm_options_match_submitit(taetpu, shared):
     assert re.search(r"--signal=\w+@(\d+)", theirs)[1] == re.search(r"--signal=\w+@(\d+)", ours)[1]
 
 
+@pytest.mark.slow
 def test_kueue_writes_an_indexed_job(taetpu):
     text = exported(taetpu, *KUEUE, "--shards", 3, "--tpu", "v6e-8", "--queue", "on", "--spot")
     found = check(list(yaml.safe_load_all(text)))
@@ -157,6 +158,7 @@ def test_skypilot_writes_a_managed_job_for_each_shard(taetpu, here):
 TUNED = TINY + "tune: {train.optimizer.lr: [1e-3, 3e-3], seeds: [100]}\n"
 
 
+@pytest.mark.slow
 def test_shards_of_a_staged_study_do_not_wait(taetpu, here, shared):
     """Slurm requeues the task, SkyPilot deletes its machine, Kubernetes replaces its pod after a delay."""
     assert "--no-wait" not in exported(taetpu, "slurm", "s.yaml", "--shards", 2)

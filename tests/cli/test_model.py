@@ -53,6 +53,7 @@ def test_the_printed_model_is_the_imported_one(case):
     assert load_config(ModelConfig, data).resolve() == config.resolve()
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_exported(taetpu, here, trained):
     root, _ = trained
     done = taetpu("model", "export", "small/baseline/0", "-o", "out", "--root", root)
@@ -68,6 +69,7 @@ def test_a_trained_model_is_exported(taetpu, here, trained):
     assert (again.code, "a model already exists here\n  where:  out/config.json" in again.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_an_exported_model_is_imported_again(taetpu, here, folder):
     assert taetpu("model", "export", folder, "-o", "out").out == "wrote out (Gemma3ForCausalLM)\n"
     assert taetpu("model", "import", "out", "-o", "again").code == 0

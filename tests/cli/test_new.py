@@ -5,6 +5,7 @@ import pytest
 from taetpu.spec.loading import load_study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["my-idea", "a=b,c", "123", "null"])
 def test_new_study_loads_under_its_name(taetpu, here, name):
     code, out, err = taetpu("new", name)
@@ -15,6 +16,7 @@ def test_new_study_loads_under_its_name(taetpu, here, name):
     assert len(study.arms) > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["jax", "taetpu.yaml"])
 def test_new_study_that_shadows_a_module_is_refused(taetpu, here, contents, name):
     before = contents(here)

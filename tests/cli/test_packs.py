@@ -26,6 +26,7 @@ def packs(plan) -> list[tuple]:
     return [(p["width"], p["devices"], p["unroll"], p["chosen"], len(p["runs"])) for p in plan["packs"]]
 
 
+@pytest.mark.slow
 def test_plan_lists_packs_and_how_they_were_chosen(taetpu):
     plan = taetpu("plan", "s.yaml", "--json").json()
     assert packs(plan) == [(4, 2, 1, "rule of thumb", 4)]

@@ -30,6 +30,7 @@ def test_plan_json_agrees_with_its_table(taetpu, here, contents, trained):
     assert not (here / "none").exists()
 
 
+@pytest.mark.slow
 def test_screen_of_a_plan(taetpu, here, monkeypatch):
     monkeypatch.setenv("TAETPU_CACHE", str(here / "cache"))  # no step was timed before
     done = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
@@ -43,6 +44,7 @@ def test_screen_of_a_difference(taetpu):
     check_screen("plan-diff", taetpu("plan", "s.yaml", "--set", "model.mixer.num_heads=4", "--diff", "low-lr").out)
 
 
+@pytest.mark.slow
 def test_singular_nouns(taetpu, here):
     (here / "s.yaml").write_text(TINY + "seeds: 1\n")
     assert "tiny: 1 arm x 1 seed, 6 steps" in taetpu("plan", "s.yaml").out

@@ -35,6 +35,7 @@ def write(here, text):
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broken", "command"), [*zip(BROKEN, ("plan", "run", "plan"), strict=True)])
 def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, contents, write, broken, command):
     arm, problem, rest = BROKEN[broken]

@@ -53,6 +53,7 @@ def test_change_of_shared_code_at_import_is_refused_and_undone(taetpu, study, he
     assert AT_IMPORT[line] in refused(taetpu, here)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", LATER)
 def test_change_of_shared_code_in_a_component_is_refused_and_undone(taetpu, study, here, where):
     study(LATER[where])

@@ -39,6 +39,7 @@ def test_plug_in_mistake_is_reported_with_place_and_remedy(taetpu, written, here
 RUN = ("at import", "in a call")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "command"), [*((name, "plan") for name in EXITS), *((name, "run") for name in RUN)])
 def test_exit_in_a_plug_in_is_an_error(taetpu, written, here, name, command):
     source, arm, problem = EXITS[name]
@@ -67,6 +68,7 @@ def test_taetpu_testing_reports_the_same_mistakes(written, here, capsys, monkeyp
     assert f"own.py:{line}" in err
 
 
+@pytest.mark.slow
 def test_correct_plug_in_is_accepted(taetpu, written):
     written(ffn(), FFN)
     assert taetpu("plan", "own.yaml").code == 0

@@ -31,6 +31,7 @@ def test_run_ends_with_verdicts_and_the_path_of_the_report(trained):
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", by_default(["option", "environment", "default"], "default"))
 def test_root_comes_from_option_environment_or_default(taetpu, here, monkeypatch, where, trained):
     """A finished study is found at the root, so that nothing is trained."""
@@ -142,6 +143,7 @@ def test_an_audit_above_1_is_rejected(taetpu):
     assert "`audit` must be from 0 to 1, got 5.0" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_an_unknown_flag_is_rejected_with_its_name(taetpu, command):
     done = taetpu(command, "s.yaml", "--xla-flags", "--xla_no_such_flag=1")

@@ -106,6 +106,7 @@ def test_usage_error_has_the_form_of_user_errors(taetpu, args, problem, remedy):
     assert remedy in second
 
 
+@pytest.mark.slow
 def test_closed_pipe_gives_no_traceback(here):
     """`taetpu catalog | head -1`"""
     pipe = f"{sys.executable} -m taetpu catalog task | head -1"

@@ -153,6 +153,7 @@ def paste(lines: str) -> None:
 # --- list, cost, gc, down --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_machines_are_listed_with_owner_and_end(taetpu, machines):
     rows = {one["name"]: one for one in taetpu("tpu", "list", "--json").json()}
     assert set(rows) == {"mine", "old", "theirs", "foreign"}
@@ -214,6 +215,7 @@ def test_unknown_machine_is_refused_with_the_nearest_name(taetpu, machines):
         assert "Did you mean 'mine'" in err
 
 
+@pytest.mark.slow
 def test_no_machine_is_created_without_rsync(taetpu, shared_google, monkeypatch, tmp_path):
     for name in ("gcloud", "ssh", "ssh-keygen"):
         (tmp_path / name).symlink_to(shutil.which(name))

@@ -103,6 +103,7 @@ def test_a_window_that_covers_whole_sequences_is_refused(study, base, arm, path)
     assert caught.value.remedy == "Use a width below 12."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arm",
     [
@@ -114,6 +115,7 @@ def test_a_window_that_hides_positions_is_accepted(study, arm):
     assert len(check_arms(study(f"x: {{{arm}}}"))) == 2
 
 
+@pytest.mark.slow
 def test_error_names_the_value_of_a_list_that_changes_nothing(study):
     loaded = study("x: {model.ffn.hidden: [64, 40]}")
     problem, place = refused(loaded)
@@ -121,17 +123,20 @@ def test_error_names_the_value_of_a_list_that_changes_nothing(study):
     assert place == "arms.x.model.ffn.hidden.1"
 
 
+@pytest.mark.slow
 def test_override_without_effect_is_refused_beside_one_with_effect(study):
     problem, place = refused(study("x: {model.ffn: none, model.mixer.head_dim: 8}"))
     assert problem.startswith("part of arm 'x' changes nothing: model.mixer.head_dim: none -> 8")
     assert place == "arms.x.model.mixer.head_dim"
 
 
+@pytest.mark.slow
 def test_value_in_a_product_of_lists_may_have_no_effect(study):
     arms = check_arms(study("x: {model.mixer.head_dim: [8, 4], model.ffn: [relu, none]}"))
     assert len(arms) == 5
 
 
+@pytest.mark.slow
 def test_a_mask_of_ones_equals_no_mask(study):
     arms = check_arms(study("x: {model.mixer.drop_heads: [1]}", "y: {model.layers.0.drop: [ffn]}"))
     assert len({id(arm.outline) for arm in arms.values()}) == 1  # one program with different numbers
@@ -191,6 +196,7 @@ def test_every_builtin_kind_keeps_the_contract(study):
     assert len(arms) == len(others) + 1
 
 
+@pytest.mark.slow
 def test_change_of_model_sizes_may_change_every_parameter(study):
     loaded = study("dim: {model.dim: 32}", "deep: {model.num_layers: 3}", "bias: {model.bias: true}",
                    "std: {model.init.std: 0.1}", "narrow: {model.mixer.num_kv_heads: 1}")  # fmt: skip
@@ -250,6 +256,7 @@ def test_seed_reads_the_same_windows_with_any_model(study, tmp_path):
     assert not np.array_equal(rows["baseline"].ravel(), rows["y"].ravel()[: rows["baseline"].size])
 
 
+@pytest.mark.slow
 def test_reads_are_the_numbers_that_the_program_reads(study):
     arms = check_arms(study("x: {model.layers.0.mixer: none}", "y: {model.position: learned}"))
     unread = {name: set(arm.numbers) - arm.outline.reads for name, arm in arms.items()}
@@ -275,6 +282,7 @@ def test_component_that_reads_later_tokens_is_refused_on_causal_tasks_only(study
     assert not sees_later_tokens(shown, loaded.source(arm))
 
 
+@pytest.mark.slow
 def test_equal_layers_of_a_deep_model_are_traced_once(study, monkeypatch):
     """The time of `plan` must not grow with the number of layers."""
     calls, init = [], LayerConfig.init

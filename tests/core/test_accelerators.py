@@ -115,6 +115,7 @@ def python(code, **environ):
     return done.stdout.split(), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(find_accelerators()), reason="this machine has an accelerator, which jax is to find")
 def test_importing_taetpu_keeps_libtpu_from_searching_for_a_tpu():
     assert python("import taetpu, jax; print(jax.devices()[0].platform)") == (["cpu"], "")

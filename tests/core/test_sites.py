@@ -101,6 +101,7 @@ def test_norms_mark_their_scale_and_output(model):
     np.testing.assert_allclose(reads["final"], last, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_stored_scale_makes_norms_linear(model):
     """With the scales of another pass, the output of a norm of twice the stream is twice the output."""
     names = ["mixer_norm.scale", "mixer_norm.out"]
@@ -150,6 +151,7 @@ def test_unrolled_layers_read_the_same(model, stream, monkeypatch):
     np.testing.assert_allclose(read(model, ["residual"])[1]["residual"], stream[1]["residual"], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_inside_vmap_and_grad(model, stream):
     both = jit_once(jax.vmap(capture(model, ["residual"])))(jnp.stack([TOKENS, TOKENS[::-1]]))[1]["residual"]
     assert both.shape == (2, LAYERS, 2, SEQ, 16)
@@ -325,6 +327,7 @@ def test_nested_captures_read_the_fully_edited_activation(model):
         np.testing.assert_array_equal(value, reads[name])
 
 
+@pytest.mark.slow
 def test_layers_of_different_shapes_are_read_part_by_part(draw):
     model = draw(SETTINGS | {"layers": {0: {"mixer": {"kind": "attention", "num_heads": 1}}}})
     found = read(model, ["mixer.pattern", "residual"])[1]

@@ -87,6 +87,7 @@ def test_tpu_flags_omit_flags_of_other_platforms():
     assert tpu_flags({"XLA_FLAGS": COUNT}) == {}
 
 
+@pytest.mark.slow
 def test_accepted_flags_are_remembered_and_rejected_ones_are_not(tmp_path, monkeypatch):
     monkeypatch.setenv("TAETPU_CACHE", str(tmp_path))
     check_flags("XLA_FLAGS", COUNT)

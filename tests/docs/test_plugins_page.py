@@ -48,6 +48,7 @@ def test_the_worked_example_passes_its_checks(capsys):
     assert re.search(r"causality +passed", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.nightly) for n in PLUGINS])
 def test_each_kind_passes_its_checks(name):
     (plugin,) = load_plugins([Path(name)])
@@ -65,6 +66,7 @@ def test_each_study_keeps_the_contract(name):
     assert {plugin.file.name for plugin in study.plugins} <= set(PLUGINS)
 
 
+@pytest.mark.slow
 def test_without_own_init_the_arm_is_refused(page):
     text = FILES["zero_relu.py"]
     (page / "zero_relu.py").write_text(text.replace("own_init = True", "pass"))

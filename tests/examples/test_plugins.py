@@ -159,6 +159,7 @@ def test_squared_swiglu_squares_the_output_of_swiglu(forward, tokens, plain):
     assert (np.asarray(plain[1]["ffn.out"][0]) < 0).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arm", "factor"), [*zip(TIMES, (0.5, 2.0, 3.0), strict=True)])
 def test_scaled_scores_equal_attention_with_another_scale(forward, tokens, plain, arm, factor):
     head_dim = 16 // 2
@@ -169,6 +170,7 @@ def test_scaled_scores_equal_attention_with_another_scale(forward, tokens, plain
     assert np.abs(reads["mixer.pattern"][0] - plain[1]["mixer.pattern"][0]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_where_acts_from_the_first_occurrence_of_the_token(forward, tokens, plain):
     logits, where = forward("where", tokens)
     pattern, treble = where["mixer.pattern"][0], forward("treble", tokens)[1]["mixer.pattern"][0]

@@ -36,7 +36,7 @@ def test_every_family_has_a_case():
     assert types == set(FAMILIES)
 
 
-@pytest.mark.parametrize("case", by_default(CASES, "gpt2", "neox", "gemma3"))
+@pytest.mark.parametrize("case", by_default(CASES, "neox", "gemma3"))
 def test_same_logits_with_left_padding(case):
     hf, model = theirs(case), imported(case)[1]
     found = forward(model, TOKENS, PADDING)
@@ -45,7 +45,7 @@ def test_same_logits_with_left_padding(case):
     np.testing.assert_allclose(found[~PADDING], expected[~PADDING], atol=BOUND)
 
 
-@pytest.mark.parametrize("case", by_default(CASES, *MAIN))
+@pytest.mark.parametrize("case", by_default(CASES, "gpt2", "neox", "gemma3"))
 def test_import_export_import_gives_equal_tensors(case):
     hf = theirs(case)
     before = arrays(hf)

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import huggingface_hub
 import pytest
 from tests.interop.cases import VOCAB, theirs
+from tests.suites import first_by_default
 
 from taetpu.core.errors import UserError
 from taetpu.interop.hub import download_model
@@ -120,7 +121,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "revision", "text"), REFUSED)
+@pytest.mark.parametrize(("name", "revision", "text"), first_by_default(REFUSED))
 def test_models_of_the_hub_that_are_refused(hub, name, revision, text):
     with pytest.raises(UserError, match=text):
         download_model(name, revision)

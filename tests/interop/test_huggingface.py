@@ -154,6 +154,7 @@ def test_older_files_of_pythia_are_imported():
     assert same(from_huggingface(hf.config.to_dict(), old)[1], imported("neox")[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_model_of_a_multimodal_model_is_imported(gemma3, prefix):
     config, tensors = gemma3
@@ -165,6 +166,7 @@ def test_the_text_model_of_a_multimodal_model_is_imported(gemma3, prefix):
         from_huggingface(config, inner)
 
 
+@pytest.mark.slow
 def test_missing_biases_are_exported_as_zeros():
     config = small(position="learned", norm="layer", ffn="gelu-erf")
     model = build_model(config.resolve(), VOCAB, SEQ, key=root_key(1))

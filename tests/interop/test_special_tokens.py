@@ -53,6 +53,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_samples_end_where_those_of_transformers_do(folder):
     opened = taetpu.open_run(folder)
     assert opened.end_tokens == (END, OTHER)
@@ -69,6 +70,7 @@ def test_samples_end_where_those_of_transformers_do(folder):
     assert 0 < ended < opened.vocab_size - 5
 
 
+@pytest.mark.slow
 def test_beams_end_at_the_end_token(folder):
     opened = taetpu.open_run(folder)
     for beam in beam_search(opened, "the cat", beams=4, max_tokens=12):

@@ -55,6 +55,7 @@ def test_layers_and_heads_are_selected(opened):
     assert [(layer, head) for layer, head, _ in column.each()] == [(0, 0), (1, 0)]
 
 
+@pytest.mark.slow
 def test_layers_with_other_mixers_are_left_out(mixed):
     (maps,) = attention_maps(mixed, TEXT)
     assert {layer: len(patterns) for layer, patterns in maps.patterns.items()} == {1: 2, 2: 3}
@@ -137,6 +138,7 @@ def marks(spec):
     return (spec.get("data") or inner["data"])["values"]
 
 
+@pytest.mark.slow
 def test_pictures_show_the_weights(opened):
     (maps,) = attention_maps(opened, TEXT)
     grid = maps.chart().to_dict()

@@ -142,6 +142,7 @@ def test_padding_and_other_texts_change_nothing(opened):
         assert found.values.shape == (6, len(text))
 
 
+@pytest.mark.slow
 def test_the_default_target_is_the_next_token_and_finally_the_most_likely_one(opened):
     (found,) = attribution(opened, TEXT)
     assert "".join(found.target_texts[:-1]) == TEXT[1:]

@@ -28,6 +28,7 @@ def test_a_wide_search_is_exhaustive(opened):
         assert beam.score == pytest.approx(totals.reshape(-1)[index], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_one_beam_is_greedy(opened):
     (greedy,) = generate(opened, "the ", max_tokens=12, sampling=Sampling(0))
     (beam,) = beam_search(opened, "the ", beams=1, max_tokens=12)
@@ -44,6 +45,7 @@ def test_scores_are_sums_of_log_probabilities_and_do_not_fall_with_width(opened)
     assert wide[0].score == pytest.approx(logs[np.arange(6), wide[0].tokens].sum(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_an_end_token_ends_a_sequence(opened):
     end = int(opened.tokenizer.encode(" ")[0])
     found = beam_search(opened, "the qui", beams=5, max_tokens=10, end=end)
@@ -63,6 +65,7 @@ def test_invalid_searches_are_refused(opened):
 SAMPLE = ("sample", "small/baseline/0", "--prompt", "the qui", "--tokens", "6")
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_beams_of_each_prompt(lens, opened):
     prompts = ("the qui", "dog")
     found = [beam_search(opened, prompt, beams=3, max_tokens=6) for prompt in prompts]
@@ -76,6 +79,7 @@ def test_the_command_shows_the_beams_of_each_prompt(lens, opened):
     assert text == "".join(f"log-probability {beam.score:.3f}\nthe qui{beam.text}\n\n" for beam in found[0])
 
 
+@pytest.mark.slow
 def test_a_beam_ends_at_the_token_of_stop(lens, opened):
     end = int(opened.tokenizer.encode(" ")[0])
     found = beam_search(opened, "the qui", beams=3, max_tokens=6, end=end)

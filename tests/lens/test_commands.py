@@ -25,11 +25,13 @@ def test_a_sample_is_what_the_library_generates(lens, opened):
     assert (row["prompt"], row["text"], row["tokens"]) == ("the ", found.text, found.tokens.tolist())
 
 
+@pytest.mark.slow
 def test_without_a_prompt_the_prompt_of_the_run_is_used(lens, opened):
     shown = opened.decode(opened.data.prompt())
     assert lens("sample", "small/baseline/0", "--tokens", "5").startswith(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--temperature", "0"), ("--beams", "1")])
 def test_token_numbers_of_prompt_and_sample_are_separated(lens, opened, monkeypatch, options):
     numbers = replace(opened, tokenizer=None, _programs={})
@@ -80,6 +82,7 @@ def test_unknown_runs_are_refused(lens):
         lens("sample", "small/baselin/0")
 
 
+@pytest.mark.slow
 def test_without_a_number_as_many_tokens_are_drawn_as_learned_positions_admit(lens, opened, monkeypatch):
     config = opened.config.model_copy(update={"position": LearnedConfig()})
     limited = replace(opened, config=config, _programs={})

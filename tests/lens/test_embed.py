@@ -57,6 +57,7 @@ def test_texts_are_pooled(opened):
     assert (last.positions.tolist(), last.token_texts) == ([24, 2], ["x", "g"])
 
 
+@pytest.mark.slow
 def test_positions_are_found_where_another_axis_has_the_same_size(opened, draw):
     """The number of heads, 16, is the length of padded sequences."""
     settings = {"dim": 32, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 16}}
@@ -85,6 +86,7 @@ def test_invalid_requests_are_refused(opened, site, options, problem, remedy):
     assert remedy in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 def test_files(opened, tmp_path):
     found = embed(opened, TEXTS, "mixer.z", layer=0)
     found.save(tmp_path / "a.npz")

@@ -54,6 +54,7 @@ def test_greedy_tokens_are_the_most_likely_ones(opened):
     assert best[len(found.prompt) - 1 : -1].tolist() == found.tokens.tolist()
 
 
+@pytest.mark.slow
 def test_seeds_give_different_texts_and_one_seed_the_same(opened):
     texts = [generate(opened, "the ", max_tokens=20, seed=seed)[0].text for seed in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
@@ -76,6 +77,7 @@ def test_stop_strings_and_tokens_end_the_text(opened):
     assert token not in found.tokens
 
 
+@pytest.mark.slow
 def test_the_streamed_text_is_the_text(opened):
     parts: list[list[str]] = [[], []]
     found = generate(opened, ["the ", "dog"], max_tokens=40, on_text=lambda i, text: parts[i].append(text))

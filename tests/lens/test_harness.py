@@ -68,6 +68,7 @@ def test_the_greedy_continuation_is_marked(model):
     assert marks == [True, False]
 
 
+@pytest.mark.slow
 def test_spaces_between_context_and_continuation_are_scored(spaced):
     adapter, ids = HarnessModel(spaced), spaced.tokenizer.encode("the cat")
     assert len(ids) == len(spaced.tokenizer.encode("the "))  # so that the lengths differ by no token
@@ -79,6 +80,7 @@ def test_spaces_between_context_and_continuation_are_scored(spaced):
     assert adapter.loglikelihood([request("loglikelihood", "the", "")]) == [(0.0, True)]
 
 
+@pytest.mark.slow
 def test_tokens_that_start_every_text_are_not_scored(spaced):
     adapter = HarnessModel(spaced)
     assert spaced.tokenizer.start_tokens.tolist() == [1]

@@ -84,6 +84,7 @@ def test_sequences_longer_than_learned_positions_are_refused(made):
         head_scores(made, length=17)
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_cell_for_each_head(made):
     scores = head_scores(made, length=6)
     pictures = scores.chart().to_dict()["hconcat"]
@@ -93,6 +94,7 @@ def test_the_picture_has_a_cell_for_each_head(made):
             assert cell["value"] == pytest.approx(float(scores.scores[kind][cell["layer"]][cell["head"]]))
 
 
+@pytest.mark.slow
 def test_the_command(lens, opened, tmp_path):
     text = lens("scores", "small/baseline/0", "--length", "6", "-o", str(tmp_path / "a.svg"))
     assert (tmp_path / "a.svg").read_bytes().startswith(b"<svg")

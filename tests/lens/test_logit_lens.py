@@ -73,6 +73,7 @@ def test_earlier_layers_are_decoded_with_the_final_norm_and_the_soft_cap(model):
         np.testing.assert_allclose(lens.probabilities[number][:, 0], shares.max(-1), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing(opened):
     together = logit_lens(opened, [TEXT, "the lazy dog"])
     (alone,) = logit_lens(opened, "the lazy dog")
@@ -153,6 +154,7 @@ def test_the_picture_has_the_most_likely_token_of_each_cell(opened):
     assert cell["value"] == pytest.approx(lens.probabilities[2, 4, 0])
 
 
+@pytest.mark.slow
 def test_the_command(lens, opened, tmp_path):
     arguments = ("logit-lens", "small/baseline/0", "--text", TEXT, "--target", "x")
     text = lens(*arguments, "--position", "21", "-o", str(tmp_path / "a.svg"))
@@ -185,6 +187,7 @@ def test_norms_are_those_of_the_stream(model, name):
     assert found[0].rows()[1]["max"] == pytest.approx(found[0].norms[1].max())
 
 
+@pytest.mark.slow
 def test_the_command_for_norms(lens, opened, tmp_path):
     arguments = ("norms", "small/baseline/0", "--text", TEXT)
     text = lens(*arguments, "-o", str(tmp_path / "a.json"))

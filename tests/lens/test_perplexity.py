@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from tests.suites import first_by_default
 
 import taetpu
 from taetpu.core.errors import UserError
@@ -48,7 +49,7 @@ def test_losses_of_a_short_text_are_those_of_its_logits(opened):
     assert [one["token"] for one in found.texts[0].token_rows()] == list(TEXT[1:30])
 
 
-@pytest.mark.parametrize(("window", "stride"), [(8, 8), (8, 3), (32, 32), (32, 1)])
+@pytest.mark.parametrize(("window", "stride"), first_by_default([(8, 3), (8, 8), (32, 32), (32, 1)]))
 def test_windows_score_each_target_once(opened, window, stride):
     ids = opened.tokenizer.encode(TEXT)
     expected = np.zeros(len(ids) - 1)
@@ -138,6 +139,7 @@ def test_the_command_prints_the_losses_and_draws_them(lens, opened, tmp_path):
     np.testing.assert_allclose(drawn, found.losses, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_chart_has_the_positions_of_the_table(opened):
     found = perplexity(opened, ["the fox", "a dog"])
     table = [row for text in found.texts for row in text.token_rows()]
@@ -150,6 +152,7 @@ def test_the_chart_has_the_positions_of_the_table(opened):
     assert [row["predicted"] for row in found.rows()] == [6, 4, 10]
 
 
+@pytest.mark.slow
 def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     ids = " ".join(map(str, opened.tokenizer.encode("the fox")))
@@ -163,6 +166,7 @@ def test_the_command_measures_files_texts_and_numbers(lens, opened, tmp_path):
     assert table.splitlines()[-1].split()[:2] == ["6", "g"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [
@@ -181,6 +185,7 @@ def test_commands_name_unknown_characters(lens, arguments, texts):
     assert "warning" not in lens(command, "small/baseline/0", texts[0], "the dog", *rest)
 
 
+@pytest.mark.slow
 def test_windows_are_named_only_if_a_text_is_cut(lens):
     arguments = ("perplexity", "small/baseline/0", "--text", "the dog", "--window")
     assert "losses in nats per token;" in lens(*arguments, "6")

@@ -14,6 +14,7 @@ TEXTS = [" ".join(np.random.default_rng(seed).permutation(WORDS)[:5]) for seed i
 VOWELS = [["vowel" if char in "aeiou" else "other" for char in text] for text in TEXTS]
 
 
+@pytest.mark.slow
 def test_a_property_of_the_token_can_be_read_from_its_embedding(opened):
     found = probe(opened, TEXTS, VOWELS, "embed")
     (layer,) = found.layers

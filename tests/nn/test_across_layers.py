@@ -204,6 +204,7 @@ def test_cycle_of_layers_in_an_arm_is_one_value(tmp_path):
 # --- what layers hand to later layers --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_value_residual_mixes_the_values_of_the_first_layer():
     """With weights 1 and 0 it changes nothing; with 0 and 1 every layer reads the values of layer 0."""
     mixer = {"kind": "attention", "num_heads": 2, "values": "residual"}

@@ -96,6 +96,7 @@ def text(fn, model) -> str:
     return jax.jit(fn).lower(model).as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_calls_that_a_kernel_does_not_support_run_the_plain_program(draw):
 
@@ -216,6 +217,7 @@ def test_static_windows_split_packs_and_need_fewer_flops():
     assert again.with_windows("traced") == traced
 
 
+@pytest.mark.slow
 def test_cudnn_has_the_window_of_the_mask(monkeypatch):
     """cuDNN does not run here. The call is computed by XLA's implementation, which has the same arguments."""
     q, k, v = (jax.random.normal(root_key(i), (1, 2, 16, 8)) for i in range(3))

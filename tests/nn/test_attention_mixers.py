@@ -114,6 +114,7 @@ def test_only_rotations_need_an_even_rope_dim():
 # --- talking heads ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_talking_heads_start_as_a_softmax():
     plain, mixed = (
         build("mixer", "attention", POSITION, normalizer=normalizer)(X, CONTEXT)

@@ -261,6 +261,7 @@ def test_standard_deviations_at_birth(init, expected):
             assert abs(a.mean()) < 0.06 * std, name
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_the_softmax_and_the_logits_precise(draw):
     model = draw({"dim": 16, "num_layers": 1, "norm": "layer", "bias": True, "ffn": "relu"})
     run = jit_once(lambda m, dtype: m(TOKENS, dtype=dtype), static_argnums=1)

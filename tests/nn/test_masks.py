@@ -39,6 +39,7 @@ def test_a_dropped_branch_equals_no_branch(draw, part):
     np.testing.assert_allclose(forward(dropped), forward(absent), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_dropped_layer_is_skipped(draw):
     """With post-norm, a layer whose branches are both off would still normalise."""
     settings = BASE | {"norm": {"kind": "layer", "placement": "post"}, "residual": "none"}

@@ -72,7 +72,7 @@ def test_chunks_follow_the_recurrence_token_by_token():
         np.testing.assert_allclose(last, state[name], atol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 5, 16, 33])
+@pytest.mark.parametrize("size", by_default([1, 5, 16, 33], 5, 33))
 def test_unit_lower_inverse_and_its_gradient_are_those_of_the_general_inverse(size):
     def general(a):
         return jnp.linalg.inv(jnp.eye(size) + jnp.tril(a, -1))

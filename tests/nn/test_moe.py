@@ -34,6 +34,7 @@ def statistics(module, x):
     return collect(lambda: module(x, CTX), Averages())()[1]
 
 
+@pytest.mark.slow
 def test_balance_loss_is_one_for_a_uniform_router_and_follows_the_formula(x):
     ours = build("moe", balance=0.25)
     scores = np.asarray(x).reshape(-1, DIM) @ np.asarray(ours.router)

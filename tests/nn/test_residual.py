@@ -28,7 +28,7 @@ BASE = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2
 # --- residual none for one branch ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("branch", ["both", "mixer", "ffn"])
+@pytest.mark.parametrize("branch", by_default(["both", "mixer", "ffn"], "mixer"))
 def test_only_the_chosen_branch_loses_its_skip_connection(draw, branch):
     model = draw(BASE | {"residual": {"kind": "none", "branch": branch}})
 
@@ -173,6 +173,7 @@ def test_sinkhorn_makes_rows_and_columns_sum_to_1():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_sinkhorn_keeps_doubly_stochastic_matrices_and_stays_finite():
     steady = np.full((3, 3, 1), 0.1, np.float32) + 0.7 * np.eye(3, dtype=np.float32)[..., None]
     np.testing.assert_allclose(sinkhorn(jnp.log(steady), 20), steady, atol=1e-5)

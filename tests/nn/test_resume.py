@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
@@ -83,7 +84,9 @@ def test_all_single_head_ablations_in_one_program(draw, layers):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"residual": {"kind": "hyper-connections", "streams": 2}}, {"after": "x0"}], ids=str
+    "settings",
+    by_default([{}, {"residual": {"kind": "hyper-connections", "streams": 2}}, {"after": "x0"}], {}),
+    ids=str,
 )
 def test_resuming_at_a_layer_gives_the_logits_of_the_whole_pass(draw, settings):
     """The number of the layer is an input of one program."""

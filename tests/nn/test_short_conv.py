@@ -34,7 +34,7 @@ def canon(**settings):
 
 
 @pytest.mark.parametrize("order", by_default(["sequential", "parallel", "macaron"], "sequential"))
-@pytest.mark.parametrize("branch", ["both", "mixer", "ffn"])
+@pytest.mark.parametrize("branch", by_default(["both", "mixer", "ffn"], "both"))
 def test_each_branch_reads_its_convolved_input(draw, branch, order):
     model = draw(BASE | {"order": order} | canon(branch=branch, width=3))
     block = model.stacks[0].layer(0)
@@ -51,6 +51,7 @@ def test_each_branch_reads_its_convolved_input(draw, branch, order):
         np.testing.assert_allclose(block.branch(name, jnp.asarray(h), ctx), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_parameters_belong_to_the_branches_that_exist():
     layers = {1: {"ffn": "none"}, 2: canon(branch="ffn"), 3: {"short_conv": "none"}}
     config = load_config(ModelConfig, BASE | canon() | {"num_layers": 4, "layers": layers}).resolve()

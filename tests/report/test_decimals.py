@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -57,6 +58,7 @@ def differences(table: Table) -> Iterator[str]:
             yield from (row[i] for row in table.rows if row[i] != "-")
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(STUDIES)
 def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(drawn) -> None:

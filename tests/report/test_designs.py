@@ -101,6 +101,7 @@ def test_effects_are_named_with_their_aliases(study) -> None:
     assert any("aliases" in limit for limit in section(results, "Limitations").notes)
 
 
+@pytest.mark.slow
 def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study) -> None:
     results = study("fair")
     arms = {arm["name"]: arm for arm in results["arms"]}
@@ -125,6 +126,7 @@ def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study) -> Non
     )
 
 
+@pytest.mark.slow
 def test_changed_tuning_record_fails_verification(folder) -> None:
     study = folder("fair").read_study()
     trials = study["tuning"]["arms"]["no-ffn"]["trials"]

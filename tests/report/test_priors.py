@@ -230,6 +230,7 @@ def test_settings_are_paths_of_a_config() -> None:
             assert find_fields(path)
 
 
+@pytest.mark.slow
 def test_every_format_of_the_report_has_the_findings(store_study) -> None:
     folder = store_study()
     before = folder.read_results()
@@ -251,6 +252,7 @@ def test_every_format_of_the_report_has_the_findings(store_study) -> None:
     assert f"| worse | Pires et al. 2023; Dong et al. 2021 | {arm['verdict']}, " in line
 
 
+@pytest.mark.slow
 def test_a_study_without_priors_has_no_section(store_study) -> None:
     folder = store_study({"baseline": ({}, 0.0), "one-head": ({"model.mixer.num_heads": 1}, 0.02)})
     written = build_report(folder)

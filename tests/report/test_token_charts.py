@@ -24,6 +24,7 @@ def test_the_legend_of_norms_has_several_rounded_numbers(norms):
     assert inner == [float(f"{value:.3g}") for value in inner]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "heads", "named"), [(9, 4, True), (30, 4, True), (31, 2, False), (30, 8, False)])
 def test_a_grid_names_tokens_where_they_fit(tokens, heads, named):
     texts = [f"t{i}" for i in range(tokens)]
@@ -34,6 +35,7 @@ def test_a_grid_names_tokens_where_they_fit(tokens, heads, named):
         assert named or found["values"] == ([0, 20] if tokens == 31 else [0, 10, 20])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [5, 30, 95])
 def test_equal_attention_has_a_visible_colour(tokens):
     grid = attention_grid({("layer 0", "0"): uniform(tokens)}, ["t"] * tokens, "").to_dict()

@@ -33,7 +33,7 @@ ADDED = [
     (f"seeds: [{','.join(map(str, range(10_001)))}]", "seeds", "10000"),
     (f"arms: {{a: {{x: &a [1,1,1,1,1,1,1,1,1], {BOMB}}}}}", "arms.a", str(MAX_VALUES)),
     ("arms: &a {x: *a}", "arms.x", "an alias inside"),
-    ("arms:\n  a: {model.norm: " + "[" * 1500, "", "levels"),
+    pytest.param("arms:\n  a: {model.norm: " + "[" * 1500, "", "levels", marks=pytest.mark.slow),
     (f"# {'x' * LONGEST_FILE}", "", str(LONGEST_FILE)),
 ]  # fmt: skip
 
@@ -46,7 +46,7 @@ SETS = [
     ("train.eval_windows=0", "at least 1"), ("train.compute.loss_chunk=0", "at least 1"),
     ("model.layers.0:1000000000.ffn=none", "0:4"),
     ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
-    ("model.dim=&a [*a]", "an alias inside"), ("model.dim=" + "[" * 1500, "levels"),
+    ("model.dim=&a [*a]", "an alias inside"), pytest.param("model.dim=" + "[" * 1500, "levels", marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
@@ -97,6 +97,7 @@ def test_whole_floats_are_read_as_integers(study) -> None:
         study("", ("train.steps=2.5",))
 
 
+@pytest.mark.slow
 def test_large_studies_are_accepted(study) -> None:
     assert len(study("", (), ("num_layers: 4", "num_layers: 1024")).arms[0].config.model.layers) == 1024
     assert len(study(f"seeds: [{','.join(map(str, range(10_000)))}]\n").seeds) == 10_000

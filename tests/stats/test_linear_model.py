@@ -176,6 +176,7 @@ def test_contrast_is_the_sum_of_effects(draw, table) -> None:
     assert single == found.effects["arm1"]
 
 
+@pytest.mark.slow
 def test_five_hundred_arms_are_fitted_in_five_seconds(draw, table) -> None:
     values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
     start = time.perf_counter()

@@ -106,6 +106,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_claim_names_its_holder_and_ends_with_it(store: Store, root: str, start: Start, request: pytest.FixtureRequest):
     holder = start(HOLDS, root, "wait")
     assert holder.stdout is not None

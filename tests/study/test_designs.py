@@ -136,6 +136,7 @@ def test_ladder_of_data_compares_only_within_rungs(load):
         load("arms: {long: {task.seq_len: 24}}\n").runs()
 
 
+@pytest.mark.slow
 def test_hundreds_of_arms_have_different_names_and_ids(load):
     values = ", ".join(f"{n}e-5" for n in range(1, 201) if n != 100)
     study = load(f"seeds: 1\narms: {{lr: {{train.optimizer.lr: [{values}]}}}}\n")

@@ -217,6 +217,7 @@ def test_runs_of_a_version_with_fewer_fields_are_reused(begin, copied):
     assert verify(folder) == []
 
 
+@pytest.mark.slow
 def test_runs_with_another_evaluation_interval_are_reused(begin):
     _, trained, _ = begin(TEXT.replace("eval_every: 10", "eval_every: 5"))
     assert trained == []

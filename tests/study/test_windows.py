@@ -38,6 +38,7 @@ def test_a_pack_that_was_started_with_static_windows_is_resumed_with_them(study,
     assert means(traced) == pytest.approx(means(whole), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_plan_shows_the_cost_of_both_choices(tmp_path):
     (tmp_path / "study.yaml").write_text(TRACED)
     loaded = load_study(tmp_path / "study.yaml")

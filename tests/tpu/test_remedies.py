@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from taetpu.core.chips import parse_slice
 from taetpu.spec.loading import load_study
 from taetpu.tpu.group_plan import plan_group
@@ -44,6 +46,7 @@ def advise(one, compile_plan, **large):
     return find_advice(one, {"too_large": {**LARGE, **large}}, V5E, compile_plan)
 
 
+@pytest.mark.slow
 def test_the_cheapest_setting_that_compiles_is_the_remedy(tmp_path: Path) -> None:
     (one, _) = make_plans(tmp_path)
     assert advise(one, fits(lambda plan: parts(plan) >= 4))["remedy"] == "--set train.accumulate=4"
@@ -51,6 +54,7 @@ def test_the_cheapest_setting_that_compiles_is_the_remedy(tmp_path: Path) -> Non
     assert (full["remedy"], full["needs"]) == ("--set train.compute.remat=full", 2**33)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_too_large_gets_a_larger_slice_without_compiling(tmp_path: Path) -> None:
     (one, _), compiled = make_plans(tmp_path, dim=3072, layers=24), []
     found = advise(one, lambda plan, tpu: compiled.append(plan), state=True)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from tests.suites import first_by_default
 
 from taetpu.core.chips import parse_slice
 from taetpu.core.errors import UserError
@@ -59,20 +60,23 @@ def test_cpu_uses_the_default_options(sized):
 
 @pytest.mark.parametrize(
     ("platform", "precision", "seq", "model", "expected"),
-    [
-        ("tpu", "bfloat16", 512, {}, "splash"),
-        ("tpu", "float32", 512, {}, "splash"),
-        ("tpu", "bfloat16", 384, {}, "plain"),  # too short for a kernel to be faster
-        ("tpu", "bfloat16", 520, {}, "plain"),  # not a multiple of 128
-        ("tpu", "bfloat16", 512, {"dropout": 0.1}, "plain"),
-        ("tpu", "bfloat16", 512, {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}}, "plain"),
-        ("tpu", "bfloat16", 512, {"mixer": "none"}, "plain"),
-        ("tpu", "bfloat16", 512, {"layers": {0: {"mixer": "none"}}}, "splash"),
-        ("cuda", "bfloat16", 16, {}, "cudnn"),
-        ("cuda", "float32", 16, {}, "plain"),
-        ("gpu", "bfloat16", 16, {}, "plain"),
-        ("cpu", "bfloat16", 512, {}, "plain"),
-    ],
+    first_by_default(
+        [
+            ("tpu", "bfloat16", 512, {}, "splash"),
+            ("tpu", "bfloat16", 512, {"dropout": 0.1}, "plain"),
+            ("cuda", "bfloat16", 16, {}, "cudnn"),
+            ("cpu", "bfloat16", 512, {}, "plain"),
+            ("tpu", "bfloat16", 512, {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}}, "plain"),
+            ("tpu", "bfloat16", 512, {"mixer": "none"}, "plain"),
+            ("tpu", "bfloat16", 512, {"layers": {0: {"mixer": "none"}}}, "splash"),
+            ("tpu", "float32", 512, {}, "splash"),
+            ("tpu", "bfloat16", 384, {}, "plain"),  # too short for a kernel to be faster
+            ("tpu", "bfloat16", 520, {}, "plain"),  # not a multiple of 128
+            ("cuda", "float32", 16, {}, "plain"),
+            ("gpu", "bfloat16", 16, {}, "plain"),
+        ],
+        4,
+    ),
 )
 def test_auto_selects_a_kernel_that_at_least_one_layer_supports(sized, platform, precision, seq, model, expected):
     assert attention(*sized(seq, model), precision, platform) == expected
@@ -169,23 +173,26 @@ def test_component_with_its_own_path_uses_no_kernel_and_is_listed(sized, own_pat
 
 @pytest.mark.parametrize(
     ("seq", "model", "platform", "divided", "reasons"),
-    [
-        (
-            512,
-            {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}},
-            "tpu",
-            False,
-            ["scores are changed"],
-        ),
-        (512, {"dropout": 0.1}, "tpu", False, ["dropout is applied to the attention pattern"]),
-        (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
-        (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
-        (512, {}, "tpu", True, ["divided over devices, which kernels"]),
-        (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel
-        (512, {"dropout": 0.1}, "cpu", False, []),
-        (16, {"dropout": 0.1}, "cuda", False, ["dropout is applied to the attention pattern"]),
-        (512, {}, "tpu", False, []),
-    ],
+    first_by_default(
+        [
+            (
+                512,
+                {"mixer": {"kind": "attention", "num_heads": 2, "scores": "softcap"}},
+                "tpu",
+                False,
+                ["scores are changed"],
+            ),
+            (512, {"dropout": 0.1}, "tpu", False, ["dropout is applied to the attention pattern"]),
+            (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
+            (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
+            (512, {}, "tpu", True, ["divided over devices, which kernels"]),
+            (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel
+            (512, {"dropout": 0.1}, "cpu", False, []),
+            (16, {"dropout": 0.1}, "cuda", False, ["dropout is applied to the attention pattern"]),
+            (512, {}, "tpu", False, []),
+        ],
+        3,
+    ),
 )
 def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, divided, reasons):
     config, source = sized(seq, {"num_layers": 3, **model})

@@ -130,6 +130,7 @@ class Wrong(Component):
         return params.embedding
 
 
+@pytest.mark.slow
 def test_evaluated_parameters_of_another_structure_are_refused(trainer, make, text):
     config = make(text[0])
     config = config.model_copy(update={"train": config.train.model_copy(update={"optimizer": Wrong()})})

@@ -113,6 +113,7 @@ def test_the_head_changes_neither_the_logits_nor_other_parameters():
     assert num_params(config, VOCAB, SEQ) - num_params(bare, VOCAB, SEQ) == modules
 
 
+@pytest.mark.slow
 def test_modules_have_the_settings_of_the_chosen_layer_without_its_dropped_parts():
     layers = {0: {"ffn": {"kind": "relu", "hidden": 5}}, 1: {"drop": ["mixer"]}}
     _, model = with_head({"kind": "mtp", "layer": 0}, layers=layers)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import jax
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
@@ -56,7 +57,7 @@ def test_auto_precision_keeps_the_dtype_of_earlier_plans(runs, text):
     assert later.precision == "bfloat16"
 
 
-@pytest.mark.parametrize("room", [1, 2, 3, 4, 7, 100])
+@pytest.mark.parametrize("room", by_default([1, 2, 3, 4, 7, 100], 3))
 @pytest.mark.parametrize("packing", [AUTO, Packing(5)])
 def test_pack_fits_into_memory(work, monkeypatch, room, packing):
     """Padding counts too."""

@@ -53,6 +53,7 @@ def test_norms_match_the_step_that_is_taken(run):
         assert seen[f"effective-lr/{group}"] == pytest.approx(rate, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_norms_before_and_after_clipping(run):
     seen = run[0]
     assert seen["gradient-norm/all"] > 0.1
@@ -61,6 +62,7 @@ def test_gradient_norms_before_and_after_clipping(run):
     assert share == pytest.approx(0.1 / seen["gradient-norm/all"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_attention_metrics_measure_the_first_microbatch(run):
     seen, _, _, (model, tokens), _ = run
     _, reads = capture(model, ["mixer.pattern", "mixer.scores"])(tokens)

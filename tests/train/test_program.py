@@ -115,6 +115,7 @@ def test_packed_evaluation_equals_evaluation_of_each_model(trainer, configs, tex
     assert not ours[len(theirs) :].any()
 
 
+@pytest.mark.slow
 def test_deep_stack_is_unrolled_as_planned(make, text):
     task, source = text
     structure, numbers = split(make(task, {"num_layers": 9}))
@@ -134,6 +135,7 @@ def test_pack_for_more_devices_than_available_is_refused():
         make_mesh(Layout(3, 3))
 
 
+@pytest.mark.slow
 def test_shapes_match_the_arguments_of_training(trainer, configs, text):
     run = trainer(configs, text[1], devices=2)
     shapes = run.program.shapes(split(configs[0], promoted_fields(configs[2]) | promoted_fields(configs[3]))[1])

@@ -35,6 +35,7 @@ def planted():
     unregister(__name__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hook", "more"), [("test-again", 1.0), ("test-teacher", 1 / 3), ("test-cheap", 0.0)])
 def test_hook_flops_are_those_of_its_additional_passes(make, text, hook, more):
     config, source = make(text[0], hooks=[hook], accumulate=2), text[1]
