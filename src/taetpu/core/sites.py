@@ -30,14 +30,17 @@ class Edit:
         fn: A pure function of the activation and the value. It is compiled into the program.
         layer: The layer to edit, counted from 0, or None to edit the site in all layers. Text names a number in the
             `values` given to the captured function, so that one program can edit any layer.
-        value: The name of an array in the `values` given to the captured function. Changing the array does not cause
-            recompilation.
+        value: The name of an array, or of a pytree of arrays, in the `values` given to the captured function. Changing
+            the arrays does not cause recompilation.
+        by_layer: Whether each layer has its own value. Then `values[value]` maps the first layer of each group of
+            layers to arrays with a leading layer axis, so that the shapes of different groups may differ.
     """
 
     site: str
-    fn: Callable[[Array, Array | None], Array]
+    fn: Callable[[Array, Any], Array]
     layer: int | str | None = None
     value: str | None = None
+    by_layer: bool = False
 
 
 @jax.tree_util.register_dataclass
@@ -90,7 +93,7 @@ class _Tape:
 
     sites: frozenset[str]
     edits: tuple[Edit, ...]
-    values: Mapping[str, Array]
+    values: Mapping[str, Any]
     seen: set[tuple[str, int | None]]  # the sites that the model has, with their layers; shared by a capture's tapes
     trace: Any  # the trace of this tape; a read in another trace would leak a tracer
     reads: dict[str, Read]
@@ -166,13 +169,22 @@ def site(name: str, x: Array) -> Array:
         _check_single(tape, name)
         for edit in tape.edits:
             if edit.site == name:
-                new = edit.fn(x, tape.values[edit.value] if edit.value else None).astype(x.dtype)
+                new = edit.fn(x, _value_of(edit, tape)).astype(x.dtype)
                 layer = tape.values[edit.layer] if isinstance(edit.layer, str) else edit.layer
                 x = new if layer is None else jnp.where(tape.layer == layer, new, x)
     for tape in requesting:  # every capture reads the fully edited activation
         if name in tape.sites:
             tape.reads[name] = x
     return x
+
+
+def _value_of(edit: Edit, tape: _Tape) -> Any:
+    """Return the value with which an edit is applied to the layer of a tape."""
+    value: Any = tape.values[edit.value] if edit.value else None
+    if not edit.by_layer:
+        return value
+    first = max(start for start in value if start <= tape.layers[0])
+    return jax.tree.map(lambda a: a[tape.layer - first], value[first])
 
 
 def _check_single(tape: _Tape, name: str) -> None:
@@ -314,7 +326,7 @@ def capture(
     wanted_sites, all_edits = frozenset(sites), tuple(edits)
     asked = wanted_sites | {edit.site for edit in all_edits}
 
-    def captured(*args: Any, values: Mapping[str, Array] | None = None, **options: Any) -> tuple[Any, dict[str, Read]]:
+    def captured(*args: Any, values: Mapping[str, Any] | None = None, **options: Any) -> tuple[Any, dict[str, Read]]:
         tape = _Tape(wanted_sites, all_edits, values or {}, set(), _trace_now(), {})
         token = _TAPES.set((tape, *_TAPES.get()))
         try:

@@ -281,13 +281,16 @@ def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:
     return themed(alt.hconcat(*pictures).resolve_scale(color="shared"))
 
 
-def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False) -> Any:
+def head_picture(
+    title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False, places: int = 2
+) -> Any:
     """Return the picture of a number for each head, the first layer below, without a theme.
 
     Args:
         title: The title.
         values: The numbers by layer and head.
         signed: Whether the numbers may be negative. Otherwise, they are between 0 and 1.
+        places: The number of decimal places.
     """
     largest = max((abs(value) for value in values.values()), default=0.0) or 1.0
     rows = [{"layer": layer, "head": head, "value": value, "dark": abs(value) > 0.6 * (largest if signed else 1.0)}
@@ -305,9 +308,9 @@ def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed:
     drawn: Any = cells
     if heads <= NUMBERED:
         shade = alt.condition("datum.dark", alt.value("white"), alt.value("#3d434b"))
-        text = alt.Text("value:Q", format="+.2f" if signed else ".2f")
+        text = alt.Text("value:Q", format=f"{'+' if signed else ''}.{places}f")
         drawn = alt.layer(cells, base.mark_text(fontSize=10).encode(text=text, color=shade))
-    side = 40 if heads <= NUMBERED else 16
+    side = 28 + 6 * places if heads <= NUMBERED else 16
     return drawn.properties(width=side * heads, height=26 * layers, title=_title(title), view=FRAME)
 
 
@@ -319,6 +322,31 @@ def bar_chart(names: Sequence[str], values: Sequence[float], title: str) -> Any:
     x = alt.X("value:Q", title=title)
     bars = chart(rows).mark_bar().encode(x=x, y=y, color=colour, tooltip=["name:N", "value:Q"])
     return bars.properties(width=320, height=18 * len(rows))
+
+
+def effect_chart(
+    names: Sequence[str], values: np.ndarray, low: np.ndarray, high: np.ndarray, title: str, what: str
+) -> Any:
+    """Return the chart of a point with its interval for each name, in order.
+
+    Args:
+        names: The names.
+        values: The values.
+        low: The lower ends of the intervals; NaN without intervals.
+        high: The upper ends.
+        title: The title of the axis of values.
+        what: What the names are.
+    """
+    _check_marks(len(names))
+    columns = zip(names, values.tolist(), low.tolist(), high.tolist(), strict=True)
+    rows = [{"name": name, "value": value, "low": below if below == below else value,
+             "high": above if above == above else value} for name, value, below, above in columns]  # fmt: skip
+    y = alt.Y("name:N", sort=[*names], title=what, axis=alt.Axis(ticks=False, domain=False, labelLimit=300))
+    base = chart(rows).encode(y=y, tooltip=["name:N", "value:Q", "low:Q", "high:Q"])
+    zero = chart([{"zero": 0}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x="zero:Q")
+    lines = base.mark_rule(color=BLUE).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    points = base.mark_point(color=BLUE, filled=True, size=40).encode(x="value:Q")
+    return themed(alt.layer(zero, lines, points).properties(width=420, height=max(60, 16 * len(names))))
 
 
 def probe_chart(rows: Sequence[Mapping[str, Any]], title: str) -> Any:

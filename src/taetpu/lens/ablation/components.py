@@ -1,0 +1,202 @@
+"""The parts of a model that can be removed: heads, branches, layers, neurons, positions, or all of a site."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.lens.activations import SiteShape, check_layer, check_site, site_shapes
+from taetpu.lens.opened import OpenedModel
+
+SITES = {
+    "heads": ("mixer.z", 1), "kv-groups": ("mixer.z", 1), "mixers": ("mixer.out", None), "ffns": ("ffn.out", None),
+    "neurons": ("ffn.hidden", -1), "experts": ("ffn.hidden", 2), "states": ("mixer.state", -1),
+    "positions": ("embed", 1),
+}  # fmt: skip
+"""The site of each kind of component, and the axis of its activation along which components are counted."""
+LAYERS = "layers"
+"""The kind of component whose layers are skipped."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a model that is removed as a whole.
+
+    Attributes:
+        name: The name within its kind, such as `3.1` for head 1 of layer 3.
+        layer: The layer; None for a part outside the layers.
+        units: The indices of the part along the axis of its kind; empty for the whole activation.
+    """
+
+    name: str
+    layer: int | None
+    units: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Components:
+    """The components of one kind.
+
+    Attributes:
+        what: The kind: `heads`, `layers`, ..., or the name of a site.
+        site: The site whose activation is replaced; None if layers are skipped.
+        axis: The axis of components in an activation `(batch, ...)`; None if whole activations are replaced.
+        groups: Neighbouring layers whose activations have equal shapes: the first layer, and the number of layers and
+            of units. Empty for a site outside the layers.
+        units: The number of units of a site outside the layers.
+        each: The components.
+    """
+
+    what: str
+    site: str | None
+    axis: int | None
+    groups: Mapping[int, tuple[int, int]]
+    units: int
+    each: tuple[Component, ...]
+
+    def __len__(self) -> int:
+        """Return the number of components."""
+        return len(self.each)
+
+    def masks(self, sets: Sequence[Iterable[int]]) -> Any:
+        """Return what each set of components removes: True for removed units.
+
+        Args:
+            sets: Sets of numbers of components.
+
+        Returns:
+            For each group of layers, an array `(set, layer, unit)`; for a site outside the layers, `(set, unit)`.
+        """
+        if not self.groups:
+            return np.stack([self._outside(numbers) for numbers in sets])
+        found = {first: np.zeros((len(sets), *shape), bool) for first, shape in self.groups.items()}
+        for place, numbers in enumerate(sets):
+            for component in (self.each[number] for number in numbers):
+                assert component.layer is not None
+                first = max(start for start in found if start <= component.layer)
+                found[first][place, component.layer - first, list(component.units) or slice(None)] = True
+        return found
+
+    def _outside(self, numbers: Iterable[int]) -> Bool[np.ndarray, " unit"]:
+        mask = np.zeros(self.units, bool)
+        for number in numbers:
+            mask[list(self.each[number].units) or slice(None)] = True
+        return mask
+
+    def first_layers(self, sets: Sequence[Iterable[int]]) -> list[int]:
+        """Return the first layer that each set changes; 0 for an empty set."""
+        return [min((self.each[number].layer or 0 for number in numbers), default=0) for numbers in sets]
+
+
+def find_components(opened: OpenedModel, what: str, layer: int | None = None, positions: int = 0) -> Components:
+    """Return the components of a kind.
+
+    Args:
+        opened: The model.
+        what: The kind: a key of `SITES`, `layers`, or the name of a site.
+        layer: The layer whose components are returned; by default, all layers.
+        positions: The number of positions, for the kind `positions`.
+
+    Raises:
+        UserError: if the model has no component of this kind, or no such layer.
+    """
+    layers = None if layer is None else check_layer(opened, layer)
+    if what == LAYERS:
+        found = _skipped_layers(opened)
+    elif what == "positions":
+        each = tuple(Component(str(i), None, (i,)) for i in range(positions))
+        found = Components(what, "embed", 1, {}, positions, each)
+    else:
+        found = _of_site(opened, what)
+    if layers is None:
+        return found
+    kept = tuple(component for component in found.each if component.layer == layers)
+    if not kept:
+        where = sorted({component.layer for component in found.each if component.layer is not None})
+        remedy = f"Use one of the layers {', '.join(map(str, where))}." if where else "Remove the layer."
+        raise UserError(f"layer {layers} has no {what}", path=("layer",), remedy=remedy)
+    return Components(found.what, found.site, found.axis, found.groups, found.units, kept)
+
+
+def _skipped_layers(opened: OpenedModel) -> Components:
+    number = len(opened.config.layers)
+    if any(stack.source is not None or stack.places is not None for stack in opened.model.stacks):
+        problem = "layers of this model share parameters, so a single layer cannot be skipped"
+        raise UserError(problem, path=("what",), remedy="Remove mixers or ffns instead.")
+    each = tuple(Component(str(i), i) for i in range(number))
+    return Components(LAYERS, None, None, {0: (number, 1)}, 1, each)
+
+
+def _of_site(opened: OpenedModel, what: str) -> Components:
+    site, axis = _find_site(opened, what)
+    shapes = {layer: shape for layer, shape in site_shapes(opened, site).items()}
+    units = {layer: _count_units(what, shape, axis) for layer, shape in shapes.items()}
+    if None in units:
+        (number,) = units.values()
+        return Components(what, site, axis, {}, number, (Component(site, None),))
+    groups: dict[int, tuple[int, int]] = {}
+    each: list[Component] = []
+    for layer, shape in shapes.items():
+        assert layer is not None
+        first = max(groups, default=None)
+        if first is not None and shapes[first].shape == shape.shape:
+            groups[first] = layer - first + 1, units[layer]
+        else:
+            groups[layer] = 1, units[layer]
+        each += _in_layer(opened, what, layer, units[layer] if axis is not None else None)
+    return Components(what, site, axis, groups, 1, tuple(each))
+
+
+def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
+    """Return the site and the axis of a kind of components.
+
+    Raises:
+        UserError: if there is no such kind or site.
+    """
+    if what not in SITES:
+        if what not in opened.site_layers:
+            problem = f"this model has no components {what!r}"
+            known = [LAYERS, *SITES, *opened.site_layers]
+            raise UserError(problem, path=("what",), remedy=suggest(what, known))
+        return what, None
+    site, axis = SITES[what]
+    if site not in opened.site_layers:
+        slot = site.partition(".")[0]
+        kinds = " and ".join(sorted({getattr(layer, slot).kind for layer in opened.config.layers}))
+        problem = f"this model has no {what}: its {slot} is {kinds}, without the site {site!r}"
+        there = [kind for kind, (own, _) in SITES.items() if own in opened.site_layers]
+        raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join([LAYERS, *there])}.")
+    check_site(opened, site)
+    return site, axis
+
+
+def _count_units(what: str, shape: SiteShape, axis: int | None) -> int:
+    """Return the number of units of an activation.
+
+    Raises:
+        UserError: if an activation of this shape has no such axis.
+    """
+    if axis is None:
+        return 1
+    rank = len(shape.shape)
+    wrong = (what in ("heads", "kv-groups") and rank != 4) or (what == "experts" and rank != 4)
+    if wrong or (what == "neurons" and rank != 3):
+        problem = f"{what} cannot be told apart in an activation with axes {shape.shape}"
+        remedy = "Use experts." if what == "neurons" else "Use mixers or ffns."
+        raise UserError(problem, path=("what",), remedy=remedy)
+    size = shape.shape[axis]
+    assert size is not None
+    return size
+
+
+def _in_layer(opened: OpenedModel, what: str, layer: int, units: int | None) -> list[Component]:
+    if units is None:
+        return [Component(str(layer), layer)]
+    if what == "kv-groups":
+        groups = getattr(opened.config.layers[layer].mixer, "num_kv_heads", None) or units
+        size = units // groups
+        return [Component(f"{layer}.{i}", layer, tuple(range(i * size, (i + 1) * size))) for i in range(groups)]
+    return [Component(f"{layer}.{i}", layer, (i,)) for i in range(units)]

@@ -1,0 +1,120 @@
+"""The documents on which effects are measured: inputs, targets and weights."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from taetpu.core.errors import UserError
+from taetpu.data.base import Split
+from taetpu.lens.activations import BATCH_TOKENS, in_batches
+from taetpu.lens.inputs import as_sequences, pad_left
+from taetpu.lens.opened import OpenedModel
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Sequences whose losses are measured. Each is one observation of statistics.
+
+    Attributes:
+        inputs: The input tokens of each document.
+        targets: The target of each input token.
+        weights: The weight of each target, 0 for targets that are not scored.
+        segments: The document within a window of each token, if windows contain several; else None.
+    """
+
+    inputs: list[Int[np.ndarray, " seq"]]
+    targets: list[Int[np.ndarray, " seq"]]
+    weights: list[Float[np.ndarray, " seq"]]
+    segments: list[Int[np.ndarray, " seq"]] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.inputs)
+
+    @property
+    def scored(self) -> Float[np.ndarray, " document"]:
+        """The sum of the weights of each document."""
+        return np.array([own.sum(dtype=np.float64) for own in self.weights])
+
+    def last(self) -> "Documents":
+        """Return the documents with the last scored target of each one only."""
+        weights = []
+        for own in self.weights:
+            kept = np.zeros_like(own)
+            kept[np.flatnonzero(own)[-1:]] = 1
+            weights.append(kept)
+        return Documents(self.inputs, self.targets, weights, self.segments)
+
+    def batches(self, most: int = BATCH_TOKENS) -> Iterator["Batch"]:
+        """Yield the documents in batches of at most `most` tokens, padded on the left."""
+        for numbers, filled, tokens in in_batches(self.inputs, most):
+            length = tokens.ids.shape[1]
+            weights = np.zeros(tokens.ids.shape, np.float32)
+            for place, i in enumerate(numbers):  # copies that fill a batch have the weight 0
+                weights[place, length - len(self.weights[i]) :] = self.weights[i]
+            targets = pad_left([self.targets[i] for i in filled]).ids
+            segments = None if self.segments is None else pad_left([self.segments[i] for i in filled]).ids
+            yield Batch(numbers, filled, tokens.ids, tokens.padding, targets, weights, segments)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents as arrays, padded on the left.
+
+    Attributes:
+        numbers: The number of each document that is in its batch for the first time.
+        filled: The number of the document in each row.
+        ids: The input tokens.
+        padding: True for padding.
+        targets: The targets.
+        weights: The weights of the targets, 0 in padding and in copies that fill the batch.
+        segments: See `Documents`.
+    """
+
+    numbers: list[int]
+    filled: list[int]
+    ids: Int[np.ndarray, "batch seq"]
+    padding: Bool[np.ndarray, "batch seq"]
+    targets: Int[np.ndarray, "batch seq"]
+    weights: Float[np.ndarray, "batch seq"]
+    segments: Int[np.ndarray, "batch seq"] | None
+
+    @property
+    def positions(self) -> Int[np.ndarray, "batch seq"]:
+        """The position of each token in its document; 0 in padding."""
+        return np.maximum(np.cumsum(~self.padding, -1) - 1, 0)
+
+
+def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
+    """Return texts or token numbers as documents. Texts that exceed the model's `seq_len` are cut into windows.
+
+    Args:
+        opened: The model.
+        inputs: See `OpenedModel.encode`.
+
+    Raises:
+        UserError: if an input cannot be read or has less than two tokens.
+    """
+    rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    if short := [number for number, row in enumerate(rows) if len(row) < 2]:
+        problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
+        raise UserError(problem, remedy="Use texts with at least two tokens.")
+    size = opened.seq_len
+    cut = [row[start : start + size + 1] for row in rows for start in range(0, len(row) - 1, size)]
+    return Documents([row[:-1] for row in cut], [row[1:] for row in cut], [np.ones(len(row) - 1, np.float32) for row in cut])
+
+
+def split_documents(split: Split, most: int | None = None) -> Documents:
+    """Return the windows of an evaluation set with scored targets as documents.
+
+    Args:
+        split: The evaluation set.
+        most: The maximum number of windows; all by default.
+    """
+    rows = np.flatnonzero((split.weights > 0).any(-1))[:most]
+    arrays = (split.tokens, split.targets, split.weights)
+    inputs, targets, weights = ([array[row] for row in rows] for array in arrays)
+    return Documents(inputs, targets, weights, None if split.segments is None else [split.segments[row] for row in rows])

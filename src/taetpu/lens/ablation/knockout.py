@@ -1,0 +1,144 @@
+"""Knock-outs: how much the loss rises without each component of a model.
+
+The effect of a component is the loss per target without it, minus the loss of the intact model. Intervals are
+simultaneous over all components (see `stats.document_effects`).
+
+Effects of single components are lower bounds of what the components do: later parts may compensate for a missing one
+(Rushing and Nanda 2024, arXiv 2402.15390; McGrath et al. 2023, arXiv 2307.15771). Two controls are measured beside
+them: `frozen norms` and `direct` (see `sweep.CONDITIONS`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from taetpu.lens.ablation.components import Components
+from taetpu.lens.ablation.documents import Documents
+from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
+from taetpu.lens.ablation.sweep import CONDITIONS, sweep
+from taetpu.lens.opened import OpenedModel
+from taetpu.stats.document_effects import Effects, estimate_effects
+
+
+@dataclass(frozen=True)
+class Knockouts:
+    """The effects of removing each component alone.
+
+    Attributes:
+        model: The name of the model.
+        components: The components.
+        method: How activations are replaced.
+        intact: The loss of the intact model and its standard error, in nats per target.
+        effects: The effects under each of `CONDITIONS` that was measured.
+    """
+
+    model: str
+    components: Components
+    method: Method
+    intact: tuple[float, float]
+    effects: dict[str, Effects]
+
+    @property
+    def effect(self) -> Effects:
+        """The effects with all controls off."""
+        return self.effects[CONDITIONS[0]]
+
+    def order(self) -> list[int]:
+        """Return the numbers of the components, the largest effect first."""
+        return np.argsort(-self.effect.estimate, kind="stable").tolist()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each component, the largest effect first."""
+        return [self._row(number) for number in self.order()]
+
+    def _row(self, number: int) -> dict[str, Any]:
+        found = self.effect
+        row: dict[str, Any] = {"component": self.components.each[number].name}
+        values = {"effect": found.estimate, "low": found.low, "high": found.high}
+        row |= {name: float(value[number]) for name, value in values.items()}
+        return row | {name: float(own.estimate[number]) for name, own in self.effects.items() if name != CONDITIONS[0]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data; missing intervals are null."""
+        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
+        about = {"model": self.model, "what": self.components.what, "how": self.method.how,
+                 "documents": self.effect.documents}  # fmt: skip
+        return {**about, "loss": self.intact[0], "loss_error": self.intact[1], "components": rows}
+
+    def chart(self) -> Any:
+        """Return an Altair chart: a picture of layers and heads, or a bar with its interval for each component."""
+        from taetpu.report.charts import themed
+        from taetpu.report.token_charts import effect_chart, head_picture
+
+        title = f"loss without a part, minus the loss of the intact model (nats, {self.method.how})"
+        found = self.effect
+        if self.components.what in ("heads", "kv-groups"):
+            places = [tuple(map(int, component.name.split("."))) for component in self.components.each]
+            cells: Any = dict(zip(places, found.estimate.astype(float).tolist(), strict=True))
+            return themed(head_picture(title, cells, signed=True, places=3))
+        names = [component.name for component in self.components.each]
+        return effect_chart(names, found.estimate, found.low, found.high, title, self.components.what)
+
+
+def knockout(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    method: Method,
+    *,
+    controls: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Knockouts:
+    """Return the effects of removing each component alone.
+
+    Args:
+        opened: The model.
+        documents: The documents on which losses are measured.
+        components: The components; see `components.find_components`.
+        method: How activations are replaced.
+        controls: Whether the effects with frozen norms and the direct effects are measured too.
+        progress: A function that is called with the number of passes done and of all passes.
+
+    Raises:
+        UserError: if the method does not apply to the documents or components.
+    """
+    replacements = make_replacements(opened, components, documents, method)
+    sets = [(number,) for number in range(len(components))]
+    conditions = CONDITIONS if controls else CONDITIONS[:1]
+    whole, intact = {}, np.zeros(len(documents))
+    for place, condition in enumerate(conditions):
+
+        def done(part: int, all_parts: int, place: int = place) -> None:
+            if progress is not None:
+                progress(place * all_parts + part, len(conditions) * all_parts)
+
+        losses = losses_of_sets(opened, documents, components, [(), *sets], replacements, condition, done)
+        intact = losses[0] if condition == CONDITIONS[0] else intact
+        whole[condition] = losses[1:] - losses[0]
+    scored = documents.scored
+    effects = {condition: estimate_effects(changes, scored, seed=method.seed) for condition, changes in whole.items()}
+    loss = estimate_effects(intact[None], scored, draws=1)
+    return Knockouts(opened.name, components, method, (float(loss.estimate[0]), float(loss.error[0])), effects)
+
+
+def losses_of_sets(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    sets: Sequence[Sequence[int]],
+    replacements: Replacements,
+    condition: str = CONDITIONS[0],
+    progress: Callable[[int, int], None] | None = None,
+) -> Float[np.ndarray, "set document"]:
+    """Return the sum of the weighted losses of each document without each set of components, averaged over draws."""
+    found = np.zeros((len(sets), len(documents)))
+    batches = list(documents.batches())
+    for number, batch in enumerate(batches):
+        draws = [sweep(opened, batch, components, sets, one, condition) for one in replacements.draws(batch)]
+        found[:, batch.numbers] = np.mean(draws, 0, dtype=np.float64)[:, : len(batch.numbers)]
+        if progress is not None:
+            progress(number + 1, len(batches))
+    return found

@@ -1,0 +1,100 @@
+"""Optimal ablation: the constants that replace components with the smallest loss.
+
+For each component, Adam starts at the mean of the activation. The constant with the smallest loss on the documents is
+returned, of all steps, the mean and zero. Its loss on these documents is therefore at most that of mean and zero
+ablation.
+
+Source: Li and Janson 2024, "Optimal ablation for interpretability", arXiv 2409.09951. Their code leaves the first
+    position of each text as it is; here, all positions are replaced.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from taetpu.lens.ablation.components import Components
+from taetpu.lens.ablation.documents import Documents
+from taetpu.lens.ablation.sweep import batch_arrays, losses_without, read_intact
+from taetpu.lens.opened import OpenedModel
+
+RATE = 0.1
+"""The learning rate, in standard deviations of the means over units. The moments have Adam's default rates."""
+DECAYS = (0.9, 0.999)
+
+
+def fit_constants(
+    opened: OpenedModel, components: Components, documents: Documents, means: Any, zero: Any, steps: int
+) -> Any:
+    """Return the optimal constants of all components, as in `Replacement.values`.
+
+    Args:
+        opened: The model.
+        components: The components.
+        documents: The documents on which losses are minimised.
+        means: The mean activations.
+        zero: Zeros.
+        steps: The number of steps for each component.
+    """
+    assert components.site is not None
+
+    def build() -> Callable[..., Any]:
+        losses = losses_without(opened, components)
+
+        def total(values: Any, model: Any, batch: Any, streams: Any, start: Any, mask: Any) -> Any:
+            return losses(model, batch, streams, start, mask, {}, values, {}).sum()
+
+        return jax.jit(jax.value_and_grad(total))
+
+    program = opened.program(("optimal", components.site, components.axis), build)
+    batches = [(batch_arrays(batch), read_intact(opened, batch, "effect").streams) for batch in documents.batches()]
+    best = jax.tree.map(np.array, means)
+    numbers = range(len(components))
+    masks, firsts = components.masks([[i] for i in numbers]), components.first_layers([[i] for i in numbers])
+    for number in numbers:
+        mask, start = jax.tree.map(lambda a, number=number: a[number], masks), np.int32(firsts[number])
+
+        def loss(values: Any, mask: Any = mask, start: Any = start) -> tuple[float, Any]:
+            found = [program(values, opened.model, batch, streams, start, mask) for batch, streams in batches]
+            return sum(float(one) for one, _ in found), jax.tree.map(lambda *g: sum(g), *(g for _, g in found))
+
+        start_at = jax.tree.map(jnp.asarray, means)
+        filled = jax.tree.map(lambda a, b: jnp.broadcast_to(jnp.asarray(a, jnp.float32), b.shape), zero, start_at)
+        found = min((_descend(loss, start_at, steps), (loss(filled)[0], filled)), key=lambda one: one[0])[1]
+        best = _put(best, found, mask, components.axis)
+    return best
+
+
+def _descend(loss: Callable[[Any], tuple[float, Any]], values: Any, steps: int) -> tuple[float, Any]:
+    """Return the smallest loss of Adam's steps and its values."""
+    rate = RATE * max(1e-3, float(np.std(np.concatenate([np.ravel(a) for a in jax.tree.leaves(values)]))))
+    first = second = jax.tree.map(jnp.zeros_like, values)
+    best, best_values = np.inf, values
+    for step in range(steps + 1):
+        found, gradient = loss(values)
+        if found < best:
+            best, best_values = found, values
+        if step == steps:
+            break
+        a, b = DECAYS
+        first = jax.tree.map(lambda m, g: a * m + (1 - a) * g, first, gradient)
+        second = jax.tree.map(lambda v, g: b * v + (1 - b) * g * g, second, gradient)
+        scale = rate * np.sqrt(1 - b ** (step + 1)) / (1 - a ** (step + 1))
+        values = jax.tree.map(lambda x, m, v: x - scale * m / (jnp.sqrt(v) + 1e-8), values, first, second)
+    return best, best_values
+
+
+def _put(values: Any, found: Any, mask: Any, axis: int | None) -> Any:
+    """Return values in which the units of a mask are those found."""
+
+    def put(value: np.ndarray, new: Any, mask: np.ndarray) -> np.ndarray:
+        shape = [1] * value.ndim
+        if mask.ndim == 2:  # layers and units
+            shape[0] = len(mask)
+        if axis is not None:
+            shape[axis if axis < 0 or mask.ndim == 1 else axis + 1] = mask.shape[-1]
+        return np.where(mask.reshape(shape), np.asarray(new), value)
+
+    return jax.tree.map(put, values, found, mask)

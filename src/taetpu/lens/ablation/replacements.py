@@ -1,0 +1,300 @@
+"""What takes the place of a removed activation A(x).
+
+- `zero`: zeros.
+- `mean`: the mean of A over documents, over all positions together or for each position.
+- `resample`: A(x') of other documents x', at the same positions; effects are means over draws.
+- `counterfactual`: A(x') of the document's own counterpart x', which has the same length.
+- `noise`: A(x) plus independent normal noise with `sigma` standard deviations of A.
+- `optimal`: the constant with the smallest loss (see `optimal`). Li and Janson 2024, arXiv 2409.09951.
+
+The standard deviation of noise is that of ROME: 3 standard deviations, Meng et al. 2022, arXiv 2202.05262.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.lens.ablation.components import Components
+from taetpu.lens.ablation.documents import Batch, Documents
+from taetpu.lens.ablation.optimal import fit_constants
+from taetpu.lens.ablation.sweep import Replacement, read_values
+from taetpu.lens.activations import SiteShape, site_shapes
+from taetpu.lens.opened import OpenedModel
+
+METHODS = ("zero", "mean", "resample", "counterfactual", "noise", "optimal")
+SIGMA, DRAWS = 3.0, 3
+
+
+@dataclass(frozen=True)
+class Method:
+    """How activations are replaced.
+
+    Attributes:
+        how: One of `METHODS`.
+        by_position: For `mean`: whether each position has its own mean.
+        reference: The documents of `mean`, `resample`, `noise` and `optimal`; by default, those of the effects.
+        counterparts: For `counterfactual`: a document for each document.
+        sigma: For `noise`: the standard deviation of the noise, in standard deviations of the activation.
+        draws: For `resample` and `noise`: the number of draws.
+        steps: For `optimal`: the number of steps of the optimizer.
+        seed: The seed of the draws.
+    """
+
+    how: str = "mean"
+    by_position: bool = False
+    reference: Documents | None = None
+    counterparts: Documents | None = None
+    sigma: float = SIGMA
+    draws: int = DRAWS
+    steps: int = 50
+    seed: int = 0
+
+
+def check_method(method: Method, documents: Documents, components: Components) -> None:
+    """Raise `UserError` if a method does not exist, or does not apply to the documents or components."""
+    if method.how not in METHODS:
+        raise UserError(f"unknown replacement {method.how!r}", path=("how",), remedy=suggest(method.how, METHODS))
+    if components.site is None and method.how != "zero":
+        problem = f"layers are skipped, and a skipped layer has no {method.how} activation"
+        remedy = "Use --how zero, or --what mixers or ffns."
+        raise UserError(problem, path=("how",), remedy=remedy)
+    reference = method.reference or documents
+    if method.how == "resample" and len(reference) < 2:
+        problem = "resample takes activations of other documents, and there is one document"
+        raise UserError(problem, path=("how",), remedy="Use more documents, or --how mean.")
+    if method.how != "counterfactual":
+        return
+    others = method.counterparts
+    if others is None:
+        raise UserError("counterfactual needs other documents", path=("how",), remedy="Add --counterfactual FILE.")
+    if len(others) != len(documents):
+        problem = f"there are {len(others)} counterfactual documents for {len(documents)} documents"
+        raise UserError(problem, path=("counterfactual",), remedy="Write one counterfactual for each document.")
+    for number, (one, other) in enumerate(zip(documents.inputs, others.inputs, strict=True)):
+        if len(one) != len(other):
+            problem = f"document {number} has {len(one)} tokens, and its counterfactual has {len(other)}"
+            remedy = "Write counterfactuals with as many tokens as their documents."
+            raise UserError(problem, path=("counterfactual", number), remedy=remedy)
+
+
+def make_replacements(
+    opened: OpenedModel, components: Components, documents: Documents, method: Method
+) -> "Replacements":
+    """Return the replacements of a method, for all batches of the documents.
+
+    Raises:
+        UserError: see `check_method`.
+    """
+    check_method(method, documents, components)
+    means = spread = None
+    reference = method.reference or documents
+    if method.how in ("mean", "optimal"):
+        means = mean_activations(opened, components, reference, method.by_position and method.how == "mean")
+    if method.how == "optimal":
+        means = fit_constants(opened, components, reference, means, zeros(opened, components), method.steps)
+    if method.how == "noise":
+        spread = _spread(opened, components, reference)
+    return Replacements(opened, components, documents, method, means, spread)
+
+
+@dataclass(frozen=True)
+class Replacements:
+    """The replacements of all batches; see `make_replacements`."""
+
+    opened: OpenedModel
+    components: Components
+    documents: Documents
+    method: Method
+    means: Any = None
+    spread: Any = None
+
+    def draws(self, batch: Batch) -> Iterator[Replacement]:
+        """Yield the replacements of a batch, one for each draw."""
+        how, components = self.method.how, self.components
+        if how in ("mean", "optimal"):
+            yield Replacement(self._at_positions(batch) if how == "mean" and self.method.by_position else self.means)
+        elif how == "zero":
+            yield Replacement(zeros(self.opened, components))
+        elif how == "counterfactual":
+            assert self.method.counterparts is not None
+            yield Replacement(self._read(batch, self.method.counterparts, batch.filled))
+        elif how == "noise":
+            for draw in range(self.method.draws):
+                yield Replacement(self._noise(batch, draw), adds=True)
+        else:
+            reference = self.method.reference or self.documents
+            for draw in range(self.method.draws):
+                yield Replacement(self._read(batch, reference, self._others(batch, reference, draw)))
+
+    def _others(self, batch: Batch, reference: Documents, draw: int) -> list[int]:
+        """Return another document for each document of a batch: a random shift of all documents."""
+        rng = np.random.default_rng([self.method.seed, draw])
+        shift = int(rng.integers(1, len(reference)))
+        return [(number + shift) % len(reference) for number in batch.filled]
+
+    def _read(self, batch: Batch, documents: Documents, numbers: list[int]) -> Any:
+        """Return the activations of other documents at the positions of a batch's documents.
+
+        Beyond the end of a document, its last activation is repeated.
+        """
+        length = batch.ids.shape[1]
+        ids, padding = np.zeros_like(batch.ids), batch.padding
+        ends = []
+        for row, number in enumerate(numbers):
+            own, size = documents.inputs[number], int((~padding[row]).sum())
+            kept = own[:size]
+            ends.append(len(kept))
+            ids[row, length - size : length - size + len(kept)] = kept
+        other = Batch(batch.numbers, numbers, ids, padding, batch.targets, batch.weights, None)
+        values = read_values(self.opened, self.components, other)
+        if all(end == size for end, size in zip(ends, (~padding).sum(-1), strict=True)):
+            return values
+        start = padding.sum(-1)
+        places = np.minimum(np.arange(length), (start + np.array(ends) - 1)[:, None])
+        return _map_groups(self.opened, self.components, values, lambda value, axis: _take(value, places, axis))
+
+    def _at_positions(self, batch: Batch) -> Any:
+        def spread(value: np.ndarray, axis: int) -> np.ndarray:
+            most = value.shape[axis] - 1
+            return _take(value, np.minimum(batch.positions, most), axis)
+
+        return _map_groups(self.opened, self.components, self.means, spread)
+
+    def _noise(self, batch: Batch, draw: int) -> Any:
+        rng = np.random.default_rng([self.method.seed, draw, *batch.numbers])
+        shapes, (rows, length) = _group_shapes(self.opened, self.components), batch.ids.shape
+
+        def drawn(spread: np.ndarray, shape: SiteShape, layers: tuple[int, ...]) -> np.ndarray:
+            position = shape.position
+            full = tuple(length if i == position else size or rows for i, size in enumerate(shape.shape))
+            noise = rng.standard_normal((*layers, *full), dtype=np.float32)
+            return self.method.sigma * np.asarray(spread, np.float32) * noise
+
+        if not isinstance(self.spread, dict):
+            return drawn(self.spread, shapes[None], ())
+        return {first: drawn(own, shapes[first], (len(own),)) for first, own in self.spread.items()}
+
+
+def _take(value: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    """Return the values `(layer, batch, ...)` at other places `(batch, seq)` along an axis."""
+    if value.shape[1] == 1 and len(places) > 1:
+        value = np.broadcast_to(value, (len(value), len(places), *value.shape[2:]))
+    shape = [1] * value.ndim
+    shape[1], shape[axis] = places.shape
+    return np.take_along_axis(value, places.reshape(shape), axis)
+
+
+def _position_axis(shape: SiteShape) -> int:
+    """Return the axis of positions of an activation.
+
+    Raises:
+        UserError: if an activation has no such axis, or two.
+    """
+    if shape.position is None or shape.positions != 1:
+        problem = "this site has no single axis of positions, so activations of other positions cannot replace it"
+        raise UserError(problem, path=("how",), remedy="Use --how zero, or another site.")
+    return shape.position
+
+
+def _group_shapes(opened: OpenedModel, components: Components) -> Mapping[int | None, SiteShape]:
+    assert components.site is not None
+    return site_shapes(opened, components.site)
+
+
+def zeros(opened: OpenedModel, components: Components) -> Any:
+    """Return zeros as in `Replacement.values`."""
+    if components.site is None:
+        return None
+    shapes = _group_shapes(opened, components)
+    if not components.groups:
+        return np.zeros([1] * len(shapes[None].shape), np.float32)
+    return {first: np.zeros((layers, *[1] * len(shapes[first].shape)), np.float32)
+            for first, (layers, _) in components.groups.items()}  # fmt: skip
+
+
+# --- statistics of activations ----------------------------------------------------------------------------------------
+
+
+def mean_activations(opened: OpenedModel, components: Components, documents: Documents, by_position: bool = False) -> Any:
+    """Return the means of the activations of the components' site, as in `Replacement.values`.
+
+    Args:
+        opened: The model.
+        components: The components.
+        documents: The documents over which means are taken, without padding.
+        by_position: Whether each position has its own mean, `(layer, 1, ..., seq, ...)`, of the documents with it.
+    """
+    sums, counts = None, np.zeros(max(len(row) for row in documents.inputs))
+    for batch in documents.batches():
+        values, real = read_values(opened, components, batch), _counted(batch)
+        counts[: int(batch.positions.max()) + 1] += np.bincount(batch.positions[real])
+        parts = _map_groups(opened, components, values, lambda v, axis: _sum_positions(v, axis, batch, real, len(counts)))
+        sums = parts if sums is None else _add(sums, parts)
+
+    def divide(value: np.ndarray, axis: int) -> np.ndarray:
+        shape = [1] * value.ndim
+        shape[axis] = len(counts)
+        if by_position:
+            return (value / counts.reshape(shape)).astype(np.float32)
+        return (value.sum(axis, keepdims=True) / counts.sum()).astype(np.float32)
+
+    return _map_groups(opened, components, sums, divide)
+
+
+def _spread(opened: OpenedModel, components: Components, documents: Documents) -> Any:
+    """Return the standard deviation of a site's activations: one number for each layer, over all of its axes."""
+    sums: list[Any] = []
+    for batch in documents.batches():
+        values, real = read_values(opened, components, batch), _counted(batch)
+
+        def moments(value: np.ndarray, axis: int, real: np.ndarray = real) -> np.ndarray:
+            shape = [1] * value.ndim
+            shape[1], shape[axis] = real.shape
+            weight = np.broadcast_to(real.reshape(shape), value.shape)
+            axes = tuple(range(1, value.ndim))
+            return np.stack([(weight * value**power).sum(axes, dtype=np.float64) for power in (0, 1, 2)], -1)
+
+        sums.append(_map_groups(opened, components, values, moments, keep=False))
+
+    def finish(parts: list[np.ndarray], ndim: int) -> np.ndarray:
+        count, first, second = np.sum(parts, 0).T
+        return np.sqrt(np.maximum(second / count - (first / count) ** 2, 0)).reshape(-1, *[1] * ndim)
+
+    shapes = _group_shapes(opened, components)
+    if not isinstance(sums[0], dict):
+        return finish(sums, 0)[0]
+    return {first: finish([one[first] for one in sums], len(shapes[first].shape)) for first in sums[0]}
+
+
+def _counted(batch: Batch) -> np.ndarray:
+    """Return the tokens of a batch without padding and copies."""
+    real = ~batch.padding
+    real[len(batch.numbers) :] = False
+    return real
+
+
+def _sum_positions(value: np.ndarray, axis: int, batch: Batch, real: np.ndarray, length: int) -> np.ndarray:
+    """Return the sums over documents at each position: `(layer, 1, ..., position, ...)`."""
+    moved = np.moveaxis(np.asarray(value, np.float64), axis, 2)  # (layer, batch, position, ...)
+    found = np.zeros((len(moved), length, *moved.shape[3:]))
+    for row in range(len(batch.numbers)):
+        found[:, batch.positions[row][real[row]]] += moved[:, row, real[row]]
+    return np.moveaxis(found[:, None], 2, axis)
+
+
+def _map_groups(opened: OpenedModel, components: Components, values: Any, fn: Any, keep: bool = True) -> Any:
+    """Apply `fn(values, axis of positions)` to the arrays `(layer, batch, ...)` of each group of layers."""
+    shapes = _group_shapes(opened, components)
+    if not isinstance(values, dict):
+        found = fn(values[None], _position_axis(shapes[None]) + 1)
+        return found[0] if keep else found
+    return {first: fn(value, _position_axis(shapes[first]) + 1) for first, value in values.items()}
+
+
+def _add(one: Any, other: Any) -> Any:
+    if isinstance(one, dict):
+        return {first: value + other[first] for first, value in one.items()}
+    return one + other

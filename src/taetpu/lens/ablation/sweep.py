@@ -1,0 +1,290 @@
+"""Losses of a model without one set of components after the other, all in one compiled program.
+
+The program maps over the sets. Layers and units are masks, so that their number causes no recompilation, and each pass
+starts at the first layer that its set changes: the residual stream before that layer is that of the intact model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from taetpu.core.sites import Edit, capture
+from taetpu.lens.ablation.components import Components
+from taetpu.lens.ablation.documents import Batch
+from taetpu.lens.activations import by_layer
+from taetpu.lens.inputs import Tokens
+from taetpu.lens.losses import CHUNK_LOGITS
+from taetpu.lens.opened import OpenedModel
+from taetpu.nn.block import BRANCHES, DROPPABLE
+from taetpu.nn.common import Fixed
+from taetpu.nn.lm import LM
+from taetpu.optim.loss import chunked_losses
+
+CONDITIONS = ("effect", "frozen norms", "direct")
+"""What is measured for each set. With `frozen norms`, all norms on the residual stream keep the scale that they have in
+the intact model. `direct` is the effect that no other branch passes on: the others keep their intact outputs."""
+OUTPUTS = ("first_ffn.out", "mixer.out", "ffn.out")
+STREAM_NORMS = ("first_ffn_norm", "mixer_norm", "ffn_norm", "final_norm")
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What takes the place of a removed activation.
+
+    Attributes:
+        values: For each group of layers, an array `(layer, ...)` that broadcasts to the activations of a batch; for a
+            site outside the layers, one such array. None for layers that are skipped.
+        adds: Whether the values are added to the activation.
+    """
+
+    values: Any
+    adds: bool = False
+
+
+@dataclass(frozen=True)
+class Intact:
+    """What the intact model computes for a batch, as far as a condition needs it.
+
+    Attributes:
+        streams: The residual stream before each layer, `(layer, ...)`.
+        frozen: The sites whose activations are kept, with their activations as in `Replacement.values`.
+    """
+
+    streams: Array
+    frozen: Mapping[str, Any]
+
+
+def read_intact(opened: OpenedModel, batch: Batch, condition: str) -> Intact:
+    """Return what the intact model computes for a batch."""
+    sites: list[str] = []
+    if condition == "frozen norms":
+        names = (site.removesuffix(".scale") for site in opened.site_layers if site.endswith(".scale"))
+        sites = [f"{name}.scale" for name in names if name.partition(".")[0] in STREAM_NORMS]
+    if condition == "direct":
+        sites = [site for site in OUTPUTS if site in opened.site_layers]
+
+    def build() -> Callable[..., Any]:
+        def forward(model: LM, ids: Array, padding: Array, segments: Any) -> Any:
+            options = {"padding": padding, "segments": segments}
+            _, before = model.start(ids, **options)
+            _, reads = capture(model.final, ["residual", *sites])(ids, **options)
+            return jnp.concatenate([before[None], reads.pop("residual")[:-1]]), reads
+
+        return jax.jit(forward)
+
+    program = opened.program(("intact", tuple(sites)), build)
+    streams, reads = program(opened.model, batch.ids, batch.padding, batch.segments)
+    return Intact(streams, {site: group_layers(opened, site, read) for site, read in reads.items()})
+
+
+def read_values(opened: OpenedModel, components: Components, batch: Batch) -> Any:
+    """Return the activations of the components' site for a batch, as in `Replacement.values`."""
+    assert components.site is not None
+    reads = opened(Tokens(batch.ids, batch.padding), [components.site]).sites
+    return group_layers(opened, components.site, reads[components.site])
+
+
+def group_layers(opened: OpenedModel, site: str, read: Any) -> Any:
+    """Return the activations that were read at a site by group of layers: the first layer, and `(layer, ...)`."""
+    own = by_layer(opened, site, read)
+    if None in own:
+        return own[None]
+    return stack_groups({layer: value for layer, value in own.items() if layer is not None})
+
+
+def stack_groups(own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Return arrays of layers as arrays `(layer, ...)` by the first layer of each group with equal shapes."""
+    groups: dict[int, list[np.ndarray]] = {}
+    for layer, value in own.items():
+        first = max(groups, default=None)
+        if first is None or groups[first][0].shape != value.shape:
+            groups[layer] = [value]
+        else:
+            missing = layer - first - len(groups[first])  # layers without the site
+            groups[first] += [np.zeros_like(value)] * missing + [value]
+    return {first: np.stack(values) for first, values in groups.items()}
+
+
+# --- program ----------------------------------------------------------------------------------------------------------
+
+
+def sweep(
+    opened: OpenedModel,
+    batch: Batch,
+    components: Components,
+    sets: Sequence[Sequence[int]],
+    replacement: Replacement,
+    condition: str = CONDITIONS[0],
+) -> Float[np.ndarray, "set batch"]:
+    """Return the sum of the weighted losses of each document of a batch without each set of components.
+
+    Args:
+        opened: The model.
+        batch: The documents.
+        components: The components.
+        sets: Sets of numbers of components.
+        replacement: What takes the place of the components' activations.
+        condition: One of `CONDITIONS`.
+    """
+    intact = read_intact(opened, batch, condition)
+    masks = components.masks(sets)
+    kept = {} if condition != "direct" else _other_branches(opened, components, masks, len(sets))
+    last = bool((batch.weights[:, :-1] == 0).all())
+    key = ("sweep", components.site, components.axis, replacement.adds, tuple(intact.frozen), tuple(kept), last)
+    program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
+    first = np.array(components.first_layers(sets), np.int32)
+    found = program(opened.model, batch_arrays(batch), intact.streams, first, masks, kept, replacement.values, dict(intact.frozen))
+    return np.asarray(found)
+
+
+def _other_branches(opened: OpenedModel, components: Components, masks: Any, sets: int) -> dict[str, Any]:
+    """Return for each branch whether it keeps its intact output, by group of layers `(set, layer)`."""
+    slot = "" if components.site is None else components.site.partition(".")[0]
+    found = {}
+    for site in OUTPUTS:
+        if site not in opened.site_layers:
+            continue
+        layers = opened.site_layers[site]
+        keep = {first: np.ones((sets, count), bool) for first, count in _group_sizes(opened, site).items()}
+        for group, mask in masks.items() if isinstance(masks, dict) else ():
+            removed = mask.any(-1)
+            if slot and site != f"{slot}.out":
+                continue
+            for layer in layers:
+                if 0 <= layer - group < removed.shape[1]:
+                    first = max(start for start in keep if start <= layer)
+                    keep[first][:, layer - first] &= ~removed[:, layer - group]
+        found[site] = keep
+    return found
+
+
+def _group_sizes(opened: OpenedModel, site: str) -> dict[int, int]:
+    layers = opened.site_layers[site]  # outputs of branches have one shape in all layers
+    return {layers[0]: layers[-1] - layers[0] + 1}
+
+
+def _build(
+    opened: OpenedModel, components: Components, adds: bool, frozen: tuple[str, ...], last: bool
+) -> Callable[..., Any]:
+    """Return the compiled function from masks of sets to the losses of documents."""
+    losses = losses_without(opened, components, adds, frozen, last)
+
+    def mapped(
+        model: LM, batch: Mapping[str, Any], streams: Array, first: Array, masks: Any, kept: Any, values: Any, fixed: Any
+    ) -> Array:
+        def one(of_set: Any) -> Array:
+            start, mask, keep = of_set
+            return losses(model, batch, streams, start, mask, keep, values, fixed)
+
+        return jax.lax.map(one, (first, masks, kept))
+
+    return jax.jit(mapped)
+
+
+def losses_without(
+    opened: OpenedModel, components: Components, adds: bool = False, frozen: tuple[str, ...] = (), last: bool = False
+) -> Callable[..., Float[Array, " batch"]]:
+    """Return the function from the mask of a set of components to the sums of the weighted losses of documents.
+
+    Args:
+        opened: The model.
+        components: The components.
+        adds: See `Replacement`.
+        frozen: The sites whose activations are kept.
+        last: Whether the last target is the only one with a weight.
+    """
+    layers = len(opened.config.layers)
+    in_layers = bool(components.groups)
+    resumes = in_layers and not opened.model.carries
+    chunk = max(16, CHUNK_LOGITS // opened.vocab_size)
+    edits = [Edit(site, _keep, value=site, by_layer=bool(opened.site_layers[site])) for site in frozen]
+    if components.site is not None:
+        remove = _remover(components.axis, adds)
+        edits = [Edit(components.site, remove, value="removed", by_layer=in_layers), *edits]
+
+    def losses(
+        model: LM, batch: Mapping[str, Any], streams: Array, start: Array, mask: Any, keep: Any, values: Any, fixed: Any
+    ) -> Array:
+        own = model if components.site is not None else skip_layers(model, mask[0][:, 0])
+        given = {site: _join(keep[site], fixed[site]) if site in keep else fixed[site] for site in frozen}
+        if components.what == "positions":
+            mask = _at_positions(mask, batch)
+        if components.site is not None:
+            given["removed"] = _join(mask, values)
+
+        def forward() -> Array:
+            ctx, x = own.start(batch["ids"], padding=batch["padding"], segments=batch["segments"])
+            x = streams[start] if resumes else x
+            return own.read_out(own.run(x, ctx, only=(start, layers) if resumes else None)[0])
+
+        x, _ = capture(forward, (), edits)(values=given)
+        ends = slice(-1, None) if last else slice(None)
+        targets, weights = batch["targets"][:, ends], batch["weights"][:, ends]
+        return (chunked_losses(own.decode, x[:, ends], targets, weights, chunk)["nll"] * weights).sum(-1)
+
+    return losses
+
+
+def batch_arrays(batch: Batch) -> dict[str, Any]:
+    """Return the arrays of a batch that `losses_without` reads."""
+    names = ("ids", "padding", "positions", "targets", "weights", "segments")
+    return {name: getattr(batch, name) for name in names}
+
+
+def _join(mask: Any, values: Any) -> Any:
+    """Return pairs of a mask and values, by group of layers if there are groups."""
+    if isinstance(values, dict):
+        return {first: (mask[first], values[first]) for first in values}
+    return mask, values
+
+
+def _at_positions(mask: Array, batch: Mapping[str, Any]) -> Array:
+    """Return whether each token of a batch is at a removed position of its document, `(batch, seq)`."""
+    known = jnp.append(mask, False)  # positions after the last one that could be removed
+    return known[jnp.minimum(batch["positions"], len(mask))] & ~batch["padding"]
+
+
+def _remover(axis: int | None, adds: bool) -> Callable[[Array, Any], Array]:
+    """Return the function of an edit that replaces the removed units of an activation."""
+
+    def remove(x: Array, value: Any) -> Array:
+        mask, new = value
+        shape = [1] * x.ndim
+        if mask.ndim == 2:  # of tokens
+            shape[:2] = mask.shape
+        elif axis is not None:
+            shape[axis] = mask.shape[-1]
+        return jnp.where(mask.reshape(shape), x + new if adds else new, x)
+
+    return remove
+
+
+def _keep(x: Array, value: Any) -> Array:
+    """Return the intact activation; with a mask, only where the mask is set."""
+    if isinstance(value, tuple):
+        keep, intact = value
+        return jnp.where(keep, intact, x)
+    return value
+
+
+def skip_layers(model: LM, skipped: Array) -> LM:
+    """Return a model in which layers leave the residual stream unchanged.
+
+    Args:
+        model: The model, whose layers do not share parameters.
+        skipped: Whether each layer is skipped.
+    """
+    stacks = []
+    for stack in model.stacks:
+        own = skipped[stack.start : stack.start + stack.size]
+        assert stack.block is not None
+        keep = jnp.ones((stack.size, len(DROPPABLE))) if stack.block.keep is None else stack.block.keep.value
+        keep = keep.at[:, len(BRANCHES)].multiply(1.0 - own)
+        stacks.append(replace(stack, block=replace(stack.block, keep=Fixed(keep))))
+    return eqx.tree_at(lambda model: model.stacks, model, tuple(stacks))
