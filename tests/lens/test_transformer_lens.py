@@ -10,6 +10,10 @@ import pytest
 
 import taetpu
 from taetpu.core.errors import UserError
+from taetpu.lens.ablation.components import find_components
+from taetpu.lens.ablation.documents import read_documents
+from taetpu.lens.ablation.knockout import losses_of_sets
+from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.attention import attention_maps
 from taetpu.lens.embed import embed
 from taetpu.lens.logit_lens import logit_lens
@@ -95,3 +99,34 @@ def test_prompts_longer_than_learned_positions_are_refused(pair):
     ours, *_ = pair
     with pytest.raises(UserError, match="'learned' positions exist for 12 tokens only, and the sequence has 13"):
         attention_maps(ours, [*IDS, 0])
+
+
+@pytest.mark.parametrize("family", [*SETTINGS])
+def test_single_head_ablations_equal_a_loop_of_hooks(family, tmp_path):
+    """Each head's `hook_z` is zeroed by a hook, and the losses of all targets are compared."""
+    model, bridge = theirs(family)
+    model.save_pretrained(tmp_path)
+    opened = taetpu.open_run(tmp_path)
+    rows = np.random.default_rng(1).integers(0, VOCAB, (4, SEQ))
+    documents = read_documents(opened, rows)
+    components = find_components(opened, "heads")
+    sets = [(number,) for number in range(len(components))]
+    ours = losses_of_sets(
+        opened, documents, components, sets, make_replacements(opened, components, documents, Method("zero"))
+    )
+    assert len(sets) == 6
+    for number, component in enumerate(components.each):
+        layer, head = map(int, component.name.split("."))
+
+        def zero(z, hook, head=head):
+            z = z.clone()
+            z[:, :, head] = 0
+            return z
+
+        with torch.no_grad():
+            hooks = [(f"blocks.{layer}.attn.hook_z", zero)]
+            logits = bridge.run_with_hooks(torch.tensor(rows[:, :-1]), fwd_hooks=hooks)
+        losses = torch.nn.functional.cross_entropy(
+            logits.transpose(1, 2), torch.tensor(rows[:, 1:]), reduction="none"
+        ).sum(-1)
+        np.testing.assert_allclose(ours[number], losses.numpy(), atol=BOUND)

@@ -281,9 +281,7 @@ def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:
     return themed(alt.hconcat(*pictures).resolve_scale(color="shared"))
 
 
-def head_picture(
-    title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False, places: int = 2
-) -> Any:
+def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False, places: int = 2) -> Any:
     """Return the picture of a number for each head, the first layer below, without a theme.
 
     Args:

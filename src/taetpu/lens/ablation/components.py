@@ -132,7 +132,7 @@ def _skipped_layers(opened: OpenedModel) -> Components:
 
 def _of_site(opened: OpenedModel, what: str) -> Components:
     site, axis = _find_site(opened, what)
-    shapes = {layer: shape for layer, shape in site_shapes(opened, site).items()}
+    shapes = site_shapes(opened, site)
     units = {layer: _count_units(what, shape, axis) for layer, shape in shapes.items()}
     if None in units:
         (number,) = units.values()
@@ -167,7 +167,7 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
         slot = site.partition(".")[0]
         kinds = " and ".join(sorted({getattr(layer, slot).kind for layer in opened.config.layers}))
         problem = f"this model has no {what}: its {slot} is {kinds}, without the site {site!r}"
-        there = [kind for kind, (own, _) in SITES.items() if own in opened.site_layers]
+        there = [kind for kind, (own, _) in SITES.items() if own in opened.site_layers and kind != "experts"]
         raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join([LAYERS, *there])}.")
     check_site(opened, site)
     return site, axis

@@ -104,7 +104,9 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
         raise UserError(problem, remedy="Use texts with at least two tokens.")
     size = opened.seq_len
     cut = [row[start : start + size + 1] for row in rows for start in range(0, len(row) - 1, size)]
-    return Documents([row[:-1] for row in cut], [row[1:] for row in cut], [np.ones(len(row) - 1, np.float32) for row in cut])
+    return Documents(
+        [row[:-1] for row in cut], [row[1:] for row in cut], [np.ones(len(row) - 1, np.float32) for row in cut]
+    )
 
 
 def split_documents(split: Split, most: int | None = None) -> Documents:
@@ -117,4 +119,6 @@ def split_documents(split: Split, most: int | None = None) -> Documents:
     rows = np.flatnonzero((split.weights > 0).any(-1))[:most]
     arrays = (split.tokens, split.targets, split.weights)
     inputs, targets, weights = ([array[row] for row in rows] for array in arrays)
-    return Documents(inputs, targets, weights, None if split.segments is None else [split.segments[row] for row in rows])
+    return Documents(
+        inputs, targets, weights, None if split.segments is None else [split.segments[row] for row in rows]
+    )

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from taetpu.lens.ablation.components import Components
 from taetpu.lens.ablation.documents import Documents
@@ -21,8 +22,7 @@ from taetpu.lens.ablation.sweep import batch_arrays, losses_without, read_intact
 from taetpu.lens.opened import OpenedModel
 
 RATE = 0.1
-"""The learning rate, in standard deviations of the means over units. The moments have Adam's default rates."""
-DECAYS = (0.9, 0.999)
+"""The learning rate, in standard deviations of the means over units."""
 
 
 def fit_constants(
@@ -69,20 +69,16 @@ def fit_constants(
 
 def _descend(loss: Callable[[Any], tuple[float, Any]], values: Any, steps: int) -> tuple[float, Any]:
     """Return the smallest loss of Adam's steps and its values."""
-    rate = RATE * max(1e-3, float(np.std(np.concatenate([np.ravel(a) for a in jax.tree.leaves(values)]))))
-    first = second = jax.tree.map(jnp.zeros_like, values)
-    best, best_values = np.inf, values
+    spread = float(np.std(np.concatenate([np.ravel(a) for a in jax.tree.leaves(values)])))
+    adam = optax.adam(RATE * max(1e-3, spread))
+    state, best, best_values = adam.init(values), np.inf, values
     for step in range(steps + 1):
         found, gradient = loss(values)
         if found < best:
             best, best_values = found, values
-        if step == steps:
-            break
-        a, b = DECAYS
-        first = jax.tree.map(lambda m, g: a * m + (1 - a) * g, first, gradient)
-        second = jax.tree.map(lambda v, g: b * v + (1 - b) * g * g, second, gradient)
-        scale = rate * np.sqrt(1 - b ** (step + 1)) / (1 - a ** (step + 1))
-        values = jax.tree.map(lambda x, m, v: x - scale * m / (jnp.sqrt(v) + 1e-8), values, first, second)
+        if step < steps:
+            change, state = adam.update(gradient, state)
+            values = optax.apply_updates(values, change)
     return best, best_values
 
 

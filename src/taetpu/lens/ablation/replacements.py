@@ -12,6 +12,7 @@ The standard deviation of noise is that of ROME: 3 standard deviations, Meng et 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -218,7 +219,9 @@ def zeros(opened: OpenedModel, components: Components) -> Any:
 # --- statistics of activations ----------------------------------------------------------------------------------------
 
 
-def mean_activations(opened: OpenedModel, components: Components, documents: Documents, by_position: bool = False) -> Any:
+def mean_activations(
+    opened: OpenedModel, components: Components, documents: Documents, by_position: bool = False
+) -> Any:
     """Return the means of the activations of the components' site, as in `Replacement.values`.
 
     Args:
@@ -231,7 +234,8 @@ def mean_activations(opened: OpenedModel, components: Components, documents: Doc
     for batch in documents.batches():
         values, real = read_values(opened, components, batch), _counted(batch)
         counts[: int(batch.positions.max()) + 1] += np.bincount(batch.positions[real])
-        parts = _map_groups(opened, components, values, lambda v, axis: _sum_positions(v, axis, batch, real, len(counts)))
+        add = partial(_sum_positions, batch=batch, real=real, length=len(counts))
+        parts = _map_groups(opened, components, values, add)
         sums = parts if sums is None else _add(sums, parts)
 
     def divide(value: np.ndarray, axis: int) -> np.ndarray:

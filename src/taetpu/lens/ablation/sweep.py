@@ -139,7 +139,9 @@ def sweep(
     key = ("sweep", components.site, components.axis, replacement.adds, tuple(intact.frozen), tuple(kept), last)
     program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
     first = np.array(components.first_layers(sets), np.int32)
-    found = program(opened.model, batch_arrays(batch), intact.streams, first, masks, kept, replacement.values, dict(intact.frozen))
+    found = program(
+        opened.model, batch_arrays(batch), intact.streams, first, masks, kept, replacement.values, dict(intact.frozen)
+    )
     return np.asarray(found)
 
 
@@ -176,7 +178,14 @@ def _build(
     losses = losses_without(opened, components, adds, frozen, last)
 
     def mapped(
-        model: LM, batch: Mapping[str, Any], streams: Array, first: Array, masks: Any, kept: Any, values: Any, fixed: Any
+        model: LM,
+        batch: Mapping[str, Any],
+        streams: Array,
+        first: Array,
+        masks: Any,
+        kept: Any,
+        values: Any,
+        fixed: Any,
     ) -> Array:
         def one(of_set: Any) -> Array:
             start, mask, keep = of_set
@@ -209,7 +218,7 @@ def losses_without(
         edits = [Edit(components.site, remove, value="removed", by_layer=in_layers), *edits]
 
     def losses(
-        model: LM, batch: Mapping[str, Any], streams: Array, start: Array, mask: Any, keep: Any, values: Any, fixed: Any
+        model: LM, batch: Any, streams: Array, start: Array, mask: Any, keep: Any, values: Any, fixed: Any
     ) -> Array:
         own = model if components.site is not None else skip_layers(model, mask[0][:, 0])
         given = {site: _join(keep[site], fixed[site]) if site in keep else fixed[site] for site in frozen}

@@ -1,0 +1,167 @@
+"""`taetpu lens knockout`: what a model loses without a part."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.lens_options import Layer, Picture, TextOptions, check_picture, write_picture
+from taetpu.cli.options import integer, number, takes_options
+from taetpu.cli.output import log, plural, print_json, print_table, print_text
+from taetpu.core.errors import UserError
+
+if TYPE_CHECKING:
+    from taetpu.lens.ablation.documents import Documents
+    from taetpu.lens.ablation.knockout import Knockouts
+    from taetpu.lens.opened import OpenedModel
+
+WHAT = "heads, kv-groups, mixers, ffns, layers, neurons, experts, states, positions, or a site"
+HOW = "zero, mean, resample, counterfactual, noise or optimal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnockoutOptions(TextOptions):
+    """Options of `taetpu lens knockout`."""
+
+    what: Annotated[str, typer.Option(help=f"What is removed: {WHAT}.")] = "heads"
+    how: Annotated[str, typer.Option(help=f"What takes its place: {HOW}.")] = "mean"
+    layer: Layer = None
+    lines: Annotated[bool, typer.Option("--lines", help="Read each line as a document.")] = False
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read an evaluation set of the run, such as val.")
+    ] = None
+    documents: Annotated[int, integer(least=1, help="The maximum number of documents of --split.")] = 64
+    at: Annotated[str, typer.Option(metavar="all|last", help="Which targets of a document are scored.")] = "all"
+    by_position: Annotated[bool, typer.Option("--by-position", help="For mean: use the mean at each position.")] = False
+    counterfactual: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="For counterfactual: a line for each document.")
+    ] = None
+    reference: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The text of the means. Default: the documents.")
+    ] = None
+    sigma: Annotated[float, number(least=0, help="For noise: its size, in standard deviations.")] = 3.0
+    draws: Annotated[int, integer(least=1, help="For resample and noise: the number of draws.")] = 3
+    steps: Annotated[int, integer(least=0, help="For optimal: the number of steps.")] = 50
+    seed: Annotated[int, integer(least=0, help="The seed of draws and intervals.")] = 0
+    controls: Annotated[
+        bool, typer.Option("--controls/--no-controls", help="Also measure with frozen norms, and direct effects.")
+    ] = True
+    top: Annotated[int, integer(least=1, help="The number of components in the table.")] = 20
+    out: Picture = None
+
+
+@takes_options
+def knockout(options: KnockoutOptions) -> None:
+    """Measure how much the loss rises without each part of a model.
+
+    Each part is removed alone. Effects have intervals that hold for all parts together, over documents: the lines of a
+    text (--lines), the windows of a long text, or those of an evaluation set (--split).
+
+    Example: taetpu lens knockout latest --split val --what heads -o heads.png
+    """
+    from taetpu.lens.ablation.components import find_components
+    from taetpu.lens.ablation.knockout import knockout as measure
+
+    check_picture(options.out)
+    model = options.open()
+    documents = _read(options, model)
+    longest = max(map(len, documents.inputs))
+    components = find_components(model, options.what, options.layer, longest)
+    found = measure(
+        model, documents, components, _method(options, model), controls=options.controls, progress=_progress()
+    )
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        print_found(found, options.top)
+    write_picture(found.chart, options.out)
+
+
+def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
+    """Return the documents on which effects are measured."""
+    from taetpu.lens.ablation.documents import read_documents, split_documents
+    from taetpu.lens.losses import find_split
+
+    if options.at not in ("all", "last"):
+        raise UserError(f"unknown targets {options.at!r}", path=("--at",), remedy="Use all or last.")
+    if options.split is None:
+        found = read_documents(model, options.read(model, options.lines))
+    elif options.file or options.text or options.ids:
+        problem = "a text and an evaluation set are given"
+        raise UserError(problem, path=("--split",), remedy="Use a text or --split.")
+    else:
+        found = split_documents(find_split(model, options.split), options.documents)
+    return found if options.at == "all" else found.last()
+
+
+def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
+    from taetpu.lens.ablation.documents import read_documents
+    from taetpu.lens.ablation.replacements import Method
+    from taetpu.lens.token_texts import read_text
+
+    def lines(file: Path | None, option: str) -> "Documents | None":
+        if file is None:
+            return None
+        found = [line for line in read_text(file).splitlines() if line.strip()]
+        if not found:
+            raise UserError(f"{file} has no text", path=(option,), remedy="Use a file with a text in each line.")
+        return read_documents(model, found)
+
+    return Method(
+        options.how,
+        by_position=options.by_position,
+        reference=lines(options.reference, "--reference"),
+        counterparts=lines(options.counterfactual, "--counterfactual"),
+        sigma=options.sigma,
+        draws=options.draws,
+        steps=options.steps,
+        seed=options.seed,
+    )
+
+
+def _progress() -> Any:
+    """Return a function that shows the share of passes on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    bar = Progress(console=console, transient=True)
+    task = bar.add_task("knock-outs", total=None)
+
+    def show(done: int, total: int) -> None:
+        if not bar.live.is_started:
+            bar.start()
+        bar.update(task, completed=done, total=total)
+        if done >= total:
+            bar.stop()
+
+    return show
+
+
+def print_found(found: "Knockouts", top: int) -> None:
+    """Print the largest effects, with intervals and controls."""
+    effects, rows = found.effect, found.rows()
+    has_interval = effects.critical == effects.critical
+    table = []
+    for row in rows[:top]:
+        cells = {"component": row["component"], "effect": f"{row['effect']:+.4f}"}
+        if has_interval:
+            cells["95 % interval"] = f"{row['low']:+.4f} to {row['high']:+.4f}"
+        table.append(cells | {name: f"{row[name]:+.4f}" for name in found.effects if name != "effect"})
+    print_table(table)
+    if len(rows) > top:
+        print_text(f"{len(rows) - top:,} further {found.components.what}, with smaller effects: see --top and --json")
+    loss, error = found.intact
+    noise = "" if error != error else f" ± {error:.4f}"
+    print_text(
+        f"loss of the intact model: {loss:.4f}{noise} nats per target, over {plural(effects.documents, 'document')}"
+    )
+    print_text("effect: the loss without the part, minus that of the intact model. It is a lower bound of what the "
+               "part does, because later parts may compensate.")  # fmt: skip
+    if not has_interval:
+        from taetpu.stats.document_effects import LEAST
+
+        log(f"no intervals: they need at least {LEAST} documents (see --lines and --split)")
