@@ -17,7 +17,7 @@ cloud-demo: install      ## the cloud commands, from zones to teardown, through 
 	$(BIN)/python -m tests.fake_google.demo
 
 test: install            ## the default tests
-	OLDER_FUSIONS=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
+	QUICK=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
 
 slow:                    ## the tests that take longer
 	$(MAKE) alone

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import hypothesis
+import jaxtyping
 import pytest
 from tests.browsers import chromium, opened  # noqa: F401 (fixtures)
 from tests.fake_google.fixtures import bucket_server, google, gs_root, shared_google, world  # noqa: F401 (fixtures)
@@ -23,11 +24,14 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pyte
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Without most optimisations, programs compile in 60 % of the time; with XLA's older code for fusions in 20 %. That code
-# computed a few slow tests wrongly (docs/log.md), so that only the default suite uses it (`make test`).
+# computed a few slow tests wrongly (docs/log.md), so that only the default suite uses it (`make test`, which sets
+# QUICK). Checks of the types and shapes of all calls take a sixth of the time. The other suites make them.
 if not os.environ.get("OPTIMISED"):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    if os.environ.get("OLDER_FUSIONS") and version("jaxlib").startswith("0.10."):  # others may stop at the flag
+    if os.environ.get("QUICK") and version("jaxlib").startswith("0.10."):  # others may stop at the flag
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+if not os.environ.get("QUICK"):
+    jaxtyping.install_import_hook(["taetpu.nn", "taetpu.optim"], "beartype.beartype")
 os.environ["TAETPU_CACHE"] = str(Path(__file__).parents[1] / ".pytest_cache" / "taetpu")
 
 # The parent process may ignore these signals, as a shell does for background jobs. Tests need their usual handlers.

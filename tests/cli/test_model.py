@@ -36,6 +36,7 @@ def test_a_folder_is_imported(taetpu, here, folder):
     np.testing.assert_array_equal(forward(opened.model, TOKENS), forward(imported("gemma3")[1], TOKENS))
 
 
+@pytest.mark.slow
 def test_an_import_as_json(taetpu, here, folder):
     found = taetpu("model", "import", folder, "-o", "out", "--json").json()
     assert (found["family"], found["parameters"], found["folder"]) == (

@@ -103,6 +103,7 @@ def test_invalid_names_are_refused_with_the_nearest_valid_ones(taetpu, monkeypat
 # --- up --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_up_without_a_terminal_prints_the_plan_and_creates_nothing(taetpu, machines):
     code, out, err = taetpu(*UP)
     assert (code, out) == (2, "")
@@ -264,6 +265,7 @@ def test_missing_or_broken_study_file_is_named(taetpu, shared_google, tmp_path):
         assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_invalid_bucket_name_is_rejected(taetpu, shared_google):
     code, _, err = taetpu("bucket", "create", "gs://abc", "--dry-run")
     assert code == 2

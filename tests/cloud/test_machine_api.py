@@ -117,6 +117,7 @@ def test_the_outcome_of_an_unanswered_change_is_read(
     assert creates == 1
 
 
+@pytest.mark.slow
 def test_the_size_of_a_bucket(google: FakeGoogle, settings: Settings) -> None:
     gcloud.use_project(settings.project)
     assert bucket.usage("studies") == 0

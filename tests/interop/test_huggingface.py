@@ -287,6 +287,7 @@ def with_tokenizer(tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_texts_are_encoded_as_by_transformers(with_tokenizer):
     tokenizer = read_tokenizer(with_tokenizer, 272)
     expected = transformers.AutoTokenizer.from_pretrained(with_tokenizer)(TEXT)["input_ids"]

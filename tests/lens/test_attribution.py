@@ -64,7 +64,7 @@ def raw_logits(opened, text):
 MANY_PARTS = ["layer norm, biases", "post-norm", "sandwich", "grouped queries", "adapter"]
 
 
-@pytest.mark.parametrize("name", by_default(MODELS, "sandwich"))
+@pytest.mark.parametrize("name", by_default(MODELS, "pre-norm"))
 def test_contributions_sum_to_the_logit_before_the_soft_cap(model, name):
     opened = model(MODELS[name])
     for text, options in ((TEXT, {}), (TEXT, {"target": "q", "minus": "z"})):
@@ -183,6 +183,7 @@ def test_a_stream_that_is_not_a_sum_is_found_by_its_numbers(model):
         attribution(other, TEXT)
 
 
+@pytest.mark.slow
 def test_rows_and_the_picture_show_one_position(opened):
     (found,) = attribution(opened, TEXT)
     rows = found.rows(4)

@@ -16,6 +16,7 @@ from taetpu.lens.generate import Sampling, generate
 from taetpu.nn.position.absolute import LearnedConfig
 
 
+@pytest.mark.slow
 def test_a_sample_is_what_the_library_generates(lens, opened):
     (found,) = generate(opened, "the ", max_tokens=25, sampling=Sampling(0.5, top_k=9), seed=3)
     arguments = ("sample", "small/baseline/0", "--prompt", "the ", "--tokens", "25", "--temperature", "0.5")
@@ -42,6 +43,7 @@ def test_token_numbers_of_prompt_and_sample_are_separated(lens, opened, monkeypa
     assert shown in lens("sample", "small/baseline/0", "--tokens", "3", *options).splitlines()
 
 
+@pytest.mark.slow
 def test_a_stored_loss_is_checked(lens, opened):
     (row,) = json.loads(lens("check", "small/baseline/0", "--json"))
     assert row["stored"] == opened.result["metrics"]["val/loss"]

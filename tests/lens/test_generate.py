@@ -37,7 +37,8 @@ def test_tokens_that_can_be_drawn(settings, possible):
     assert drawn(**settings) == possible
 
 
-@pytest.mark.parametrize("sampling", [pytest.param(GREEDY, marks=pytest.mark.slow), Sampling(0.7, top_k=5)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.7, top_k=5)])
 def test_a_cache_and_other_prompts_change_nothing(opened, sampling):
     prompts = ["the quick", "dog. the lazy"]
     cached, whole = (generate(opened, prompts, max_tokens=20, sampling=sampling, cache=c) for c in (True, False))

@@ -107,6 +107,7 @@ def test_optimal_constants_lose_at_most_as_much_as_mean_and_zero(of):
     assert (optimal < np.minimum(zero, mean) - 1e-3).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_position", by_default([False, True], True))
 def test_means_are_over_documents_without_padding(of, by_position):
     opened = of(MODELS["pre"])

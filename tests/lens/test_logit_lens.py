@@ -58,6 +58,7 @@ def test_the_last_layer_has_the_predictions_of_the_model(model, name):
         assert np.isnan(lens.target_probabilities[-1][-1])
 
 
+@pytest.mark.slow
 def test_earlier_layers_are_decoded_with_the_final_norm_and_the_soft_cap(model):
     opened = model(MODELS["soft cap"])
     (lens,) = logit_lens(opened, TEXT)

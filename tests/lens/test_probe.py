@@ -39,6 +39,7 @@ def test_the_token_before_is_read_where_a_head_has_written_it(made):
     assert first.accuracy.mean() < first.majority.mean() + 0.05
 
 
+@pytest.mark.slow
 def test_the_control_task_gives_token_types_random_labels(opened):
     """A probe of one-hot tokens memorises the labels of the control task, so its selectivity is small."""
     found = probe(opened, TEXTS, VOWELS, "embed", folds=3, seed=3).layers[0]

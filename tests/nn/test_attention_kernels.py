@@ -110,6 +110,7 @@ def test_calls_that_a_kernel_does_not_support_run_the_plain_program(draw):
     assert not calls(lambda m: m(TOKENS[:, :200]), splash)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_captures_of_scores_and_patterns_run_the_plain_program(draw):
     plain, splash = both(draw)

@@ -56,6 +56,7 @@ def test_mask_allows_the_pairs_of_its_definition(kind):
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_models_with_windows_of_different_widths_are_one_program_and_a_wide_one_is_causal():
     narrow, wide, causal = (model_of(mask=mask) for mask in (
         {"kind": "window", "width": 2}, {"kind": "window", "width": "none"}, "causal"))  # fmt: skip

@@ -61,6 +61,7 @@ def test_the_probability_rises_with_depth_as_in_the_paper(kind, number):
     np.testing.assert_allclose(y[~zero], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", by_default(RATES, "stochastic-depth"))
 def test_evaluation_is_unchanged(draw, kind):
     run = jit_once(lambda m, key: m(TOKENS, key=key))

@@ -94,6 +94,7 @@ def test_more_chosen_experts_than_experts_are_refused():
     assert caught.value.path == ("layers", 0, "ffn", "top")
 
 
+@pytest.mark.slow
 def test_a_single_chosen_expert_has_its_probability_as_weight_and_the_router_a_gradient(x):
     ours = build("moe", top=1, balance=0.0)
 

@@ -64,6 +64,7 @@ def test_parameters_belong_to_the_branches_that_exist():
     assert isinstance(model.stacks[-1].layer(0).short_conv["mixer"], Identity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixer", by_default(MIXERS, "attention"))
 @pytest.mark.parametrize("sizes", by_default([(3, 1, 1, 1, 2), (1,) * SEQ, (7, 1)], (3, 1, 1, 1, 2)))
 def test_cached_decoding_gives_the_logits_of_the_whole_sequence(draw, mixer, sizes):

@@ -52,6 +52,7 @@ def test_exact_match_counts_sequences_without_any_error(evaluated):
     assert value("exact_match", evaluated) == pytest.approx(right / answers)
 
 
+@pytest.mark.slow
 def test_macro_f1_agrees_with_the_definition_and_is_not_a_mean_of_batches(evaluated):
     scored = np.asarray(evaluated.weight) > 0
     predicted, targets = np.asarray(evaluated.logits).argmax(-1)[scored], np.asarray(evaluated.batch.targets)[scored]

@@ -142,6 +142,7 @@ def test_changed_tuning_record_fails_verification(folder) -> None:
     assert verify(folder("fair")) == []
 
 
+@pytest.mark.slow
 def test_best_value_at_the_edge_gives_a_warning(study) -> None:
     results = study("fair")
     edge = {name: {**entry, "edge": ["train.optimizer.lr"]} for name, entry in results["tuning"]["arms"].items()}

@@ -94,6 +94,7 @@ def test_explicit_defaults_of_sections_do_not_change_the_identity(section, cls):
             assert ident({**SHORT, section: {**SHORT[section], name: given}}) == ident(SHORT), name
 
 
+@pytest.mark.slow
 def test_every_kind_has_a_different_identity():
     """This includes kinds with the same fields at the same defaults."""
     parts = [part for part in every_kind() if part[:2] != ("task", "")]

@@ -215,6 +215,7 @@ def test_missing_permission_to_claim_is_reported(store: GcsStore, world: World):
     assert world.table("storage.objects") == {}
 
 
+@pytest.mark.slow
 def test_lease_that_cannot_be_deleted_expires(store: GcsStore, world: World):
     with store.claim("s/lock"):
         world.faults.append(Fault("*", Refused(14, "gone"), times=10**6))

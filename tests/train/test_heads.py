@@ -56,6 +56,7 @@ def losses_of(config, model, batch, key=None):
 # --- multi-token prediction in sequence ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", by_default([1, 2], 1))
 def test_module_k_predicts_token_t_plus_1_plus_k_and_sees_no_later_token_than_t_plus_k(depth):
     """A loss depends on an embedding if the gradient with respect to it is not exactly zero."""

@@ -171,6 +171,7 @@ def test_invalid_hooks_are_refused(hooks, problem, path):
     assert error.value.path == path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "problem", "remedy"),
     [

@@ -75,6 +75,7 @@ def test_attention_metrics_measure_the_first_microbatch(run):
         assert scores[layer].min() < -1e29  # masked scores are not the maximum
 
 
+@pytest.mark.slow
 def test_activations_at_any_site(run):
     seen, _, _, (model, tokens), _ = run
     _, reads = capture(model, ["residual", "final"])(tokens)
