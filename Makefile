@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_tpu_hosts.py tests/examples/test_cloud_walkthrough.py
+CLOUD := tests/cloud tests/cli/test_on_tpu.py tests/cli/test_tpu.py tests/cli/test_tpu_hosts.py \
+  tests/examples/test_cloud_walkthrough.py tests/store/test_gcs.py
 
 # Bytecode is written even if the environment forbids it. Otherwise every process would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,8 +17,8 @@ demo: .venv/.demo        ## run the quick study and say where its report is
 cloud-demo: install      ## the cloud commands, from zones to teardown, through gcloud against the tests' fake of Google Cloud
 	$(BIN)/python -m tests.fake_google.demo
 
-test: install            ## the default tests
-	QUICK=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations=20
+test: install            ## the default tests, without those against the fake cloud
+	QUICK=1 $(BIN)/python -m pytest -n auto --dist worksteal --durations=20 $(CLOUD:%=--ignore=%)
 
 slow:                    ## the tests that take longer
 	$(MAKE) alone
@@ -29,8 +30,8 @@ alone: install           ## what is timed, the quick study among it, with nothin
 rest: install            ## a twelfth of the other slow tests, which changes daily, without those against the fake cloud
 	SHARE=12 $(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
-cloud: install           ## a sixth of the long tests against the fake cloud, which often wait
-	SHARE=6 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD)
+cloud: install           ## the tests against the fake cloud, which often wait; of the long ones a sixth
+	SHARE=6 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'not alone and not nightly' $(CLOUD)
 
 nightly: install         ## the tests that take minutes, and all others with the programs that users run
 	OPTIMISED=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not alone and not nightly'

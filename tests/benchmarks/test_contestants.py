@@ -16,7 +16,7 @@ from taetpu.spec.study_config import RunConfig
 from taetpu.train.model_cost import flops_per_token, num_params
 
 # Of x-transformers, and torch's own.
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")]
 
 TINY = Shape(dim=16, seq=16, batch=8, layers=2, heads=2)
 STEPS = 120

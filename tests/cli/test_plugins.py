@@ -144,6 +144,7 @@ IMPORTS = AFTER.partition("\n\n")[0]
 REPLACING = f"{AFTER}\n\nimport taetpu.nn.norm\n\ntaetpu.nn.norm.RMSNorm.__call__ = lambda self, x: x\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "arms", "train", "problem", "line"),
     [

@@ -142,6 +142,7 @@ def test_a_mask_of_ones_equals_no_mask(study):
     assert len({id(arm.outline) for arm in arms.values()}) == 1  # one program with different numbers
 
 
+@pytest.mark.slow
 def test_equal_arms_are_refused(study):
     problem, place = refused(study("x: {model.ffn.hidden: 64}", "y: {model.ffn.mult: 4}"))
     assert problem == "arms 'x' and 'y' compute the same program with the same numbers"

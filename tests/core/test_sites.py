@@ -86,6 +86,7 @@ def test_the_residual_stream_is_the_sum_of_the_branches_outputs(seen):
     np.testing.assert_allclose(reads["residual"][-1], written, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_norms_mark_their_scale_and_output(model):
     """The scale is 1 / RMS of the stream before the norm, and the output the scaled stream times the weight."""
     names = ["embed", "mixer.out", "residual", "final", "final_norm.scale"]
@@ -186,6 +187,7 @@ def test_zeroing_a_site_equals_zeroing_its_weights(model, stream):
     assert not np.array_equal(edited, stream[0])
 
 
+@pytest.mark.slow
 def test_an_edit_without_a_layer_applies_to_all_layers(model):
     everywhere, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x)])
     one_by_one, _ = read(model, [], [Edit("mixer.out", lambda x, _: 0 * x, layer=i) for i in range(LAYERS)])
@@ -308,6 +310,7 @@ def test_a_model_called_twice_in_one_capture_is_rejected(model):
         jax.eval_shape(capture(lambda: model(TOKENS) + model(TOKENS), ["embed"]))
 
 
+@pytest.mark.slow
 def test_nested_captures_read_the_fully_edited_activation(model):
     """The inner one's edits come first; a read of either is what is left after both."""
     inner_edit = Edit("residual", lambda x, _: x + 1, layer=0)

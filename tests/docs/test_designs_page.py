@@ -36,6 +36,7 @@ def test_every_yaml_block_is_a_study_of_this_test():
     assert PAGE.count("```") == 2 * len(STUDIES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARMS)
 def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
     (tmp_path / name).write_text(STUDIES[name])

@@ -152,6 +152,7 @@ def test_relu_acts_after_the_first_layer_only(forward, tokens, plain):
     assert (after[1] < 0).mean() > 0.2
 
 
+@pytest.mark.slow
 def test_squared_swiglu_squares_the_output_of_swiglu(forward, tokens, plain):
     np.testing.assert_allclose(
         forward("squared", tokens)[1]["ffn.out"][0], np.square(plain[1]["ffn.out"][0]), rtol=1e-4, atol=1e-5

@@ -62,6 +62,7 @@ def test_import_export_import_gives_equal_tensors(case):
     assert jax.tree.all(jax.tree.map(np.array_equal, model_again, model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", by_default(CASES, "gpt-oss", "gemma3", "neox"))
 def test_transformers_reads_an_exported_folder(case, tmp_path):
     hf = theirs(case)

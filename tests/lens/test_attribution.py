@@ -218,6 +218,7 @@ def test_the_command(lens, opened, tmp_path):
         lens("attribution", "small/baseline/0", "--text", TEXT, "--target", "qu")
 
 
+@pytest.mark.slow
 def test_the_forward_pass_is_unchanged(opened):
     """The edits replace values by themselves."""
     out = opened(TEXT)

@@ -61,6 +61,7 @@ def test_seeds_give_different_texts_and_one_seed_the_same(opened):
     assert texts[0] == texts[1] != texts[2]
 
 
+@pytest.mark.slow
 def test_stop_strings_and_tokens_end_the_text(opened):
     (whole,) = generate(opened, "the ", max_tokens=30, sampling=GREEDY)
     text = str(whole.text)

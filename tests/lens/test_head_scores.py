@@ -27,6 +27,7 @@ def test_a_hand_made_induction_circuit_is_found(made):
     assert scores.scores["duplicate-token"][1][1] == pytest.approx(0.5 / 16, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_logits_come_from_the_induction_head(made):
     text = "the fox. the f"
     (found,) = attribution(made, text)

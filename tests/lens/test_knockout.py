@@ -88,6 +88,7 @@ def test_removing_nothing_changes_nothing(of):
     assert found[0].sum() / documents.scored.sum() == pytest.approx(whole.mean, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", by_default(["heads", "ffns", "positions"], "positions"))
 def test_the_clean_activation_restores_the_clean_loss(of, what):
     opened = of(MODELS["pre"])

@@ -37,6 +37,7 @@ def model(opened, draw):
     return build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", by_default(MODELS, "soft cap"))
 def test_the_last_layer_has_the_predictions_of_the_model(model, name):
     opened = model(MODELS[name])

@@ -49,6 +49,7 @@ def test_losses_of_a_short_text_are_those_of_its_logits(opened):
     assert [one["token"] for one in found.texts[0].token_rows()] == list(TEXT[1:30])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "stride"), first_by_default([(8, 3), (8, 8), (32, 32), (32, 1)]))
 def test_windows_score_each_target_once(opened, window, stride):
     ids = opened.tokenizer.encode(TEXT)
@@ -65,6 +66,7 @@ def test_windows_score_each_target_once(opened, window, stride):
     assert sum(scored for *_, scored in windows(len(ids), window, stride)) == len(ids) - 1
 
 
+@pytest.mark.slow
 def test_other_texts_change_nothing(opened):
     texts = [TEXT, "the", "the quick brown fox " * 9]
     together = perplexity(opened, texts)

@@ -26,6 +26,7 @@ def test_a_property_of_the_token_can_be_read_from_its_embedding(opened):
     assert row["selectivity"] == pytest.approx(row["accuracy"] - row["control"])
 
 
+@pytest.mark.slow
 def test_the_token_before_is_read_where_a_head_has_written_it(made):
     """Head 0.0 of the hand-made model writes the token before into the stream; the embedding does not contain it."""
     texts = ["".join(np.random.default_rng(seed).choice([*"abefio"], 12)) for seed in range(20)]

@@ -108,6 +108,7 @@ def test_layerskip_returns_the_input_of_a_skipped_layer(draw, case):
     np.testing.assert_allclose(np.where(shown, streams[:-1], whole), streams[1:], atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", by_default(["sequential", "parallel-two-norms", "macaron"], "sequential"))
 def test_stochastic_depth_skips_branches_independently(draw, order):
     """All branches write ones, so the differences of the stream count the branches that are not skipped."""

@@ -48,6 +48,7 @@ def test_a_dropped_layer_is_skipped(draw):
     np.testing.assert_allclose(forward(dropped), forward(shallow), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_dropped_parts_have_no_gradient(draw):
     settings = {"layers": {0: {"drop": ["ffn"]}, 1: {"mixer": HEADS | {"drop_heads": [1]}}}}
     grads = named_parameters(jit_once(jax.grad(lambda m: m(TOKENS)[..., 0].sum()))(draw(BASE | settings)))

@@ -73,6 +73,7 @@ def test_chunks_follow_the_recurrence_token_by_token():
         np.testing.assert_allclose(last, state[name], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", by_default([1, 5, 16, 33], 5))
 def test_unit_lower_inverse_and_its_gradient_are_those_of_the_general_inverse(size):
     def general(a):

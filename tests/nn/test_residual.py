@@ -152,6 +152,7 @@ def test_bfloat16_streams_stay_bfloat16(draw, kind):
     np.testing.assert_allclose(logits, jit_once(lambda m: m(TOKENS))(model), atol=0.2)
 
 
+@pytest.mark.slow
 def test_mixing_streams_keeps_their_sum(draw):
     """Columns of a doubly stochastic matrix sum to 1. Branches write nothing."""
     silent = [Edit(f"{name}.out", lambda x, _: jnp.zeros_like(x)) for name in ("mixer", "ffn")]

@@ -33,6 +33,7 @@ def canon(**settings):
     return {"short_conv": {"kind": "canon", **settings}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", by_default(["sequential", "parallel", "macaron"], "sequential"))
 @pytest.mark.parametrize("branch", by_default(["both", "mixer", "ffn"], "both"))
 def test_each_branch_reads_its_convolved_input(draw, branch, order):

@@ -85,6 +85,7 @@ def test_an_override_changes_no_other_parameter(newborns, change):
     assert_same(newborns[0], born(settings)[0], but=touched)
 
 
+@pytest.mark.slow
 def test_another_seed_changes_every_weight(newborns):
     for name, array in newborns[1].items():
         assert "norm" in name or not np.array_equal(array, newborns[0][name])
@@ -136,6 +137,7 @@ def test_parameters_with_wrong_names_or_shapes_are_refused(model, parameters):
         with_parameters(model, parameters | {"norm.weight": jnp.ones(3)})
 
 
+@pytest.mark.slow
 def test_matrices_are_weights_and_tables_not_norms_nor_biases(draw):
     model = draw(BASE | {"bias": True, "norm": "layer", "position": "learned"})
     params, _ = partition_trainable(model)

@@ -39,6 +39,7 @@ def section(results, title):
     return next(part for part in build_sections(results, {}, {}) if part.title == title)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("design", by_default(DESIGNS, "parts"))
 def test_every_design_has_a_report_that_verifies(folder, design) -> None:
     every = folder(design)

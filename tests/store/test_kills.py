@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.atomic_files import UNFINISHED
 from taetpu.core.errors import UserError
@@ -76,7 +77,7 @@ for n in itertools.count():
 """
 
 
-@pytest.mark.parametrize("delay", [0.001, 0.004, 0.013])
+@pytest.mark.parametrize("delay", by_default([0.001, 0.004, 0.013], 0.004))
 def test_contents_are_old_or_new_after_a_kill_during_a_large_write(store: Store, root: str, start: Start, delay: float):
     process = start(WRITES_FOREVER, root)
     assert process.stdout is not None

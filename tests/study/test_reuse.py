@@ -210,6 +210,7 @@ def test_study_of_a_version_with_fewer_fields_is_resumed_and_verified(begin, fir
     assert verify(folder) == []
 
 
+@pytest.mark.slow
 def test_runs_of_a_version_with_fewer_fields_are_reused(begin, copied):
     of_fewer_fields(copied)
     outcome, trained, folder = begin(reuse=[copied])

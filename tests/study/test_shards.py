@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.store.backend import open_store
@@ -96,7 +97,7 @@ def test_every_pack_is_in_exactly_one_shard(count: int):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("place", by_default(["disk", "bucket"], "disk"))
 def test_several_processes_train_each_pack_once(place: str, tmp_path: Path, request: pytest.FixtureRequest):
     root = str(tmp_path / "root") if place == "disk" else request.getfixturevalue("gs_root")
     words = [sys.executable, "-c", CLAIMS, root]

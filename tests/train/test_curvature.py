@@ -62,6 +62,7 @@ def test_microbatches_give_the_same_estimate(parts):
     np.testing.assert_allclose(estimates(parts, keys(3), accumulate=2), estimates(parts, keys(3)), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_targets_are_drawn_from_the_predictions():
     logits = jnp.log(jnp.array([0.5, 0.2, 0.3]))
     uniform = (jnp.arange(1000) + 0.5) / 1000

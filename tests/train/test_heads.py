@@ -100,6 +100,7 @@ def test_a_module_is_a_projection_of_two_norms(draw):
     np.testing.assert_allclose(found, np.pad(expected, ((0, 0), (0, 1))), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_head_changes_neither_the_logits_nor_other_parameters():
     config, model = with_head({"kind": "mtp", "depth": 2})
     bare = load_config(ModelConfig, MODEL).resolve()

@@ -112,6 +112,7 @@ def test_expert_load_is_the_share_of_the_busiest_expert(trainer, make, text):
     }
 
 
+@pytest.mark.slow
 def test_metrics_do_not_change_the_training_program(trainer, make, text):
     task, source = text
 

@@ -146,6 +146,7 @@ def test_run_that_cannot_be_reproduced_has_no_result(tmp_path, monkeypatch, caps
     assert [path.parents[1].name for path in Path("runs/tiny/runs").glob("*/*/result.json")] == ["baseline"]
 
 
+@pytest.mark.slow
 def test_untrained_numbers_are_saved(trainer, make, text):
     pack = trainer([make(text[0])], text[1])
     model = jax.tree.map(lambda a: a[0], pack.state.model)
