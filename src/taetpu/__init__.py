@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.lens.ablation.knockout import knockout
     from taetpu.lens.attention import attention_maps
     from taetpu.lens.attribution import attribution
     from taetpu.lens.embed import embed
@@ -37,6 +38,7 @@ __all__ = [
     "from_huggingface",
     "generate",
     "head_scores",
+    "knockout",
     "load_folder",
     "load_study",
     "logit_lens",
@@ -54,6 +56,7 @@ _HOMES = {
     "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "lens.ablation.knockout": ("knockout",),
     "lens.attention": ("attention_maps",),
     "lens.attribution": ("attribution",),
     "lens.embed": ("embed",),

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from taetpu.lens.ablation.components import Components
-from taetpu.lens.ablation.documents import Documents
+from taetpu.lens.ablation.components import Components, find_components
+from taetpu.lens.ablation.documents import Documents, read_documents
 from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS, sweep
 from taetpu.lens.opened import OpenedModel
@@ -73,7 +73,7 @@ class Knockouts:
         from taetpu.report.charts import themed
         from taetpu.report.token_charts import effect_chart, head_picture
 
-        title = f"loss without a part, minus the loss of the intact model (nats, {self.method.how})"
+        title = f"rise of the loss without each part (nats, {self.method.how} ablation)"
         found = self.effect
         if self.components.what in ("heads", "kv-groups"):
             places = [tuple(map(int, component.name.split("."))) for component in self.components.each]
@@ -85,9 +85,9 @@ class Knockouts:
 
 def knockout(
     opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    method: Method,
+    inputs: Any,
+    what: str | Components = "heads",
+    how: str | Method = "mean",
     *,
     controls: bool = True,
     progress: Callable[[int, int], None] | None = None,
@@ -96,15 +96,19 @@ def knockout(
 
     Args:
         opened: The model.
-        documents: The documents on which losses are measured.
-        components: The components; see `components.find_components`.
-        method: How activations are replaced.
+        inputs: Texts or token numbers (see `OpenedModel.encode`), each a document; or `Documents`.
+        what: The kind of the components (see `components.find_components`), or the components.
+        how: How activations are replaced: one of `replacements.METHODS`, or a `Method` with its settings.
         controls: Whether the effects with frozen norms and the direct effects are measured too.
         progress: A function that is called with the number of passes done and of all passes.
 
     Raises:
-        UserError: if the method does not apply to the documents or components.
+        UserError: if the inputs cannot be read, the model has no such components, or the method does not apply.
     """
+    documents = inputs if isinstance(inputs, Documents) else read_documents(opened, inputs)
+    longest = max(map(len, documents.inputs))
+    components = what if isinstance(what, Components) else find_components(opened, what, positions=longest)
+    method = how if isinstance(how, Method) else Method(how)
     replacements = make_replacements(opened, components, documents, method)
     sets = [(number,) for number in range(len(components))]
     conditions = CONDITIONS if controls else CONDITIONS[:1]
@@ -137,8 +141,11 @@ def losses_of_sets(
     found = np.zeros((len(sets), len(documents)))
     batches = list(documents.batches())
     for number, batch in enumerate(batches):
-        draws = [sweep(opened, batch, components, sets, one, condition) for one in replacements.draws(batch)]
-        found[:, batch.numbers] = np.mean(draws, 0, dtype=np.float64)[:, : len(batch.numbers)]
+        draws = np.stack(
+            [sweep(opened, batch, components, sets, one, condition) for one in replacements.draws(batch)],
+            dtype=np.float64,
+        )
+        found[:, batch.numbers] = draws.mean(0)[:, : len(batch.numbers)]
         if progress is not None:
             progress(number + 1, len(batches))
     return found
