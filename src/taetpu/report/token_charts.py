@@ -281,7 +281,14 @@ def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:
     return themed(alt.hconcat(*pictures).resolve_scale(color="shared"))
 
 
-def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed: bool = False, places: int = 2) -> Any:
+def head_picture(
+    title: str,
+    values: Mapping[tuple[int, int], float],
+    *,
+    signed: bool = False,
+    places: int = 2,
+    columns: str = "head",
+) -> Any:
     """Return the picture of a number for each head, the first layer below, without a theme.
 
     Args:
@@ -289,6 +296,7 @@ def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed:
         values: The numbers by layer and head.
         signed: Whether the numbers may be negative. Otherwise, they are between 0 and 1.
         places: The number of decimal places.
+        columns: What the columns are.
     """
     largest = max((abs(value) for value in values.values()), default=0.0) or 1.0
     rows = [{"layer": layer, "head": head, "value": value, "dark": abs(value) > 0.6 * (largest if signed else 1.0)}
@@ -296,7 +304,7 @@ def head_picture(title: str, values: Mapping[tuple[int, int], float], *, signed:
     scale = alt.Scale(range=SIGNED, domain=[-largest, 0, largest], interpolate="rgb") if signed else WEIGHTS
     heads, layers = (len({row[name] for row in rows}) for name in ("head", "layer"))
     base = chart(rows).encode(
-        x=alt.X("head:O", axis=alt.Axis(labelAngle=0, ticks=False, domain=False)),
+        x=alt.X("head:O", title=columns, axis=alt.Axis(labelAngle=0, ticks=False, domain=False)),
         y=alt.Y("layer:O", sort="descending", axis=alt.Axis(ticks=False, domain=False)),
     )
     cells = base.mark_rect().encode(

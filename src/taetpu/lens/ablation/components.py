@@ -1,7 +1,7 @@
 """The parts of a model that can be removed: heads, branches, layers, neurons, positions, or all of a site."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class Components:
             of units. Empty for a site outside the layers.
         units: The number of units of a site outside the layers.
         each: The components.
+        by_position: Whether the units are positions of a document.
     """
 
     what: str
@@ -56,6 +57,7 @@ class Components:
     groups: Mapping[int, tuple[int, int]]
     units: int
     each: tuple[Component, ...]
+    by_position: bool = False
 
     def __len__(self) -> int:
         """Return the number of components."""
@@ -108,7 +110,7 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
         found = _skipped_layers(opened)
     elif what == "positions":
         each = tuple(Component(str(i), None, (i,)) for i in range(positions))
-        found = Components(what, "embed", 1, {}, positions, each)
+        found = Components(what, "embed", 1, {}, positions, each, by_position=True)
     else:
         found = _of_site(opened, what)
     if layers is None:
@@ -118,7 +120,29 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
         where = sorted({component.layer for component in found.each if component.layer is not None})
         remedy = f"Use one of the layers {', '.join(map(str, where))}." if where else "Remove the layer."
         raise UserError(f"layer {layers} has no {what}", path=("layer",), remedy=remedy)
-    return Components(found.what, found.site, found.axis, found.groups, found.units, kept)
+    return replace(found, each=kept)
+
+
+def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | None = None) -> Components:
+    """Return a component for each position at a site, in each of its layers: `3.7` is position 7 of layer 3.
+
+    Args:
+        opened: The model.
+        site: The site.
+        positions: The number of positions.
+        layer: The layer; by default, all layers.
+
+    Raises:
+        UserError: if the model has no such site or layer.
+    """
+    whole = find_components(opened, site, layer)
+    units = range(positions)
+    if not whole.groups:
+        each = tuple(Component(str(i), None, (i,)) for i in units)
+        return Components(site, site, 1, {}, positions, each, by_position=True)
+    each = tuple(Component(f"{one.layer}.{i}", one.layer, (i,)) for one in whole.each for i in units)
+    groups = {first: (layers, positions) for first, (layers, _) in whole.groups.items()}
+    return Components(site, site, 1, groups, 1, each, by_position=True)
 
 
 def _skipped_layers(opened: OpenedModel) -> Components:

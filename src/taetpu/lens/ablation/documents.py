@@ -1,7 +1,7 @@
 """The documents on which effects are measured: inputs, targets and weights."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,15 @@ class Documents:
         targets: The target of each input token.
         weights: The weight of each target, 0 for targets that are not scored.
         segments: The document within a window of each token, if windows contain several; else None.
+        others: A wrong answer for each target. If given, the logit of the target minus that of the wrong answer is
+            measured, in place of the loss.
     """
 
     inputs: list[Int[np.ndarray, " seq"]]
     targets: list[Int[np.ndarray, " seq"]]
     weights: list[Float[np.ndarray, " seq"]]
     segments: list[Int[np.ndarray, " seq"]] | None = None
+    others: list[Int[np.ndarray, " seq"]] | None = None
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -46,7 +49,7 @@ class Documents:
             kept = np.zeros_like(own)
             kept[np.flatnonzero(own)[-1:]] = 1
             weights.append(kept)
-        return Documents(self.inputs, self.targets, weights, self.segments)
+        return replace(self, weights=weights)
 
     def batches(self, most: int = BATCH_TOKENS) -> Iterator["Batch"]:
         """Yield the documents in batches of at most `most` tokens, padded on the left."""
@@ -56,8 +59,9 @@ class Documents:
             for place, i in enumerate(numbers):  # copies that fill a batch have the weight 0
                 weights[place, length - len(self.weights[i]) :] = self.weights[i]
             targets = pad_left([self.targets[i] for i in filled]).ids
-            segments = None if self.segments is None else pad_left([self.segments[i] for i in filled]).ids
-            yield Batch(numbers, filled, tokens.ids, tokens.padding, targets, weights, segments)
+            lists = (self.segments, self.others)
+            segments, others = (None if rows is None else pad_left([rows[i] for i in filled]).ids for rows in lists)
+            yield Batch(numbers, filled, tokens.ids, tokens.padding, targets, weights, segments, others)
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Batch:
         targets: The targets.
         weights: The weights of the targets, 0 in padding and in copies that fill the batch.
         segments: See `Documents`.
+        others: See `Documents`.
     """
 
     numbers: list[int]
@@ -80,7 +85,8 @@ class Batch:
     padding: Bool[np.ndarray, "batch seq"]
     targets: Int[np.ndarray, "batch seq"]
     weights: Float[np.ndarray, "batch seq"]
-    segments: Int[np.ndarray, "batch seq"] | None
+    segments: Int[np.ndarray, "batch seq"] | None = None
+    others: Int[np.ndarray, "batch seq"] | None = None
 
     @property
     def positions(self) -> Int[np.ndarray, "batch seq"]:

@@ -62,6 +62,9 @@ def check_method(method: Method, documents: Documents, components: Components) -
         problem = f"layers are skipped, and a skipped layer has no {method.how} activation"
         remedy = "Use --how zero, or --what mixers or ffns."
         raise UserError(problem, path=("how",), remedy=remedy)
+    if method.how == "optimal" and components.by_position:
+        remedy = "Use --how mean."
+        raise UserError("optimal constants are not defined for positions", path=("how",), remedy=remedy)
     reference = method.reference or documents
     if method.how == "resample" and len(reference) < 2:
         problem = "resample takes activations of other documents, and there is one document"
@@ -141,16 +144,21 @@ class Replacements:
 
         Beyond the end of a document, its last activation is repeated.
         """
+        assert self.components.site is not None
         length = batch.ids.shape[1]
         ids, padding = np.zeros_like(batch.ids), batch.padding
+        segments = None if documents.segments is None else np.zeros_like(batch.ids)
         ends = []
         for row, number in enumerate(numbers):
             own, size = documents.inputs[number], int((~padding[row]).sum())
             kept = own[:size]
             ends.append(len(kept))
-            ids[row, length - size : length - size + len(kept)] = kept
-        other = Batch(batch.numbers, numbers, ids, padding, batch.targets, batch.weights, None)
-        values = read_values(self.opened, self.components, other)
+            place = slice(length - size, length - size + len(kept))
+            ids[row, place] = kept
+            if segments is not None and documents.segments is not None:
+                segments[row, place] = documents.segments[number][:size]
+        other = Batch(batch.numbers, numbers, ids, padding, batch.targets, batch.weights, segments)
+        values = read_values(self.opened, self.components.site, other)
         if all(end == size for end, size in zip(ends, (~padding).sum(-1), strict=True)):
             return values
         start = padding.sum(-1)
@@ -230,9 +238,10 @@ def mean_activations(
         documents: The documents over which means are taken, without padding.
         by_position: Whether each position has its own mean, `(layer, 1, ..., seq, ...)`, of the documents with it.
     """
+    assert components.site is not None
     sums, counts = None, np.zeros(max(len(row) for row in documents.inputs))
     for batch in documents.batches():
-        values, real = read_values(opened, components, batch), _counted(batch)
+        values, real = read_values(opened, components.site, batch), _counted(batch)
         counts[: int(batch.positions.max()) + 1] += np.bincount(batch.positions[real])
         add = partial(_sum_positions, batch=batch, real=real, length=len(counts))
         parts = _map_groups(opened, components, values, add)
@@ -250,9 +259,10 @@ def mean_activations(
 
 def _spread(opened: OpenedModel, components: Components, documents: Documents) -> Any:
     """Return the standard deviation of a site's activations: one number for each layer, over all of its axes."""
+    assert components.site is not None
     sums: list[Any] = []
     for batch in documents.batches():
-        values, real = read_values(opened, components, batch), _counted(batch)
+        values, real = read_values(opened, components.site, batch), _counted(batch)
 
         def moments(value: np.ndarray, axis: int, real: np.ndarray = real) -> np.ndarray:
             shape = [1] * value.ndim

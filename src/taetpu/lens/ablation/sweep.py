@@ -18,7 +18,6 @@ from taetpu.core.sites import Edit, capture
 from taetpu.lens.ablation.components import Components
 from taetpu.lens.ablation.documents import Batch
 from taetpu.lens.activations import by_layer
-from taetpu.lens.inputs import Tokens
 from taetpu.lens.losses import CHUNK_LOGITS
 from taetpu.lens.opened import OpenedModel
 from taetpu.nn.block import BRANCHES, DROPPABLE
@@ -69,25 +68,31 @@ def read_intact(opened: OpenedModel, batch: Batch, condition: str) -> Intact:
     if condition == "direct":
         sites = [site for site in OUTPUTS if site in opened.site_layers]
 
+    streams, reads = _read(opened, batch, ("residual", *sites), streams=True)
+    return Intact(streams, {site: group_layers(opened, site, reads[site]) for site in sites})
+
+
+def read_values(opened: OpenedModel, site: str, batch: Batch) -> Any:
+    """Return the activations of a site for a batch, as in `Replacement.values`."""
+    return group_layers(opened, site, _read(opened, batch, (site,))[1][site])
+
+
+def _read(opened: OpenedModel, batch: Batch, sites: tuple[str, ...], streams: bool = False) -> tuple[Any, Any]:
+    """Return the residual stream before each layer if `streams` is set, and the activations of sites."""
+
     def build() -> Callable[..., Any]:
         def forward(model: LM, ids: Array, padding: Array, segments: Any) -> Any:
             options = {"padding": padding, "segments": segments}
+            _, reads = capture(model, sites)(ids, **options)
+            if not streams:
+                return None, reads
             _, before = model.start(ids, **options)
-            _, reads = capture(model.final, ["residual", *sites])(ids, **options)
-            return jnp.concatenate([before[None], reads.pop("residual")[:-1]]), reads
+            return jnp.concatenate([before[None], jnp.asarray(reads["residual"])[:-1]]), reads
 
         return jax.jit(forward)
 
-    program = opened.program(("intact", tuple(sites)), build)
-    streams, reads = program(opened.model, batch.ids, batch.padding, batch.segments)
-    return Intact(streams, {site: group_layers(opened, site, read) for site, read in reads.items()})
-
-
-def read_values(opened: OpenedModel, components: Components, batch: Batch) -> Any:
-    """Return the activations of the components' site for a batch, as in `Replacement.values`."""
-    assert components.site is not None
-    reads = opened(Tokens(batch.ids, batch.padding), [components.site]).sites
-    return group_layers(opened, components.site, reads[components.site])
+    program = opened.program(("read", sites, streams), build)
+    return program(opened.model, batch.ids, batch.padding, batch.segments)
 
 
 def group_layers(opened: OpenedModel, site: str, read: Any) -> Any:
@@ -134,7 +139,7 @@ def sweep(
     """
     intact = read_intact(opened, batch, condition)
     masks = components.masks(sets)
-    kept = {} if condition != "direct" else _other_branches(opened, components, masks, len(sets))
+    kept = {} if condition != "direct" else other_branches(opened, components, masks, len(sets))
     last = bool((batch.weights[:, :-1] == 0).all())
     key = ("sweep", components.site, components.axis, replacement.adds, tuple(intact.frozen), tuple(kept), last)
     program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
@@ -145,7 +150,7 @@ def sweep(
     return np.asarray(found)
 
 
-def _other_branches(opened: OpenedModel, components: Components, masks: Any, sets: int) -> dict[str, Any]:
+def other_branches(opened: OpenedModel, components: Components, masks: Any, sets: int) -> dict[str, Any]:
     """Return for each branch whether it keeps its intact output, by group of layers `(set, layer)`."""
     slot = "" if components.site is None else components.site.partition(".")[0]
     found = {}
@@ -201,6 +206,8 @@ def losses_without(
 ) -> Callable[..., Float[Array, " batch"]]:
     """Return the function from the mask of a set of components to the sums of the weighted losses of documents.
 
+    Documents with wrong answers have the sums of weighted differences of logits (see `Documents.others`).
+
     Args:
         opened: The model.
         components: The components.
@@ -212,20 +219,20 @@ def losses_without(
     in_layers = bool(components.groups)
     resumes = in_layers and not opened.model.carries
     chunk = max(16, CHUNK_LOGITS // opened.vocab_size)
-    edits = [Edit(site, _keep, value=site, by_layer=bool(opened.site_layers[site])) for site in frozen]
+    edits = [Edit(site, keep_intact, value=site, by_layer=bool(opened.site_layers[site])) for site in frozen]
     if components.site is not None:
-        remove = _remover(components.axis, adds)
+        remove = remover(components.axis, adds)
         edits = [Edit(components.site, remove, value="removed", by_layer=in_layers), *edits]
 
     def losses(
         model: LM, batch: Any, streams: Array, start: Array, mask: Any, keep: Any, values: Any, fixed: Any
     ) -> Array:
         own = model if components.site is not None else skip_layers(model, mask[0][:, 0])
-        given = {site: _join(keep[site], fixed[site]) if site in keep else fixed[site] for site in frozen}
-        if components.what == "positions":
-            mask = _at_positions(mask, batch)
+        given = {site: join_masks(keep[site], fixed[site]) if site in keep else fixed[site] for site in frozen}
+        if components.by_position:
+            mask = jax.tree.map(lambda own: _at_positions(own, batch), mask)
         if components.site is not None:
-            given["removed"] = _join(mask, values)
+            given["removed"] = join_masks(mask, values)
 
         def forward() -> Array:
             ctx, x = own.start(batch["ids"], padding=batch["padding"], segments=batch["segments"])
@@ -234,19 +241,24 @@ def losses_without(
 
         x, _ = capture(forward, (), edits)(values=given)
         ends = slice(-1, None) if last else slice(None)
-        targets, weights = batch["targets"][:, ends], batch["weights"][:, ends]
-        return (chunked_losses(own.decode, x[:, ends], targets, weights, chunk)["nll"] * weights).sum(-1)
+        x, targets, weights = x[:, ends], batch["targets"][:, ends], batch["weights"][:, ends]
+        if batch["others"] is None:
+            return (chunked_losses(own.decode, x, targets, weights, chunk)["nll"] * weights).sum(-1)
+        logits = own.decode(x)
+        one, other = (jnp.take_along_axis(logits, ids[:, ends, None], -1)[..., 0]
+                      for ids in (batch["targets"], batch["others"]))  # fmt: skip
+        return ((one - other) * weights).sum(-1)
 
     return losses
 
 
 def batch_arrays(batch: Batch) -> dict[str, Any]:
     """Return the arrays of a batch that `losses_without` reads."""
-    names = ("ids", "padding", "positions", "targets", "weights", "segments")
+    names = ("ids", "padding", "positions", "targets", "weights", "segments", "others")
     return {name: getattr(batch, name) for name in names}
 
 
-def _join(mask: Any, values: Any) -> Any:
+def join_masks(mask: Any, values: Any) -> Any:
     """Return pairs of a mask and values, by group of layers if there are groups."""
     if isinstance(values, dict):
         return {first: (mask[first], values[first]) for first in values}
@@ -254,12 +266,12 @@ def _join(mask: Any, values: Any) -> Any:
 
 
 def _at_positions(mask: Array, batch: Mapping[str, Any]) -> Array:
-    """Return whether each token of a batch is at a removed position of its document, `(batch, seq)`."""
-    known = jnp.append(mask, False)  # positions after the last one that could be removed
-    return known[jnp.minimum(batch["positions"], len(mask))] & ~batch["padding"]
+    """Return whether each token of a batch is at a removed position of its document, `(..., batch, seq)`."""
+    known = jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 1)])  # False after the last position
+    return known[..., jnp.minimum(batch["positions"], mask.shape[-1])] & ~batch["padding"]
 
 
-def _remover(axis: int | None, adds: bool) -> Callable[[Array, Any], Array]:
+def remover(axis: int | None, adds: bool = False) -> Callable[[Array, Any], Array]:
     """Return the function of an edit that replaces the removed units of an activation."""
 
     def remove(x: Array, value: Any) -> Array:
@@ -274,7 +286,7 @@ def _remover(axis: int | None, adds: bool) -> Callable[[Array, Any], Array]:
     return remove
 
 
-def _keep(x: Array, value: Any) -> Array:
+def keep_intact(x: Array, value: Any) -> Array:
     """Return the intact activation; with a mask, only where the mask is set."""
     if isinstance(value, tuple):
         keep, intact = value

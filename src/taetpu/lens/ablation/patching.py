@@ -1,0 +1,307 @@
+"""Activation patching: which activations of a clean run restore the answer in a corrupted run?
+
+A clean and a corrupted text have the same length and different answers. The model reads the corrupted text, and one
+activation takes its value from the clean text. The measure is the logit of the clean answer minus that of the wrong one
+after the last token, or the log-probability of the clean answer if there is no wrong one. A component's score is the
+share of the difference between the clean and the corrupted run that it restores: 0 for nothing, 1 for everything.
+
+`attribution_patching` estimates all scores from one gradient. It fails where the measure is far from linear, such as in
+saturated attention, so its correlation with the exact scores is always computed too.
+
+Sources: Meng et al. 2022, arXiv 2202.05262 (activation patching); Nanda 2023, "Attribution patching"; Syed et al. 2023,
+    arXiv 2310.10348; Kramar et al. 2024, arXiv 2403.00745 (AtP*).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from taetpu.core.errors import UserError
+from taetpu.lens.ablation.components import Components, find_components
+from taetpu.lens.ablation.documents import Batch, Documents
+from taetpu.lens.ablation.knockout import losses_of_sets
+from taetpu.lens.ablation.replacements import Method, make_replacements
+from taetpu.lens.ablation.sweep import batch_arrays, losses_without, read_intact, read_values
+from taetpu.lens.activations import sequences
+from taetpu.lens.opened import OpenedModel
+from taetpu.lens.token_texts import read_token
+from taetpu.stats.document_effects import Effects, estimate_effects
+
+SMALLEST = 1e-6
+"""The smallest difference of clean and corrupted runs, relative to the measure, whose shares have a meaning."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of clean and corrupted texts.
+
+    Attributes:
+        clean: The clean texts, with the clean answers as last targets.
+        corrupted: The corrupted texts, with the same targets.
+    """
+
+    clean: Documents
+    corrupted: Documents
+
+
+def read_pairs(
+    opened: OpenedModel,
+    clean: Any,
+    corrupted: Any,
+    answers: Sequence[str | int],
+    wrong: Sequence[str | int] | None = None,
+) -> Pairs:
+    """Return pairs of texts.
+
+    Args:
+        opened: The model.
+        clean: The clean texts or token numbers.
+        corrupted: A corrupted text for each clean one, with as many tokens.
+        answers: The answer to each clean text: a token, named as in `token_texts.read_token`.
+        wrong: A wrong answer for each text; None to measure log-probabilities.
+
+    Raises:
+        UserError: if texts cannot be read, or their numbers or lengths differ.
+    """
+    one, other = sequences(opened, clean), sequences(opened, corrupted)
+    counts = {"clean texts": len(one), "corrupted texts": len(other), "answers": len(answers)}
+    counts |= {} if wrong is None else {"wrong answers": len(wrong)}
+    if len(set(counts.values())) > 1:
+        problem = "there are " + ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise UserError(problem, path=("corrupted",), remedy="Pass one of each for each pair.")
+    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+        if len(a) != len(b):
+            problem = f"clean text {number} has {len(a)} tokens, and the corrupted one has {len(b)}"
+            remedy = "Use texts with equal numbers of tokens."
+            raise UserError(problem, path=("corrupted", number), remedy=remedy)
+    ends = [read_token(opened, answer, "answers") for answer in answers]
+    others = None if wrong is None else [read_token(opened, answer, "wrong") for answer in wrong]
+    return Pairs(_ending(one, ends, others), _ending(other, ends, others))
+
+
+def _ending(rows: list[np.ndarray], answers: list[int], wrong: list[int] | None) -> Documents:
+    """Return texts as documents in which the answer after the last token is scored."""
+
+    def last(row: np.ndarray, token: int) -> np.ndarray:
+        return np.append(row[1:], token).astype(np.int32)
+
+    weights = [np.append(np.zeros(len(row) - 1), 1).astype(np.float32) for row in rows]
+    targets = [last(row, answer) for row, answer in zip(rows, answers, strict=True)]
+    others = None if wrong is None else [last(row, one) for row, one in zip(rows, wrong, strict=True)]
+    return Documents(rows, targets, weights, None, others)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """The scores of components.
+
+    Attributes:
+        model: The name of the model.
+        components: The components.
+        measure: What is measured: `logit difference` or `log-probability`.
+        clean: The mean measure of the clean runs.
+        corrupted: The mean measure of the corrupted runs.
+        effects: The changes of the measure by each patch, over pairs.
+        estimates: The changes as attribution patching estimates them; None if they were not computed.
+    """
+
+    model: str
+    components: Components
+    measure: str
+    clean: float
+    corrupted: float
+    effects: Effects
+    estimates: Float[np.ndarray, " component"] | None = None
+
+    @property
+    def scores(self) -> Float[np.ndarray, " component"]:
+        """The share of the difference between clean and corrupted runs that each component restores."""
+        return self.effects.estimate / (self.clean - self.corrupted)
+
+    @property
+    def correlation(self) -> float | None:
+        """The correlation of the estimated and the exact changes over components; None if it is not defined."""
+        if self.estimates is None or len(self.estimates) < 2 or min(np.std(self.estimates), np.std(self.scores)) == 0:
+            return None
+        return float(np.corrcoef(self.estimates, self.effects.estimate)[0, 1])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each component, the largest score first."""
+        order = np.argsort(-self.scores, kind="stable")
+        whole, found = self.clean - self.corrupted, self.effects
+        rows = []
+        for number in order.tolist():
+            low, high = sorted((found.low[number] / whole, found.high[number] / whole))
+            row = {"component": self.components.each[number].name, "score": float(self.scores[number]),
+                   "low": float(low), "high": float(high)}  # fmt: skip
+            if self.estimates is not None:
+                row["estimate"] = float(self.estimates[number] / whole)
+            rows.append(row)
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data; missing intervals are null."""
+        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
+        about = {"model": self.model, "what": self.components.what, "measure": self.measure, "clean": self.clean,
+                 "corrupted": self.corrupted, "pairs": self.effects.documents}  # fmt: skip
+        return {**about, "correlation": self.correlation, "components": rows}
+
+    def chart(self) -> Any:
+        """Return an Altair chart: a picture of layers and heads or positions, or a bar for each component."""
+        from taetpu.report.charts import themed
+        from taetpu.report.token_charts import effect_chart, head_picture
+
+        title = "restored share of the difference between clean and corrupted runs"
+        names = [component.name for component in self.components.each]
+        if all(name.count(".") == 1 for name in names):
+            cells: Any = {tuple(map(int, name.split("."))): float(score)
+                          for name, score in zip(names, self.scores, strict=True)}  # fmt: skip
+            column = "position" if self.components.by_position else "head"
+            return themed(head_picture(title, cells, signed=True, columns=column))
+        whole, found = self.clean - self.corrupted, self.effects
+        return effect_chart(names, self.scores, found.low / whole, found.high / whole, title, self.components.what)
+
+
+def patch(
+    opened: OpenedModel,
+    pairs: Pairs,
+    what: str | Components = "heads",
+    *,
+    attribution: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Patches:
+    """Return how much of the clean answer each component restores.
+
+    Args:
+        opened: The model.
+        pairs: The texts.
+        what: The kind of the components (see `components.find_components`), or the components.
+        attribution: Whether to estimate the changes by attribution patching too.
+        progress: A function that is called with the number of batches done and of all batches.
+
+    Raises:
+        UserError: if the model has no such components, or clean and corrupted runs have the same measure.
+    """
+    longest = max(map(len, pairs.clean.inputs))
+    components = what if isinstance(what, Components) else find_components(opened, what, positions=longest)
+    method = Method("counterfactual", counterparts=pairs.clean)
+    replacements = make_replacements(opened, components, pairs.corrupted, method)
+    sets = [(), *((number,) for number in range(len(components)))]
+    found = signed(pairs, losses_of_sets(opened, pairs.corrupted, components, sets, replacements, progress=progress))
+    clean = clean_measure(opened, pairs, components)
+    estimates = attribution_patching(opened, pairs, components) if attribution else None
+    return make_patches(opened, pairs, components, clean, found, estimates)
+
+
+def clean_measure(opened: OpenedModel, pairs: Pairs, components: Components) -> float:
+    """Return the mean measure of the clean runs."""
+    method = Method("counterfactual", counterparts=pairs.clean)
+    replacements = make_replacements(opened, components, pairs.clean, method)
+    return float(signed(pairs, losses_of_sets(opened, pairs.clean, components, [()], replacements)).mean())
+
+
+def signed(pairs: Pairs, values: np.ndarray) -> np.ndarray:
+    """Return measures of which larger ones are better: losses change their sign."""
+    return values if pairs.clean.others is not None else -values
+
+
+def make_patches(
+    opened: OpenedModel,
+    pairs: Pairs,
+    components: Components,
+    clean: float,
+    found: Float[np.ndarray, "set pair"],
+    estimates: Float[np.ndarray, " component"] | None = None,
+) -> Patches:
+    """Return the scores of components.
+
+    Args:
+        opened: The model.
+        pairs: The texts.
+        components: The components.
+        clean: The mean measure of the clean runs.
+        found: The measure of the corrupted runs without a patch, and with each component's patch.
+        estimates: See `Patches`.
+
+    Raises:
+        UserError: if clean and corrupted runs have the same measure.
+    """
+    corrupted = float(found[0].mean())
+    if abs(clean - corrupted) <= SMALLEST * max(1.0, abs(clean), abs(corrupted)):
+        problem = f"clean and corrupted texts have the same measure, {clean:.4g}, so that nothing can be restored"
+        raise UserError(problem, path=("corrupted",), remedy="Use texts or answers that the model tells apart.")
+    effects = estimate_effects(found[1:] - found[0], np.ones(found.shape[1]))
+    measure = "log-probability" if pairs.clean.others is None else "logit difference"
+    return Patches(opened.name, components, measure, clean, corrupted, effects, estimates)
+
+
+# --- attribution patching ---------------------------------------------------------------------------------------------
+
+
+def attribution_patching(opened: OpenedModel, pairs: Pairs, components: Components) -> Float[np.ndarray, " component"]:
+    """Return first-order estimates of the mean change of the measure by patching each component.
+
+    The estimate is the sum over the component of (A_clean - A_corrupted) times the gradient of the measure with respect
+    to the activation A, in the corrupted run.
+
+    Raises:
+        UserError: if the components are skipped layers.
+    """
+    if components.site is None:
+        remedy = "Use mixers, ffns or a site."
+        raise UserError("layers have no activation with a gradient", path=("what",), remedy=remedy)
+    site = components.site
+    program = opened.program(("attribution-patching", site), lambda: _slopes(opened, components))
+    totals = np.zeros(len(components))
+    for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):
+        intact = read_intact(opened, batch, "effect")
+        before, after = (read_values(opened, site, one) for one in (batch, clean))
+        slopes = program(before, opened.model, batch_arrays(batch), intact.streams)
+        parts = jax.tree.map(lambda a, b, slope: (b - a) * np.asarray(slope), before, after, slopes)
+        totals += _sum_units(components, parts, batch)
+    sign = 1.0 if pairs.clean.others is not None else -1.0
+    return sign * totals / len(pairs.corrupted)
+
+
+def _slopes(opened: OpenedModel, components: Components) -> Callable[..., Any]:
+    """Return the compiled gradient of the measures' sum with respect to all activations of a site."""
+    whole = replace(components, by_position=False, axis=None)
+    losses = losses_without(opened, whole, adds=True)
+
+    def total(added: Any, model: Any, batch: Any, streams: Array) -> Array:
+        every = {first: jnp.ones((len(a), 1), bool) for first, a in added.items()} if isinstance(added, dict) else (
+            jnp.ones(1, bool))  # fmt: skip
+        return losses(model, batch, streams, jnp.int32(0), every, {}, added, {}).sum()
+
+    def slopes(values: Any, *rest: Any) -> Any:
+        return jax.grad(total)(jax.tree.map(jnp.zeros_like, values), *rest)
+
+    return jax.jit(slopes)
+
+
+def _sum_units(components: Components, parts: Any, batch: Batch) -> Float[np.ndarray, " component"]:
+    """Return the sum of an array of activations over each component and all documents of a batch."""
+    real = ~batch.padding
+    real[len(batch.numbers) :] = False
+    found = np.zeros(len(components))
+    for number, component in enumerate(components.each):
+        if component.layer is None:
+            own = parts
+        else:
+            first = max(start for start in parts if start <= component.layer)
+            own = parts[first][component.layer - first]
+        own = own[: len(batch.numbers)]
+        if components.by_position:
+            tokens = own.reshape(*own.shape[:2], -1).sum(-1)
+            kept = real[: len(own)] & np.isin(batch.positions[: len(own)], component.units)
+            found[number] = tokens[kept].sum()
+        elif components.axis is None or not component.units:
+            found[number] = own.sum()
+        else:
+            found[number] = np.take(own, component.units, components.axis).sum()
+    return found
