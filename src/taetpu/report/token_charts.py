@@ -355,6 +355,24 @@ def effect_chart(
     return themed(alt.layer(zero, lines, points).properties(width=420, height=max(60, 16 * len(names))))
 
 
+def curve_chart(rows: Sequence[Mapping[str, Any]], across: str, title: str) -> Any:
+    """Return the chart of a line with its band of intervals.
+
+    Args:
+        rows: For each step, the number `removed`, the `effect`, its interval `low` and `high` (NaN without one), and
+            what is removed `now`.
+        across: The title of the axis of numbers.
+        title: The title of the axis of effects.
+    """
+    plain = [{**row, **{end: row[end] if row[end] == row[end] else row["effect"] for end in ("low", "high")}}
+             for row in rows]  # fmt: skip
+    base = chart(plain).encode(x=alt.X("removed:Q", title=across, axis=alt.Axis(tickMinStep=1, format="d")))
+    band = base.mark_area(color=BLUE, opacity=0.2).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    tooltip = ["removed:Q", "now:N", "effect:Q", "low:Q", "high:Q"]
+    line = base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE)).encode(y="effect:Q", tooltip=tooltip)
+    return themed(alt.layer(band, line).properties(width=420, height=240))
+
+
 def probe_chart(rows: Sequence[Mapping[str, Any]], title: str) -> Any:
     """Return the chart of the accuracies of probes by layer, with bars of one standard error.
 

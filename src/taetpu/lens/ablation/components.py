@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.lens.activations import SiteShape, check_layer, check_site, site_shapes
@@ -88,6 +88,21 @@ class Components:
             mask[list(self.each[number].units) or slice(None)] = True
         return mask
 
+    def gather(self, units: Any) -> Float[np.ndarray, " component"]:
+        """Return the sum of numbers of units over each component.
+
+        Args:
+            units: The numbers, for each group of layers `(layer, unit)`; for a site outside the layers, `(unit,)`.
+        """
+        found = np.zeros(len(self))
+        for number, component in enumerate(self.each):
+            own = units
+            if component.layer is not None:
+                first = max(start for start in units if start <= component.layer)
+                own = units[first][component.layer - first]
+            found[number] = np.asarray(own)[list(component.units) or slice(None)].sum()
+        return found
+
     def first_layers(self, sets: Sequence[Iterable[int]]) -> list[int]:
         """Return the first layer that each set changes; 0 for an empty set."""
         return [min((self.each[number].layer or 0 for number in numbers), default=0) for numbers in sets]
@@ -133,16 +148,20 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
         layer: The layer; by default, all layers.
 
     Raises:
-        UserError: if the model has no such site or layer.
+        UserError: if the model has no such site or layer, or the site's activations have no axis of positions.
     """
     whole = find_components(opened, site, layer)
-    units = range(positions)
+    shape = next(iter(site_shapes(opened, site).values()))
+    if shape.position is None or shape.positions != 1:
+        remedy = "Use residual or embed."
+        raise UserError(f"site {site!r} has no single axis of positions", path=("what",), remedy=remedy)
+    axis, units = shape.position, range(positions)
     if not whole.groups:
         each = tuple(Component(str(i), None, (i,)) for i in units)
-        return Components(site, site, 1, {}, positions, each, by_position=True)
+        return Components(site, site, axis, {}, positions, each, by_position=True)
     each = tuple(Component(f"{one.layer}.{i}", one.layer, (i,)) for one in whole.each for i in units)
     groups = {first: (layers, positions) for first, (layers, _) in whole.groups.items()}
-    return Components(site, site, 1, groups, 1, each, by_position=True)
+    return Components(site, site, axis, groups, 1, each, by_position=True)
 
 
 def _skipped_layers(opened: OpenedModel) -> Components:

@@ -13,20 +13,19 @@ Sources: Meng et al. 2022, arXiv 2202.05262 (activation patching); Nanda 2023, "
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation.components import Components, find_components
-from taetpu.lens.ablation.documents import Batch, Documents
+from taetpu.lens.ablation.documents import Documents
 from taetpu.lens.ablation.knockout import losses_of_sets
 from taetpu.lens.ablation.replacements import Method, make_replacements
-from taetpu.lens.ablation.sweep import batch_arrays, losses_without, read_intact, read_values
+from taetpu.lens.ablation.sweep import mask_slopes, read_values
 from taetpu.lens.activations import sequences
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import read_token
@@ -256,52 +255,9 @@ def attribution_patching(opened: OpenedModel, pairs: Pairs, components: Componen
         remedy = "Use mixers, ffns or a site."
         raise UserError("layers have no activation with a gradient", path=("what",), remedy=remedy)
     site = components.site
-    program = opened.program(("attribution-patching", site), lambda: _slopes(opened, components))
     totals = np.zeros(len(components))
+    nothing = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([()]))
     for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):
-        intact = read_intact(opened, batch, "effect")
-        before, after = (read_values(opened, site, one) for one in (batch, clean))
-        slopes = program(before, opened.model, batch_arrays(batch), intact.streams)
-        parts = jax.tree.map(lambda a, b, slope: (b - a) * np.asarray(slope), before, after, slopes)
-        totals += _sum_units(components, parts, batch)
+        totals += components.gather(mask_slopes(opened, components, batch, read_values(opened, site, clean), nothing))
     sign = 1.0 if pairs.clean.others is not None else -1.0
     return sign * totals / len(pairs.corrupted)
-
-
-def _slopes(opened: OpenedModel, components: Components) -> Callable[..., Any]:
-    """Return the compiled gradient of the measures' sum with respect to all activations of a site."""
-    whole = replace(components, by_position=False, axis=None)
-    losses = losses_without(opened, whole, adds=True)
-
-    def total(added: Any, model: Any, batch: Any, streams: Array) -> Array:
-        every = {first: jnp.ones((len(a), 1), bool) for first, a in added.items()} if isinstance(added, dict) else (
-            jnp.ones(1, bool))  # fmt: skip
-        return losses(model, batch, streams, jnp.int32(0), every, {}, added, {}).sum()
-
-    def slopes(values: Any, *rest: Any) -> Any:
-        return jax.grad(total)(jax.tree.map(jnp.zeros_like, values), *rest)
-
-    return jax.jit(slopes)
-
-
-def _sum_units(components: Components, parts: Any, batch: Batch) -> Float[np.ndarray, " component"]:
-    """Return the sum of an array of activations over each component and all documents of a batch."""
-    real = ~batch.padding
-    real[len(batch.numbers) :] = False
-    found = np.zeros(len(components))
-    for number, component in enumerate(components.each):
-        if component.layer is None:
-            own = parts
-        else:
-            first = max(start for start in parts if start <= component.layer)
-            own = parts[first][component.layer - first]
-        own = own[: len(batch.numbers)]
-        if components.by_position:
-            tokens = own.reshape(*own.shape[:2], -1).sum(-1)
-            kept = real[: len(own)] & np.isin(batch.positions[: len(own)], component.units)
-            found[number] = tokens[kept].sum()
-        elif components.axis is None or not component.units:
-            found[number] = own.sum()
-        else:
-            found[number] = np.take(own, component.units, components.axis).sum()
-    return found

@@ -141,7 +141,16 @@ def sweep(
     masks = components.masks(sets)
     kept = {} if condition != "direct" else other_branches(opened, components, masks, len(sets))
     last = bool((batch.weights[:, :-1] == 0).all())
-    key = ("sweep", components.site, components.axis, replacement.adds, tuple(intact.frozen), tuple(kept), last)
+    key = (
+        "sweep",
+        components.site,
+        components.axis,
+        components.by_position,
+        replacement.adds,
+        tuple(intact.frozen),
+        tuple(kept),
+        last,
+    )
     program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
     first = np.array(components.first_layers(sets), np.int32)
     found = program(
@@ -252,6 +261,31 @@ def losses_without(
     return losses
 
 
+def mask_slopes(opened: OpenedModel, components: Components, batch: Batch, values: Any, mask: Any) -> Any:
+    """Return the gradient of the sum of the documents' weighted losses with respect to a mask of numbers.
+
+    Args:
+        opened: The model.
+        components: The components, of a site.
+        batch: The documents.
+        values: What takes the place of the activations; see `Replacement.values`.
+        mask: The share of each unit that is replaced, as in `Components.masks` without the axis of sets; documents may
+            have different shares, `(layer, batch, unit)`.
+    """
+
+    def build() -> Callable[..., Any]:
+        losses = losses_without(opened, components)
+
+        def total(mask: Any, model: LM, batch: Any, streams: Array, values: Any) -> Array:
+            return losses(model, batch, streams, jnp.int32(0), mask, {}, values, {}).sum()
+
+        return jax.jit(jax.grad(total))
+
+    program = opened.program(("mask-slopes", components.site, components.axis, components.by_position), build)
+    streams = read_intact(opened, batch, CONDITIONS[0]).streams
+    return jax.tree.map(np.asarray, program(mask, opened.model, batch_arrays(batch), streams, values))
+
+
 def batch_arrays(batch: Batch) -> dict[str, Any]:
     """Return the arrays of a batch that `losses_without` reads."""
     names = ("ids", "padding", "positions", "targets", "weights", "segments", "others")
@@ -267,21 +301,28 @@ def join_masks(mask: Any, values: Any) -> Any:
 
 def _at_positions(mask: Array, batch: Mapping[str, Any]) -> Array:
     """Return whether each token of a batch is at a removed position of its document, `(..., batch, seq)`."""
-    known = jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 1)])  # False after the last position
-    return known[..., jnp.minimum(batch["positions"], mask.shape[-1])] & ~batch["padding"]
+    known = jnp.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 1)])  # nothing after the last position
+    return jnp.where(batch["padding"], 0, known[..., jnp.minimum(batch["positions"], mask.shape[-1])]).astype(
+        mask.dtype
+    )
 
 
 def remover(axis: int | None, adds: bool = False) -> Callable[[Array, Any], Array]:
-    """Return the function of an edit that replaces the removed units of an activation."""
+    """Return the function of an edit that replaces the removed units of an activation.
+
+    Its value is a mask `(unit,)` or `(batch, unit)`, and what takes the place of the activation. A mask of numbers
+    replaces a share of each unit, so that the gradient with respect to it is the effect of replacing a small share.
+    """
 
     def remove(x: Array, value: Any) -> Array:
         mask, new = value
         shape = [1] * x.ndim
-        if mask.ndim == 2:  # of tokens
-            shape[:2] = mask.shape
-        elif axis is not None:
+        if mask.ndim == 2:
+            shape[0] = len(mask)
+        if axis is not None:
             shape[axis] = mask.shape[-1]
-        return jnp.where(mask.reshape(shape), x + new if adds else new, x)
+        mask, new = mask.reshape(shape), x + new if adds else new
+        return jnp.where(mask, new, x) if mask.dtype == bool else x + mask * (new - x)
 
     return remove
 

@@ -1,0 +1,324 @@
+"""Removing more and more of a model, and pairs of components.
+
+- `greedy`: remove the component whose removal leaves the smallest loss, again and again.
+- `importance`: remove a tenth of the components again and again, those with the smallest importance first:
+  E|(A' - A) . dL/dA|, where A' takes the place of the activation A. With A' = 0, this is the importance of Michel et
+  al. The importances of a layer are divided by their L2 norm, and computed anew after each step.
+- `blocks`: remove neighbouring layers, for each number of layers those whose first input and last output have the
+  smallest angle.
+- pairs: the effect of removing two components together, minus the sum of their single effects.
+
+Sources: Michel et al. 2019, "Are Sixteen Heads Really Better than One?", arXiv 1905.10650, sections 3 and 4 (greedy and
+    importance); Gromov et al. 2024, arXiv 2403.17887, section 3 (blocks).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from taetpu.core.errors import UserError
+from taetpu.lens.ablation.components import LAYERS, Components
+from taetpu.lens.ablation.documents import Documents
+from taetpu.lens.ablation.knockout import losses_of_sets
+from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
+from taetpu.lens.ablation.sweep import mask_slopes, read_intact, read_values
+from taetpu.lens.opened import OpenedModel
+from taetpu.stats.document_effects import Effects, estimate_effects
+
+ORDERS = ("greedy", "importance", "blocks")
+MOST_SETS = 20_000
+"""The maximum number of forward passes over the documents that pairs or a greedy search may take."""
+SHARE = 0.1
+"""The share of components that a step of `importance` removes."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The loss while more and more is removed.
+
+    Attributes:
+        model: The name of the model.
+        components: The components.
+        order: One of `ORDERS`.
+        removed: The numbers of the components removed by each step, in addition to earlier steps; for `blocks`, all
+            layers of the block.
+        effects: The rise of the loss after each step.
+        intact: The loss of the intact model.
+        distances: For `blocks`: the angle between the block's input and output, divided by pi.
+    """
+
+    model: str
+    components: Components
+    order: str
+    removed: list[tuple[int, ...]]
+    effects: Effects
+    intact: float
+    distances: list[float] | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each step."""
+        rows, count = [], 0
+        for step, numbers in enumerate(self.removed):
+            count = len(numbers) if self.order == "blocks" else count + len(numbers)
+            names = [self.components.each[number].name for number in numbers]
+            row: dict[str, Any] = {"removed": count, "now": ", ".join(names)}
+            found = self.effects
+            row |= {
+                "effect": float(found.estimate[step]),
+                "low": float(found.low[step]),
+                "high": float(found.high[step]),
+            }
+            rows.append(row if self.distances is None else row | {"distance": self.distances[step]})
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data; missing intervals are null."""
+        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
+        about = {"model": self.model, "what": self.components.what, "order": self.order, "loss": self.intact}
+        return {**about, "documents": self.effects.documents, "steps": rows}
+
+    def chart(self) -> Any:
+        """Return an Altair chart of the rise of the loss over the number of removed components."""
+        from taetpu.report.token_charts import curve_chart
+
+        rows = self.rows()
+        return curve_chart(
+            rows, f"removed {self.components.what}, of {len(self.components)}", "rise of the loss (nats)"
+        )
+
+
+def prune(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    method: Method,
+    order: str = "importance",
+    *,
+    steps: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Curve:
+    """Return the loss while more and more components are removed.
+
+    Args:
+        opened: The model.
+        documents: The documents on which losses are measured.
+        components: The components; layers for the order `blocks`.
+        method: How activations are replaced.
+        order: One of `ORDERS`.
+        steps: The maximum number of steps; by default, until all components but one are removed.
+        progress: A function that is called with the number of steps done and of all steps.
+
+    Raises:
+        UserError: if the order does not apply to the components, or takes too many passes.
+    """
+    replacements = make_replacements(opened, components, documents, method)
+    distances = None
+    if order == "blocks":
+        removed, distances = _blocks(opened, documents, components, steps)
+        sets: list[tuple[int, ...]] = removed
+    else:
+        choose = {"greedy": _greedy, "importance": _by_importance}[order]
+        removed = choose(opened, documents, components, replacements, steps, progress)
+        sets = [tuple(n for own in removed[: i + 1] for n in own) for i in range(len(removed))]
+    losses = losses_of_sets(opened, documents, components, [(), *sets], replacements)
+    effects = estimate_effects(losses[1:] - losses[0], documents.scored, seed=method.seed)
+    intact = float(losses[0].sum() / documents.scored.sum())
+    return Curve(opened.name, components, order, removed, effects, intact, distances)
+
+
+def check_passes(passes: int, what: str) -> None:
+    """Raise `UserError` if too many passes are needed."""
+    if passes > MOST_SETS:
+        problem = f"{what} takes {passes:,} passes over the documents, and at most {MOST_SETS:,} are computed"
+        raise UserError(problem, path=("what",), remedy="Choose a layer (--layer), fewer steps, or larger components.")
+
+
+def _greedy(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    replacements: Replacements,
+    steps: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[tuple[int, ...]]:
+    left, gone = list(range(len(components))), list[int]()
+    number = min(len(left) - 1, len(left) - 1 if steps is None else steps)
+    check_passes(sum(len(left) - step for step in range(number)), "a greedy search")
+    for step in range(number):
+        losses = losses_of_sets(opened, documents, components, [(*gone, one) for one in left], replacements)
+        gone.append(left.pop(int(losses.sum(-1).argmin())))
+        if progress is not None:
+            progress(step + 1, number)
+    return [(one,) for one in gone]
+
+
+def _by_importance(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    replacements: Replacements,
+    steps: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[tuple[int, ...]]:
+    each = max(1, round(SHARE * len(components)))
+    number = (len(components) - 1) // each
+    number = number if steps is None else min(number, steps)
+    gone: list[tuple[int, ...]] = []
+    for step in range(number):
+        before = {one for own in gone for one in own}
+        found = importances(opened, documents, components, replacements, tuple(before))
+        order = [one for one in np.argsort(found, kind="stable").tolist() if one not in before]
+        gone.append(tuple(order[:each]))
+        if progress is not None:
+            progress(step + 1, number)
+    return gone
+
+
+def importances(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    replacements: Replacements,
+    removed: Sequence[int] = (),
+) -> Float[np.ndarray, " component"]:
+    """Return the importance E|(A' - A) . dL/dA| of each component, divided by the L2 norm of those of its layer.
+
+    Args:
+        opened: The model.
+        documents: The documents over which means are taken.
+        components: The components, of a site.
+        replacements: What takes the place of removed components.
+        removed: The numbers of the components that are removed already.
+
+    Raises:
+        UserError: if the components are skipped layers.
+    """
+    if components.site is None or components.by_position:
+        remedy = "Use heads, mixers, ffns or neurons, or another order."
+        raise UserError(f"{components.what} have no importance", path=("what",), remedy=remedy)
+    mask = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([tuple(removed)]))
+    totals = np.zeros(len(components))
+    for batch in documents.batches():
+        size, (replacement, *_) = len(batch.ids), replacements.draws(batch)
+        each = jax.tree.map(lambda own, size=size: np.repeat(own[..., None, :], size, -2), mask)
+        slopes = mask_slopes(opened, components, batch, replacement.values, each)
+        absolute = jax.tree.map(lambda own, batch=batch: np.abs(own[..., : len(batch.numbers), :]).sum(-2), slopes)
+        totals += components.gather(absolute)
+    found = totals / len(documents)
+    layers = np.array([component.layer for component in components.each])
+    for layer in set(layers.tolist()):
+        own = layers == layer
+        found[own] /= max(float(np.linalg.norm(found[own])), 1e-12)
+    return found
+
+
+def _blocks(
+    opened: OpenedModel, documents: Documents, components: Components, steps: int | None
+) -> tuple[list[tuple[int, ...]], list[float]]:
+    """Return for each number of layers the block with the smallest angle, and the angles divided by pi."""
+    if components.what != LAYERS or len(components) != len(opened.config.layers):
+        raise UserError("blocks consist of layers", path=("what",), remedy="Use --what layers, without --layer.")
+    angles = angular_distances(opened, documents)
+    number = len(components) - 1 if steps is None else min(steps, len(components) - 1)
+    found, distances = [], []
+    for size in range(1, number + 1):
+        own = np.array([angles[start, start + size] for start in range(len(components) - size + 1)])
+        start = int(own.argmin())
+        found.append(tuple(range(start, start + size)))
+        distances.append(float(own[start]))
+    return found, distances
+
+
+def angular_distances(opened: OpenedModel, documents: Documents) -> Float[np.ndarray, "layers+1 layers+1"]:
+    """Return the mean angles, divided by pi, between the residual streams before layers i and j at each token.
+
+    Stream i is the input of layer i, and the last one is the output of the last layer. Several residual streams count
+    as one long vector.
+    """
+    layers = len(opened.config.layers)
+    sums, tokens = np.zeros((layers + 1, layers + 1)), 0
+    for batch in documents.batches():
+        streams = np.asarray(read_intact(opened, batch, "effect").streams, np.float64)
+        last = np.asarray(read_values(opened, "residual", batch)[0], np.float64)[-1:]
+        real = ~batch.padding
+        real[len(batch.numbers) :] = False
+        rows = np.concatenate([streams, last])[:, real].reshape(layers + 1, int(real.sum()), -1)
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
+        sums += np.arccos(np.clip(np.einsum("itd,jtd->ijt", rows, rows), -1, 1)).sum(-1) / np.pi
+        tokens += int(real.sum())
+    return sums / tokens
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PairEffects:
+    """The effects of removing two components together.
+
+    Attributes:
+        model: The name of the model.
+        components: The components.
+        pairs: The numbers of the components of each pair.
+        joint: The effect of each pair.
+        interaction: The effect of each pair, minus the sum of the effects of its components alone. Above 0, one
+            compensates for the other.
+    """
+
+    model: str
+    components: Components
+    pairs: list[tuple[int, int]]
+    joint: Effects
+    interaction: Effects
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each pair, the largest interaction first."""
+        found = self.interaction
+        order = np.argsort(-np.abs(found.estimate), kind="stable").tolist()
+        rows = []
+        for place in order:
+            names = " + ".join(self.components.each[number].name for number in self.pairs[place])
+            row: dict[str, Any] = {"pair": names, "joint": float(self.joint.estimate[place])}
+            values = {"interaction": found.estimate, "low": found.low, "high": found.high}
+            rows.append(row | {name: float(value[place]) for name, value in values.items()})
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data; missing intervals are null."""
+        rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
+        about = {"model": self.model, "what": self.components.what, "documents": self.joint.documents}
+        return {**about, "pairs": rows}
+
+
+def pair_effects(
+    opened: OpenedModel,
+    documents: Documents,
+    components: Components,
+    method: Method,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> PairEffects:
+    """Return the effects of removing each pair of components together.
+
+    Raises:
+        UserError: if there are too many pairs.
+    """
+    number = len(components)
+    pairs = [(i, j) for i in range(number) for j in range(i + 1, number)]
+    check_passes(len(pairs) + number + 1, f"each pair of {number:,} {components.what}")
+    if not pairs:
+        problem = f"there is one component of the kind {components.what}"
+        raise UserError(problem, path=("what",), remedy="Choose components with several members.")
+    replacements = make_replacements(opened, components, documents, method)
+    sets = [(), *((i,) for i in range(number)), *pairs]
+    losses = losses_of_sets(opened, documents, components, sets, replacements, progress=progress)
+    single, joint = losses[1 : number + 1] - losses[0], losses[number + 1 :] - losses[0]
+    sums = np.stack([single[i] + single[j] for i, j in pairs])
+    scored = documents.scored
+    return PairEffects(
+        opened.name, components, pairs, estimate_effects(joint, scored), estimate_effects(joint - sums, scored)
+    )
