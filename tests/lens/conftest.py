@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers as hf
+from tests.lens import cases
 from tokenizers import decoders, models, normalizers, processors
 from typer.testing import CliRunner
 
@@ -42,6 +43,21 @@ def trained(tmp_path_factory) -> Path:
 def opened(trained):
     """The first run of the baseline."""
     return taetpu.open_run("small/baseline/0", root=trained / "runs", data_folder=trained)
+
+
+@pytest.fixture(scope="session")
+def of(opened, draw):
+    """`of(settings)`: a model with random weights, opened."""
+
+    def make(settings):
+        settings = {"dim": 8, "num_layers": 3, **settings}
+        config, model = load_config(ModelConfig, settings).resolve(), draw(settings, vocab=cases.VOCAB, seq=cases.SEQ)
+        sizes = {"vocab_size": cases.VOCAB, "seq_len": cases.SEQ}
+        return replace(
+            opened, model=model, config=config, tokenizer=None, name="drawn", run=None, step=None, _programs={}, **sizes
+        )
+
+    return make
 
 
 @pytest.fixture

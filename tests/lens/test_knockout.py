@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from tests.lens.cases import MODELS, ROWS, SEQ
 from tests.suites import by_default
 
-from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit
 from taetpu.lens.ablation.components import find_components
@@ -17,32 +17,7 @@ from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS
 from taetpu.lens.losses import find_split, sequence_losses
 from taetpu.lens.perplexity import perplexity
-from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
-
-SEQ, VOCAB = 10, 11
-ROWS = [np.random.default_rng(i).integers(0, VOCAB, 5 + i % 3).tolist() for i in range(6)]
-ATTENTION = {"kind": "attention", "num_heads": 2}
-MODELS = {
-    "pre": {"mixer": ATTENTION},
-    "post": {"mixer": ATTENTION, "norm": {"kind": "layer", "placement": "post"}},
-    "different heads": {"mixer": ATTENTION, "layers": {1: {"mixer": {"kind": "attention", "num_heads": 4}}}},
-    "values of layer 0": {"mixer": {**ATTENTION, "values": "residual"}},
-    "hyper-connections": {"mixer": ATTENTION, "residual": "hyper-connections"},
-}
-
-
-@pytest.fixture(scope="session")
-def of(opened, draw):
-    """`of(settings)`: a model with random weights, opened."""
-
-    def make(settings):
-        settings = {"dim": 8, "num_layers": 3, **settings}
-        config, model = load_config(ModelConfig, settings).resolve(), draw(settings, vocab=VOCAB, seq=SEQ)
-        return replace(opened, model=model, config=config, tokenizer=None, vocab_size=VOCAB, seq_len=SEQ, run=None,
-                       name="drawn", step=None, _programs={})  # fmt: skip
-
-    return make
 
 
 def with_weights(opened, change):

@@ -2,7 +2,7 @@
 
 import typer
 
-from taetpu.cli import lens_attention, lens_embed, lens_knockout, lens_layers, lens_perplexity, lens_sample
+from taetpu.cli import lens_attention, lens_embed, lens_knockout, lens_layers, lens_patch, lens_perplexity, lens_sample
 
 app = typer.Typer(
     help="Inspect trained and imported models.\n\nRUN is a run (its folder, the start of its ID, study/arm/seed, or "
@@ -20,5 +20,6 @@ app.command("logit-lens")(lens_layers.logit_lens)
 app.command()(lens_layers.attribution)
 app.command()(lens_layers.norms)
 app.command()(lens_knockout.knockout)
+app.command()(lens_patch.patch)
 app.command()(lens_embed.embed)
 app.command()(lens_embed.probe)

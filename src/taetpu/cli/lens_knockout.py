@@ -1,5 +1,7 @@
 """`taetpu lens knockout`: what a model loses without a part."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +11,7 @@ import typer
 from taetpu.cli.lens_options import Layer, Picture, TextOptions, check_picture, write_picture
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.lens.ablation.documents import Documents
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 WHAT = "heads, kv-groups, mixers, ffns, layers, neurons, experts, states, positions, or a site"
 HOW = "zero, mean, resample, counterfactual, noise or optimal"
+MODES = ("each", "pairs", "greedy", "importance", "blocks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,9 @@ class KnockoutOptions(TextOptions):
 
     what: Annotated[str, typer.Option(help=f"What is removed: {WHAT}.")] = "heads"
     how: Annotated[str, typer.Option(help=f"What takes its place: {HOW}.")] = "mean"
+    mode: Annotated[
+        str, typer.Option(help="Remove each part alone, pairs, or more and more: greedy, importance or blocks.")
+    ] = "each"
     layer: Layer = None
     lines: Annotated[bool, typer.Option("--lines", help="Read each line as a document.")] = False
     split: Annotated[
@@ -61,21 +67,53 @@ def knockout(options: KnockoutOptions) -> None:
     Example: taetpu lens knockout latest --split val --what heads -o heads.png
     """
     from taetpu.lens.ablation.components import find_components
-    from taetpu.lens.ablation.knockout import knockout as measure
 
     check_picture(options.out)
+    if options.mode not in MODES:
+        raise UserError(f"unknown mode {options.mode!r}", path=("--mode",), remedy=suggest(options.mode, MODES))
+    if options.mode == "pairs" and options.out is not None:
+        raise UserError("pairs have no picture", path=("--out",), remedy="Remove --out, or use --json.")
     model = options.open()
     documents = _read(options, model)
     longest = max(map(len, documents.inputs))
     components = find_components(model, options.what, options.layer, longest)
-    found = measure(
-        model, documents, components, _method(options, model), controls=options.controls, progress=_progress()
-    )
+    method = _method(options, model)
+    with show_progress("knock-outs") as progress:
+        found = _measure(options, model, documents, components, method, progress)
     if options.as_json:
         print_json(found.to_dict())
-    else:
+    elif options.mode == "each":
         print_found(found, options.top)
-    write_picture(found.chart, options.out)
+    else:
+        _print_steps(found, options)
+    if options.mode != "pairs":
+        write_picture(found.chart, options.out)
+
+
+def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
+    """Return the result of a mode for documents, components, a method and a function that shows progress."""
+    from taetpu.lens.ablation.knockout import knockout as measure
+    from taetpu.lens.ablation.pruning import pair_effects, prune
+
+    *given, progress = what
+    if options.mode == "each":
+        return measure(model, *given, controls=options.controls, progress=progress)
+    if options.mode == "pairs":
+        return pair_effects(model, *given, progress=progress)
+    return prune(model, *given, options.mode, progress=progress)
+
+
+def _print_steps(found: Any, options: KnockoutOptions) -> None:
+    """Print pairs or the steps of a curve."""
+    rows = found.rows()
+    table = [{name: f"{value:+.4f}" if isinstance(value, float) and value == value else "-" if value != value else value
+              for name, value in row.items()} for row in rows[: options.top if options.mode == "pairs" else None]]  # fmt: skip
+    print_table(table)
+    if options.mode == "pairs":
+        print_text("joint: the rise of the loss without both, in nats per target; interaction: joint, minus the sum of "
+                   "both effects alone. Above 0, one compensates for the other.")  # fmt: skip
+    else:
+        print_text(f"effect: the rise of the loss, in nats per target, from {found.intact:.4f} for the intact model")
 
 
 def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
@@ -120,25 +158,19 @@ def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
     )
 
 
-def _progress() -> Any:
-    """Return a function that shows the share of passes on a terminal."""
+@contextmanager
+def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that shows how much is done on a terminal; None without a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        return None
-    bar = Progress(console=console, transient=True)
-    task = bar.add_task("knock-outs", total=None)
-
-    def show(done: int, total: int) -> None:
-        if not bar.live.is_started:
-            bar.start()
-        bar.update(task, completed=done, total=total)
-        if done >= total:
-            bar.stop()
-
-    return show
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_found(found: "Knockouts", top: int) -> None:

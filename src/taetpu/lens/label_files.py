@@ -1,4 +1,4 @@
-"""Files with labelled texts for probes."""
+"""Files with labelled texts for probes, and with pairs of texts for patching."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.lens.token_texts import read_text
 
 EXAMPLE = '{"text": "a dog", "label": "animal"}'
+PAIR = '{"clean": "a cat and a", "corrupted": "a dog and a", "answer": " cat", "wrong": " dog"}'
 
 
 def read_labels(file: str | Path) -> tuple[list[Any], list[Any]]:
@@ -26,7 +27,7 @@ def read_labels(file: str | Path) -> tuple[list[Any], list[Any]]:
         remedy = f"Use a .csv file with the columns text and label, or a .jsonl file with lines such as {EXAMPLE}."
         raise UserError(f"unknown file format {path.suffix or path.name!r}", file=path, remedy=remedy)
     text = read_text(path)
-    rows = _csv_rows(text) if path.suffix == ".csv" else _json_rows(text, path)
+    rows = _csv_rows(text) if path.suffix == ".csv" else _json_rows(text, path, EXAMPLE)
     inputs, labels = [], []
     for line, row in rows:
         given = [row[name] for name in ("text", "ids") if row.get(name) is not None]
@@ -45,7 +46,30 @@ def _csv_rows(text: str) -> list[tuple[int, dict[str, Any]]]:
     return [(reader.line_num, {name: value for name, value in row.items() if name}) for row in reader]
 
 
-def _json_rows(text: str, path: Path) -> list[tuple[int, dict[str, Any]]]:
+def read_pair_file(file: str | Path) -> dict[str, list[Any]]:
+    """Return the columns `clean`, `corrupted`, `answer` and `wrong` of a `.jsonl` file with an object in each line.
+
+    Texts may be lists of token numbers. `wrong` is empty if no line has it.
+
+    Raises:
+        UserError: if the file cannot be read, or a line lacks a field.
+    """
+    path = Path(file)
+    if path.suffix != ".jsonl":
+        remedy = f"Use a .jsonl file with lines such as {PAIR}."
+        raise UserError(f"unknown file format {path.suffix or path.name!r}", file=path, remedy=remedy)
+    rows = _json_rows(read_text(path), path, PAIR)
+    if not rows:
+        raise UserError("the file has no pairs", file=path, remedy=f"Write lines such as {PAIR}.")
+    names = ["clean", "corrupted", "answer", *(["wrong"] if any("wrong" in row for _, row in rows) else [])]
+    for line, row in rows:
+        if missing := [name for name in names if name not in row]:
+            problem = f"the field {missing[0]} is missing"
+            raise UserError(problem, file=path, line=line, remedy=f"Write lines such as {PAIR}.")
+    return {name: [row[name] for _, row in rows] if name in names else [] for name in (*names, "wrong")}
+
+
+def _json_rows(text: str, path: Path, example: str) -> list[tuple[int, dict[str, Any]]]:
     rows = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -53,9 +77,9 @@ def _json_rows(text: str, path: Path) -> list[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise UserError(f"not JSON: {error}", file=path, line=number, remedy=f"Write {EXAMPLE}.") from None
+            raise UserError(f"not JSON: {error}", file=path, line=number, remedy=f"Write {example}.") from None
         if not isinstance(row, dict):
             raise UserError(f"expected an object, found {line[:40]!r}", file=path, line=number,
-                            remedy=f"Write {EXAMPLE}.")  # fmt: skip
+                            remedy=f"Write {example}.")  # fmt: skip
         rows.append((number, row))
     return rows

@@ -1,0 +1,108 @@
+"""`taetpu lens patch`: which activations of a clean text restore the answer to a corrupted text."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taetpu.cli.lens_knockout import show_progress
+from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, write_picture
+from taetpu.cli.options import integer, takes_options
+from taetpu.cli.output import plural, print_json, print_table, print_text
+from taetpu.core.errors import UserError
+
+if TYPE_CHECKING:
+    from taetpu.lens.ablation.patching import Patches
+    from taetpu.lens.ablation.path_patching import Receiver
+
+RECEIVER = re.compile(r"(?P<site>[\w.]+)@(?P<layer>\d+)(\.(?P<head>\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchOptions(ModelOptions):
+    """Options of `taetpu lens patch`."""
+
+    pairs: Annotated[
+        Path, typer.Argument(metavar="PAIRS", help="A .jsonl file with clean and corrupted texts and answers.")
+    ]
+    what: Annotated[str, typer.Option(help="What is patched: heads, mixers, ffns, neurons, ..., or a site.")] = "heads"
+    positions: Annotated[bool, typer.Option("--positions", help="Patch each position of the site alone.")] = False
+    layer: Layer = None
+    receiver: Annotated[
+        str | None,
+        typer.Option(metavar="SITE@LAYER[.HEAD]", help="Patch only what reaches this site directly, e.g. mixer.k@1.0."),
+    ] = None
+    attribution: Annotated[
+        bool,
+        typer.Option("--attribution", help="Also estimate the scores from one gradient, and show the correlation."),
+    ] = False
+    top: Annotated[int, integer(least=1, help="The number of components in the table.")] = 20
+    out: Picture = None
+
+
+@takes_options
+def patch(options: PatchOptions) -> None:
+    """Find the activations that carry an answer.
+
+    The model reads a corrupted text, and one activation takes its value from the clean text. The score is the share of
+    the difference between both texts that this restores. Each line of PAIRS has "clean", "corrupted" and "answer", the
+    next token; with "wrong", the difference of both logits is measured.
+
+    Example: taetpu lens patch latest pairs.jsonl --what residual --positions -o patches.png
+    """
+    from taetpu.lens.ablation.components import find_components, find_positions
+    from taetpu.lens.ablation.patching import patch as measure
+    from taetpu.lens.ablation.patching import read_pairs
+    from taetpu.lens.ablation.path_patching import path_patching
+    from taetpu.lens.label_files import read_pair_file
+
+    check_picture(options.out)
+    receiver = None if options.receiver is None else _read_receiver(options.receiver)
+    columns = read_pair_file(options.pairs)
+    model = options.open()
+    pairs = read_pairs(model, columns["clean"], columns["corrupted"], columns["answer"], columns["wrong"] or None)
+    longest = max(map(len, pairs.clean.inputs))
+    if options.positions:
+        components: Any = find_positions(model, options.what, longest, options.layer)
+    else:
+        components = find_components(model, options.what, options.layer, longest)
+    if receiver is not None:
+        found = path_patching(model, pairs, components, receiver)
+    else:
+        with show_progress("patches") as progress:
+            found = measure(model, pairs, components, attribution=options.attribution, progress=progress)
+    if options.as_json:
+        print_json(found.to_dict())
+    else:
+        _print_scores(found, options.top)
+    write_picture(found.chart, options.out)
+
+
+def _read_receiver(text: str) -> "Receiver":
+    from taetpu.lens.ablation.path_patching import Receiver
+
+    found = RECEIVER.fullmatch(text)
+    if found is None:
+        problem = f"{text!r} is not a receiver"
+        raise UserError(problem, path=("--receiver",), remedy="Write SITE@LAYER or SITE@LAYER.HEAD, as in mixer.k@1.0.")
+    head = found["head"]
+    return Receiver(found["site"], int(found["layer"]), None if head is None else int(head))
+
+
+def _print_scores(found: "Patches", top: int) -> None:
+    rows = found.rows()
+    table = []
+    for row in rows[:top]:
+        cells = {"component": row["component"], "score": f"{row['score']:+.3f}"}
+        if row["low"] == row["low"]:
+            cells["95 % interval"] = f"{row['low']:+.3f} to {row['high']:+.3f}"
+        table.append(cells | ({"estimate": f"{row['estimate']:+.3f}"} if "estimate" in row else {}))
+    print_table(table)
+    pairs = plural(found.effects.documents, "pair")
+    print_text(f"{found.measure} of {pairs}: {found.clean:.3f} clean, {found.corrupted:.3f} corrupted; a score of 1 "
+               "restores the whole difference")  # fmt: skip
+    if found.estimates is not None:
+        shown = "not defined" if found.correlation is None else f"{found.correlation:.3f}"
+        print_text(f"correlation of attribution patching with the exact scores: {shown}")

@@ -1,0 +1,114 @@
+"""Patching: exact scores, estimates from one gradient, and direct paths, on models whose circuits are known."""
+
+import numpy as np
+import pytest
+from tests.lens.cases import MODELS
+
+from taetpu.core.errors import UserError
+from taetpu.core.sites import Edit
+from taetpu.lens.ablation.components import find_components, find_positions
+from taetpu.lens.ablation.patching import attribution_patching, clean_measure, patch, read_pairs
+from taetpu.lens.ablation.path_patching import Receiver, path_patching
+
+TOKENS, LENGTH, PAIRS = 29, 12, 6
+
+
+@pytest.fixture(scope="session")
+def repeated(made):
+    """Pairs for the induction model: the token after the repeated token differs between clean and corrupted texts."""
+    clean, corrupted, answers, wrong = [], [], [], []
+    for seed in range(PAIRS):
+        first, *row = np.random.default_rng(seed).permutation(TOKENS)[: LENGTH + 1].tolist()
+        ends = row[3]
+        clean.append([*row, ends])
+        answers.append(row[4])
+        corrupted.append([*row[:4], first, *row[5:], ends])
+        wrong.append(first)
+    return read_pairs(made, clean, corrupted, answers, wrong)
+
+
+def by_name(found):
+    return {row["component"]: row for row in found.rows()}
+
+
+def test_the_induction_head_restores_the_answer(made, repeated):
+    found = patch(made, repeated, "heads", attribution=True)
+    rows = by_name(found)
+    assert rows["1.1"]["score"] == pytest.approx(1, abs=1e-3)
+    assert found.rows()[0]["component"] == "1.1"
+    for head in ("0.1", "1.0"):
+        assert rows[head]["score"] == pytest.approx(0, abs=1e-3)
+    assert found.clean > 0 > found.corrupted
+    assert rows["1.1"]["estimate"] == pytest.approx(1, abs=1e-2)  # the output of the last head is linear in the logits
+    assert found.correlation is not None
+
+
+def test_positions_restore_where_the_answer_is(made, repeated):
+    """The embedding of the changed token holds the answer, and in the end the last position does."""
+    before = patch(made, repeated, find_positions(made, "embed", LENGTH + 1))
+    scores = {row["component"]: row["score"] for row in before.rows()}
+    assert scores["4"] == pytest.approx(1, abs=1e-3)
+    assert all(abs(score) < 1e-3 for name, score in scores.items() if name != "4")
+    after = patch(made, repeated, find_positions(made, "residual", LENGTH + 1))
+    scores = {row["component"]: row["score"] for row in after.rows()}
+    assert scores["1.12"] == pytest.approx(1, abs=1e-3)
+    assert scores["0.4"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pre", "post", "different heads"])
+def test_estimates_are_the_slope_of_exact_scores(of, name):
+    """Mixing a small share of the clean activations into the corrupted ones changes the measure by the estimate."""
+    opened = of(MODELS[name])
+    rng = np.random.default_rng(0)
+    clean, corrupted = rng.integers(0, 11, (2, 4, 7))
+    pairs = read_pairs(opened, clean, corrupted, [1, 2, 3, 4], [5, 6, 7, 8])
+    components = find_components(opened, "mixers")
+    found = attribution_patching(opened, pairs, components)
+    assert np.isfinite(clean_measure(opened, pairs, components))
+    share = 1e-2
+    for number in range(len(components)):
+        values = []
+        for sign in (1, -1):
+            changes = []
+            for one, other, answer, wrong in zip(clean, corrupted, [1, 2, 3, 4], [5, 6, 7, 8], strict=True):
+                outs = [
+                    np.asarray(opened(row.tolist(), "mixer.out").sites["mixer.out"])[number] for row in (one, other)
+                ]
+                edit = Edit("mixer.out", lambda x, value: x + value, layer=number, value="step")
+                step = sign * share * (outs[0] - outs[1])
+                logits = np.asarray(opened(other.tolist(), (), [edit], {"step": step}).logits[0, -1])
+                changes.append(logits[answer] - logits[wrong])
+            values.append(np.mean(changes))
+        assert found[number] == pytest.approx((values[0] - values[1]) / (2 * share), rel=2e-2, abs=1e-4)
+
+
+def test_the_previous_token_head_reaches_the_induction_head_by_its_keys(made, repeated):
+    """Head 0.0 writes what head 1.1 reads as keys; its queries and values come from the embedding."""
+    rows = np.random.default_rng(3).permutation(TOKENS)[:LENGTH].tolist()
+    clean, corrupted = [*rows, rows[3]], [*rows[:3], rows[5], *rows[4:], rows[3]]
+    pairs = read_pairs(made, [clean], [corrupted], [rows[4]], [rows[6]])
+    keys = by_name(path_patching(made, pairs, "heads", Receiver("mixer.k", 1, 1)))
+    assert keys["0.0"]["score"] > 0.9
+    assert keys["0.1"]["score"] == pytest.approx(0, abs=1e-3)
+    for site in ("mixer.q", "mixer.v"):
+        assert by_name(path_patching(made, pairs, "heads", Receiver(site, 1, 1)))["0.0"]["score"] < 0.05
+    other = by_name(path_patching(made, pairs, "heads", Receiver("mixer.k", 1, 0)))
+    assert other["0.0"]["score"] == pytest.approx(0, abs=1e-3)
+
+
+def test_mistakes(made, repeated):
+    with pytest.raises(UserError, match="clean text 0 has 3 tokens, and the corrupted one has 2") as caught:
+        read_pairs(made, [[1, 2, 3]], [[1, 2]], [4])
+    assert caught.value.path == ("corrupted", 0)
+    with pytest.raises(UserError, match="there are 1 clean texts, 2 corrupted texts, 1 answers"):
+        read_pairs(made, [[1, 2]], [[1, 2], [3, 4]], [4])
+    same = read_pairs(made, [[1, 2, 3]], [[1, 2, 3]], [4])
+    with pytest.raises(UserError, match="the same measure"):
+        patch(made, same, "heads")
+    with pytest.raises(UserError, match="none of the heads comes before layer 0"):
+        path_patching(made, repeated, "heads", Receiver("mixer.q", 0, 1))
+    with pytest.raises(UserError, match="head 7 does not exist"):
+        path_patching(made, repeated, "heads", Receiver("mixer.q", 1, 7))
+    with pytest.raises(UserError, match="no single axis"):
+        find_positions(made, "mixer.pattern", 4)
