@@ -105,9 +105,8 @@ def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
 
 def _print_steps(found: Any, options: KnockoutOptions) -> None:
     """Print pairs or the steps of a curve."""
-    rows = found.rows()
-    table = [{name: f"{value:+.4f}" if isinstance(value, float) and value == value else "-" if value != value else value
-              for name, value in row.items()} for row in rows[: options.top if options.mode == "pairs" else None]]  # fmt: skip
+    rows = found.rows()[: options.top if options.mode == "pairs" else None]
+    table = [{name: _format(value) for name, value in row.items()} for row in rows]
     print_table(table)
     if options.mode == "pairs":
         print_text("joint: the rise of the loss without both, in nats per target; interaction: joint, minus the sum of "
@@ -156,6 +155,12 @@ def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
         steps=options.steps,
         seed=options.seed,
     )
+
+
+def _format(value: object) -> object:
+    if not isinstance(value, float):
+        return value
+    return f"{value:+.4f}" if value == value else "-"
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class PatchOptions(ModelOptions):
     ] = None
     attribution: Annotated[
         bool,
-        typer.Option("--attribution", help="Also estimate the scores from one gradient, and show the correlation."),
+        typer.Option("--attribution", help="Also estimate scores from one gradient, with the correlation."),
     ] = False
     top: Annotated[int, integer(least=1, help="The number of components in the table.")] = 20
     out: Picture = None
