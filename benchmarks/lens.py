@@ -2,8 +2,9 @@
 
 `python -m benchmarks.lens`. Both sides read the same folder and tokens in float32, with a thread per core, and measure
 the loss of each document without each head (zero ablation), at all positions or at the last one. A window consists of
-whole sweeps over all heads; it includes neither loading nor compiling. `--small` uses tiny sizes, to check that
-everything works; its times have no meaning.
+whole sweeps over all heads, or over the first `--heads` heads of each layer; it includes neither loading nor compiling.
+Each knock-out costs the same in all heads of a layer, so few heads per layer give the same speed-up as all.
+`--small` uses tiny sizes, to check that everything works; its times have no meaning.
 """
 
 import argparse
@@ -47,7 +48,7 @@ class Sweeper(Protocol):
 class Ours:
     """The model of a folder, opened and ablated as by `taetpu lens knockout --how zero --no-controls`."""
 
-    def __init__(self, folder: str, tokens: np.ndarray, at: str):
+    def __init__(self, folder: str, tokens: np.ndarray, at: str, heads: int):
         import taetpu
         from taetpu.lens.ablation.components import find_components
         from taetpu.lens.ablation.documents import read_documents
@@ -57,19 +58,20 @@ class Ours:
         documents = read_documents(self.model, tokens)
         self.documents = documents if at == "all" else documents.last()
         self.components = find_components(self.model, "heads")
+        chosen = [number for number, one in enumerate(self.components.each) if one.units[0] < heads]
+        self.sets = [(number,) for number in chosen]
         self.replacements = make_replacements(self.model, self.components, self.documents, Method("zero"))
 
     def sweep(self) -> np.ndarray:
         from taetpu.lens.ablation.knockout import losses_of_sets
 
-        sets = [(number,) for number in range(len(self.components))]
-        return losses_of_sets(self.model, self.documents, self.components, sets, self.replacements)
+        return losses_of_sets(self.model, self.documents, self.components, self.sets, self.replacements)
 
 
 class Theirs:
     """A `TransformerBridge` without gradients. A hook sets `hook_z` of one head to zero in each forward pass."""
 
-    def __init__(self, folder: str, tokens: np.ndarray, at: str):
+    def __init__(self, folder: str, tokens: np.ndarray, at: str, heads: int):
         import torch
         from transformer_lens.model_bridge import TransformerBridge
         from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
@@ -77,7 +79,7 @@ class Theirs:
         torch.set_num_threads(cpu_cores())
         self.torch, self.at = torch, at
         model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-        self.layers, self.heads = model.config.n_layer, model.config.n_head
+        self.layers, self.heads = model.config.n_layer, min(heads, model.config.n_head)
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=_any_tokenizer(), eos_token="a", pad_token="a")
         self.model = TransformerBridge.boot_transformers("gpt2", hf_model=model, tokenizer=tokenizer)
         self.tokens = torch.as_tensor(tokens, dtype=torch.long)
@@ -124,7 +126,7 @@ def answer() -> None:
     if asked["name"] == OURS:
         prepare_jax()
     kind = {OURS: Ours, THEIRS: Theirs}[asked["name"]]
-    sweeper = kind(asked["folder"], np.array(asked["tokens"], np.int32), asked["at"])
+    sweeper = kind(asked["folder"], np.array(asked["tokens"], np.int32), asked["at"], asked["heads"])
     losses = sweeper.sweep()  # compiles
     print(json.dumps({"losses": losses.tolist()}), file=answers, flush=True)
     for line in sys.stdin:
@@ -136,10 +138,10 @@ def answer() -> None:
 # --- contest ----------------------------------------------------------------------------------------------------------
 
 
-def measure(folder: Path, sizes: Mapping[str, int], at: str, rounds: int, seconds: float) -> dict[str, Any]:
+def measure(folder: Path, sizes: Mapping[str, int], at: str, heads: int, rounds: int, seconds: float) -> dict[str, Any]:
     """Time both contestants in turns and return what was measured."""
     tokens = np.random.default_rng(0).integers(sizes["vocab"], size=(sizes["batch"], sizes["seq"] + 1)).tolist()
-    asked = {"folder": str(folder), "tokens": tokens, "at": at}
+    asked = {"folder": str(folder), "tokens": tokens, "at": at, "heads": heads}
     with ExitStack() as stack:
         ready = {}
         for name in (OURS, THEIRS):
@@ -149,7 +151,7 @@ def measure(folder: Path, sizes: Mapping[str, int], at: str, rounds: int, second
         losses = [np.array(ready[name].about["losses"]) for name in (OURS, THEIRS)]
     scored = sizes["seq"] if at == "all" else 1
     apart = float(np.abs(losses[0] - losses[1]).max()) / scored
-    return {"at": at, "largest_difference": apart, "windows": windows, **compare(windows)}
+    return {"at": at, "heads": heads, "largest_difference": apart, "windows": windows, **compare(windows)}
 
 
 def compare(windows: Sequence[Round]) -> dict[str, Any]:
@@ -183,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help="tiny sizes and short windows")
+    parser.add_argument("--heads", type=int, help="number of heads of each layer; all by default")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of rounds")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of each timed window, at least a sweep")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write everything that was measured")
@@ -195,7 +198,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), sizes, SMALL_STD if options.small else STD)
         for at in TARGETS:
-            found.append(measure(Path(folder), sizes, at, rounds, seconds))
+            found.append(measure(Path(folder), sizes, at, options.heads or sizes["heads"], rounds, seconds))
             print(show(found[-1]), end="\n\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "sizes": sizes, "targets": found}, indent=1))

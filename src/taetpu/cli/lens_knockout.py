@@ -100,7 +100,7 @@ def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
         return measure(model, *given, controls=options.controls, progress=progress)
     if options.mode == "pairs":
         return pair_effects(model, *given, progress=progress)
-    return prune(model, *given, options.mode, progress=progress)
+    return prune(model, *given, order=options.mode, progress=progress)
 
 
 def _print_steps(found: Any, options: KnockoutOptions) -> None:

@@ -75,7 +75,8 @@ def path_patching(opened: OpenedModel, pairs: Pairs, senders: str | Components, 
         check_head(opened, layer, receiver.head, heads)
     found = senders if isinstance(senders, Components) else find_components(opened, senders)
     early = tuple(one for one in found.each if one.layer is not None and one.layer < layer)
-    if not early or found.site is None:
+    sent = found.site
+    if not early or sent is None:
         problem = f"none of the {found.what} comes before layer {layer}"
         raise UserError(problem, path=("receiver",), remedy="Choose a receiver in a later layer, or other senders.")
     found = replace(found, each=early)
@@ -87,7 +88,7 @@ def path_patching(opened: OpenedModel, pairs: Pairs, senders: str | Components, 
     measured = np.zeros((len(sets), len(pairs.corrupted)))
     for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):
         intact = read_intact(opened, batch, "direct")
-        arrays = (batch_arrays(batch), intact.streams, masks, kept, read_values(opened, found.site, clean))
+        arrays = (batch_arrays(batch), intact.streams, masks, kept, read_values(opened, sent, clean))
         measured[:, batch.numbers] = program(opened.model, *arrays, dict(intact.frozen))[:, : len(batch.numbers)]
     return make_patches(opened, pairs, found, clean_measure(opened, pairs, found), signed(pairs, measured))
 
