@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from taetpu.core.errors import UserError
 from taetpu.lens.inputs import check_length
 from taetpu.lens.opened import OpenedModel
-from taetpu.nn.cache import Cache, empty_cache, extend
+from taetpu.nn.cache import empty_cache, extend
 from taetpu.nn.lm import LM
 
 
@@ -95,7 +95,7 @@ def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callab
 
     def search(model: LM, ids: Array, padding: Array) -> tuple[Array, Array]:
         logits, cache = extend(model, ids, empty_cache(model, 1, length), padding=padding, last=True)
-        cache = _choose(cache, jnp.zeros(beams, jnp.int32))
+        cache = cache.choose(jnp.zeros(beams, jnp.int32))
         scores = jnp.where(jnp.arange(beams) == 0, 0.0, -jnp.inf)  # all beams are equal before the first token
         first = jnp.broadcast_to(logits[:, -1], (beams, logits.shape[-1]))
         scores, _, token = best(scores, first, jnp.zeros(beams, bool))
@@ -106,16 +106,10 @@ def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callab
             logits, cache = extend(model, found[:, number - 1][:, None], cache)
             scores, source, token = best(scores, logits[:, -1], ended)
             found = found[source].at[:, number].set(token)
-            return (_choose(cache, source), scores, found, ended[source] | (token == end)), None
+            return (cache.choose(source), scores, found, ended[source] | (token == end)), None
 
         ended = token == end if end is not None else jnp.zeros(beams, bool)
         (_, scores, found, _), _ = jax.lax.scan(step, (cache, scores, found, ended), jnp.arange(1, max_tokens))
         return found, scores
 
     return search
-
-
-def _choose(cache: Cache, rows: Int[Array, " beam"]) -> Cache:
-    """Return the cache of chosen sequences."""
-    stacks = jax.tree.map(lambda a: a[:, rows], cache.stacks)
-    return Cache(stacks, cache.tokens[rows], cache.positions[rows], cache.real[rows], cache.index)

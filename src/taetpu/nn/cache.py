@@ -23,11 +23,13 @@ class Cache(eqx.Module):
     """The cached tokens of a batch of sequences.
 
     Attributes:
-        stacks: For each stack of the model, the arrays of its layers by name, `(layer, batch, ...)`.
+        stacks: For each stack of the model, the arrays of its layers by name, `(layer, batch, ...)`; `(batch, ...)` for
+            a stack of one layer.
         tokens: The tokens so far; zeros in unused places.
         positions: The position of each token.
         real: False for padding and unused places.
         index: The number of tokens so far, padding included.
+        sizes: The number of layers of each stack.
     """
 
     stacks: tuple[dict[str, Array], ...]
@@ -35,6 +37,15 @@ class Cache(eqx.Module):
     positions: Int[Array, "batch length"]
     real: Bool[Array, "batch length"]
     index: Int[Array, ""]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def choose(self, rows: Int[Array, " chosen"]) -> "Cache":
+        """Return the cache of chosen sequences."""
+        stacks = tuple(
+            {name: array[rows] if size == 1 else array[:, rows] for name, array in stack.items()}
+            for size, stack in zip(self.sizes, self.stacks, strict=True)
+        )
+        return Cache(stacks, self.tokens[rows], self.positions[rows], self.real[rows], self.index, self.sizes)
 
 
 def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) -> Cache:
@@ -63,9 +74,11 @@ def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) ->
             shapes = block.mixer.cache_shapes(length)
         for convolution in block.short_conv.values():
             shapes = shapes | getattr(convolution, "cache_shapes", lambda length: {})(length)
-        stacks.append({name: jnp.zeros((stack.size, batch, *shape), dtype) for name, shape in shapes.items()})
-    places = jnp.zeros((batch, length), jnp.int32)
-    return Cache(tuple(stacks), places, places, jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32))
+        layers = () if stack.size == 1 else (stack.size,)
+        stacks.append({name: jnp.zeros((*layers, batch, *shape), dtype) for name, shape in shapes.items()})
+    places, sizes = jnp.zeros((batch, length), jnp.int32), tuple(stack.size for stack in model.stacks)
+    real, index = jnp.zeros((batch, length), bool), jnp.zeros((), jnp.int32)
+    return Cache(tuple(stacks), places, places, real, index, sizes)
 
 
 def extend(
@@ -96,5 +109,5 @@ def extend(
     ctx, x = model.start(tokens, dtype=dtype, padding=padding, cache=LayerCache(keys, cache.index, {}))
     x, stacks = model.run(x, ctx, cached=cache.stacks)
     x = x[:, -1:] if last else x
-    after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1])
+    after = Cache(stacks, keys.tokens, keys.positions, keys.real, cache.index + tokens.shape[1], cache.sizes)
     return site("logits", model.decode(site("final", model.read_out(x)))), after

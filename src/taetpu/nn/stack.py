@@ -94,7 +94,8 @@ class Stack(eqx.Module):
             block: The parameters, if this stack shares those of another stack.
             only: The first layer to compute, and the layer after the last, as integers or tracers; all by default. The
                 other layers leave the stream unchanged.
-            cached: The arrays of the cache, each with a leading layer axis; None without a cache.
+            cached: The arrays of the cache, each with a leading layer axis if the stack has several layers; None without a
+                cache.
         """
         layers = range(self.start, self.start + self.size)
         # Equinox modules hold arrays and static values; a scan accepts only arrays.
@@ -130,9 +131,14 @@ class Stack(eqx.Module):
             (state, cached), reads = jax.lax.cond((number >= only[0]) & (number < only[1]), compute, lambda: skipped)
             return state, (cached, reads)
 
-        (x, carried), (cached, reads) = jax.lax.scan(
-            body, (self.constrain(x), carried), (numbers, arrays, cached), unroll=self.layers_per_pass
-        )
+        state, inputs = (self.constrain(x), carried), (numbers, arrays, cached)
+        if cached is not None and self.size == 1:
+            # With a scan, or an axis of layers, XLA copies the cache of each layer up to three times for each token.
+            first = jax.tree.map(lambda a: a[0], (numbers, arrays))
+            (x, carried), (cached, reads) = body(state, (*first, cached))
+            reads = jax.tree.map(lambda a: a[None], reads)
+        else:
+            (x, carried), (cached, reads) = jax.lax.scan(body, state, inputs, unroll=self.layers_per_pass)
         record_layers(reads, layers)
         return x, carried, cached
 
