@@ -71,10 +71,14 @@ def test_samples_end_where_those_of_transformers_do(folder):
 
 
 @pytest.mark.slow
-def test_beams_end_at_the_end_token(folder):
+def test_beams_end_at_each_end_token(folder):
+    """Beams end before either of both end tokens, which a search with another end token passes."""
     opened = taetpu.open_run(folder)
-    for beam in beam_search(opened, "the cat", beams=4, max_tokens=12):
-        assert END not in beam.tokens
+    whole = beam_search(opened, "the cat", beams=30, max_tokens=2, end=opened.vocab_size - 1)
+    found = beam_search(opened, "the cat", beams=30, max_tokens=2)
+    assert not any({END, OTHER} & set(beam.tokens.tolist()) for beam in found)
+    assert 0 < sum(len(beam.tokens) < 2 for beam in found) < len(found)
+    assert any({END, OTHER} & set(beam.tokens.tolist()) for beam in whole)
 
 
 def test_import_and_export_keep_them(folder, tmp_path):

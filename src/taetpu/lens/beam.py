@@ -45,8 +45,8 @@ def beam_search(
         prompt: A text or token numbers.
         beams: The number of sequences to keep.
         max_tokens: The number of tokens to generate.
-        end: A token that ends a sequence; by default, the end token of an imported model
-            (`OpenedModel.end_tokens`), if there is one.
+        end: A token that ends a sequence; by default, those that end the texts of an imported model
+            (`OpenedModel.end_tokens`).
         length_power: Scores are divided by the number of tokens to this power for the final order (Wu et al. 2016).
 
     Raises:
@@ -60,25 +60,25 @@ def beam_search(
     batch = opened.encode([prompt] if isinstance(prompt, str) else [np.asarray(prompt)])
     length = batch.ids.shape[1] + max_tokens
     check_length(opened.config, opened.seq_len, int(batch.lengths.max()) + max_tokens)
-    end = next(iter(opened.end_tokens), None) if end is None else end
-    key = ("beams", beams, max_tokens, end, length)
-    search = opened.program(key, lambda: jax.jit(_search(beams, max_tokens, end, length)))
+    ends = opened.end_tokens if end is None else (end,)
+    key = ("beams", beams, max_tokens, ends, length)
+    search = opened.program(key, lambda: jax.jit(_search(beams, max_tokens, ends, length)))
     tokens, scores = (np.asarray(found) for found in search(opened.unrolled, batch.ids, batch.padding))
     found = [
-        _beam(opened, batch.of(0), row, float(score), end)
+        _beam(opened, batch.of(0), row, float(score), ends)
         for row, score in zip(tokens, scores, strict=True)
         if score > -np.inf
     ]
     return sorted(found, key=lambda beam: -beam.score / max(1, len(beam.tokens)) ** length_power)
 
 
-def _beam(opened: OpenedModel, prompt: np.ndarray, tokens: np.ndarray, score: float, end: int | None) -> Beam:
-    if end is not None and (ended := np.flatnonzero(tokens == end)).size:
+def _beam(opened: OpenedModel, prompt: np.ndarray, tokens: np.ndarray, score: float, ends: tuple[int, ...]) -> Beam:
+    if (ended := np.flatnonzero(np.isin(tokens, ends))).size:
         tokens = tokens[: ended[0]]
     return Beam(tokens, None if opened.tokenizer is None else opened.decode_after(prompt, tokens), score)
 
 
-def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callable[..., Any]:
+def _search(beams: int, max_tokens: int, ends: tuple[int, ...], length: int) -> Callable[..., Any]:
     """Return the function `(model, ids, padding) -> (tokens of each beam, scores)`."""
 
     def best(
@@ -86,12 +86,15 @@ def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callab
     ) -> tuple[Array, Array, Array]:
         """Return the scores of the best extensions, the sequences that they extend, and their tokens."""
         logs = jax.nn.log_softmax(logits.astype(jnp.float32), -1)
-        if end is not None:  # an ended sequence is extended by the end token only, at no cost
-            only_end = jnp.where(jnp.arange(logs.shape[-1]) == end, 0.0, -jnp.inf)
+        if ends:  # an ended sequence is extended by one end token only, at no cost
+            only_end = jnp.where(jnp.arange(logs.shape[-1]) == ends[0], 0.0, -jnp.inf)
             logs = jnp.where(ended[:, None], only_end, logs)
         totals = (scores[:, None] + logs).reshape(-1)
         top, index = jax.lax.top_k(totals, beams)
         return top, index // logs.shape[-1], index % logs.shape[-1]
+
+    def ends_text(token: Int[Array, " beam"]) -> Any:
+        return jnp.isin(token, jnp.array(ends, jnp.int32))
 
     def search(model: LM, ids: Array, padding: Array) -> tuple[Array, Array]:
         logits, cache = extend(model, ids, empty_cache(model, 1, length), padding=padding, last=True)
@@ -106,9 +109,9 @@ def _search(beams: int, max_tokens: int, end: int | None, length: int) -> Callab
             logits, cache = extend(model, found[:, number - 1][:, None], cache)
             scores, source, token = best(scores, logits[:, -1], ended)
             found = found[source].at[:, number].set(token)
-            return (cache.choose(source), scores, found, ended[source] | (token == end)), None
+            return (cache.choose(source), scores, found, ended[source] | ends_text(token)), None
 
-        ended = token == end if end is not None else jnp.zeros(beams, bool)
+        ended = ends_text(token)
         (_, scores, found, _), _ = jax.lax.scan(step, (cache, scores, found, ended), jnp.arange(1, max_tokens))
         return found, scores
 

@@ -68,7 +68,8 @@ def _read_text_token(opened: OpenedModel, text: str, where: tuple[str, ...]) -> 
     if not len(ids):
         raise UserError(f"{text!r} contains no token", path=where, remedy=remedy)
     if len(ids) > 1:
-        shown = ", ".join(repr(one) for one in opened.token_texts(ids[:8]))
+        parts = zip(ids[:8].tolist(), opened.token_texts(ids[:8]), strict=True)
+        shown = ", ".join(f"#{number}" if "\ufffd" in part else repr(part) for number, part in parts)
         problem = f"{text!r} consists of {len(ids)} tokens: {shown}"
         raise UserError(problem, path=where, remedy="Use one of these tokens, or #N for token N.")
     return int(ids[0])
