@@ -207,7 +207,7 @@ def test_windows_of_an_evaluation_set_have_the_loss_of_training(opened):
 
 MISTAKES = [
     ({"what": "headz"}, "no components 'headz'", "heads"),
-    ({"what": "experts"}, "cannot be told apart", "Use mixers or ffns"),
+    ({"what": "experts"}, "have no axis of experts", "Use mixers or ffns"),
     ({"what": "states"}, "no states: its mixer is attention", "Use one of layers, heads"),
     ({"what": "heads", "layer": 7}, "layer 7 does not exist", "Use 0 to 2"),
     ({"what": "positions", "layer": 0}, "layer 0 has no positions", "Remove the layer"),

@@ -211,7 +211,7 @@ def _attribute(opened: OpenedModel, batch: Tokens, targets: np.ndarray, less: in
     """Return the contributions in a batch. A target of -1 becomes the most likely token."""
     layers = {f"{branch}.out": opened.site_layers[f"{branch}.out"] for branch in BRANCHES
               if f"{branch}.out" in opened.site_layers}  # fmt: skip
-    scales = _stream_scales(opened)
+    scales = stream_scales(opened)
     heads = ("mixer.z",) if "mixer.z" in opened.site_layers else ()
     out = opened(batch, ("embed", *layers, *scales, *heads))
     read = {site: by_layer(opened, site, values) for site, values in out.sites.items()}
@@ -303,7 +303,7 @@ def _block(model: LM, layer: int) -> Any:
 # --- models whose logits are sums -------------------------------------------------------------------------------------
 
 
-def _stream_scales(opened: OpenedModel) -> list[str]:
+def stream_scales(opened: OpenedModel) -> list[str]:
     """Return the sites of the scales of norms that may be on the residual stream."""
     return [site for site in opened.site_layers if site.endswith(".scale") and site.partition(".")[0] in STREAM_NORMS]
 

@@ -94,8 +94,7 @@ class Stack(eqx.Module):
             block: The parameters, if this stack shares those of another stack.
             only: The first layer to compute, and the layer after the last, as integers or tracers; all by default. The
                 other layers leave the stream unchanged.
-            cached: The arrays of the cache, each with a leading layer axis if the stack has several layers; None if
-                there is no cache.
+            cached: The arrays of the cache, with a leading layer axis if the stack has several layers, or None.
         """
         layers = range(self.start, self.start + self.size)
         # Equinox modules hold arrays and static values; a scan accepts only arrays.

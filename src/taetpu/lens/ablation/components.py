@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.lens.activations import SiteShape, check_layer, check_site, site_shapes
+from taetpu.lens.activations import SiteShape, check_layer, site_shapes
 from taetpu.lens.opened import OpenedModel
 
 SITES = {
@@ -197,7 +197,7 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
     """Return the site and the axis of a kind of components.
 
     Raises:
-        UserError: if there is no such kind or site.
+        UserError: if the kind is unknown, or the model lacks its site.
     """
     if what not in SITES:
         if what not in opened.site_layers:
@@ -212,7 +212,6 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
         problem = f"this model has no {what}: its {slot} is {kinds}, without the site {site!r}"
         there = [kind for kind, (own, _) in SITES.items() if own in opened.site_layers and kind != "experts"]
         raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join([LAYERS, *there])}.")
-    check_site(opened, site)
     return site, axis
 
 
@@ -227,7 +226,7 @@ def _count_units(what: str, shape: SiteShape, axis: int | None) -> int:
     rank = len(shape.shape)
     wrong = (what in ("heads", "kv-groups") and rank != 4) or (what == "experts" and rank != 4)
     if wrong or (what == "neurons" and rank != 3):
-        problem = f"{what} cannot be told apart in an activation with axes {shape.shape}"
+        problem = f"site activations of shape {shape.shape} have no axis of {what}"
         remedy = "Use experts." if what == "neurons" else "Use mixers or ffns."
         raise UserError(problem, path=("what",), remedy=remedy)
     size = shape.shape[axis]

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
 from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
-from taetpu.lens.ablation.sweep import CONDITIONS, sweep
+from taetpu.lens.ablation.sweep import CONDITIONS, read_intact, sweep
 from taetpu.lens.opened import OpenedModel
 from taetpu.stats.document_effects import Effects, estimate_effects
 
@@ -141,11 +141,9 @@ def losses_of_sets(
     found = np.zeros((len(sets), len(documents)))
     batches = list(documents.batches())
     for number, batch in enumerate(batches):
-        draws = np.stack(
-            [sweep(opened, batch, components, sets, one, condition) for one in replacements.draws(batch)],
-            dtype=np.float64,
-        )
-        found[:, batch.numbers] = draws.mean(0)[:, : len(batch.numbers)]
+        intact = read_intact(opened, batch, condition)
+        draws = [sweep(opened, batch, components, sets, one, intact) for one in replacements.draws(batch)]
+        found[:, batch.numbers] = np.stack(draws, dtype=np.float64).mean(0)[:, : len(batch.numbers)]
         if progress is not None:
             progress(number + 1, len(batches))
     return found

@@ -5,7 +5,7 @@ returned, of all steps, the mean and zero. Its loss on these documents is theref
 ablation.
 
 Source: Li and Janson 2024, "Optimal ablation for interpretability", arXiv 2409.09951. Their code leaves the first
-    position of each text as it is; here, all positions are replaced.
+    position of each text unchanged; here, all positions are replaced.
 """
 
 from collections.abc import Callable

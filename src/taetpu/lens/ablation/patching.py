@@ -2,7 +2,7 @@
 
 A clean and a corrupted text have the same length and different answers. The model reads the corrupted text, and one
 activation takes its value from the clean text. The measure is the logit of the clean answer minus that of the wrong one
-after the last token, or the log-probability of the clean answer if there is no wrong one. A component's score is the
+after the last token, or the log-probability of the clean answer without a wrong answer. A component's score is the
 share of the difference between the clean and the corrupted run that it restores: 0 for nothing, 1 for everything.
 
 `attribution_patching` estimates all scores from one gradient. It fails where the measure is far from linear, such as in

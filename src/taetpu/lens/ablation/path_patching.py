@@ -21,6 +21,7 @@ from taetpu.core.sites import Edit, Ragged, capture
 from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.patching import Pairs, Patches, clean_measure, make_patches, signed
 from taetpu.lens.ablation.sweep import (
+    OUTPUTS,
     batch_arrays,
     join_masks,
     keep_intact,
@@ -101,7 +102,7 @@ def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Call
     measure = losses_without(opened, target)
     first = max(start for start in whole.groups if start <= receiver.layer)
     layers = whole.groups[first][0]
-    frozen = [site for site in ("first_ffn.out", "mixer.out", "ffn.out") if site in opened.site_layers]
+    frozen = [site for site in OUTPUTS if site in opened.site_layers]
     edits = [Edit(senders.site, remover(senders.axis), value="removed", by_layer=True),
              *(Edit(site, keep_intact, value=site, by_layer=True) for site in frozen)]  # fmt: skip
     place = opened.site_layers[receiver.site].index(receiver.layer)

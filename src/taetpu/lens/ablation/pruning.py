@@ -3,7 +3,7 @@
 - `greedy`: remove the component whose removal leaves the smallest loss, again and again.
 - `importance`: remove a tenth of the components again and again, those with the smallest importance first:
   E|(A' - A) . dL/dA|, where A' takes the place of the activation A. With A' = 0, this is the importance of Michel et
-  al. The importances of a layer are divided by their L2 norm, and computed anew after each step.
+  al. The importances of a layer are divided by their L2 norm, and recomputed after each step.
 - `blocks`: remove neighbouring layers, for each number of layers those whose first input and last output have the
   smallest angle.
 - pairs: the effect of removing two components together, minus the sum of their single effects.

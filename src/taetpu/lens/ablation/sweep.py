@@ -18,9 +18,10 @@ from taetpu.core.sites import Edit, capture
 from taetpu.lens.ablation.components import Components
 from taetpu.lens.ablation.documents import Batch
 from taetpu.lens.activations import by_layer
+from taetpu.lens.attribution import BRANCHES, stream_scales
 from taetpu.lens.losses import CHUNK_LOGITS
 from taetpu.lens.opened import OpenedModel
-from taetpu.nn.block import BRANCHES, DROPPABLE
+from taetpu.nn.block import DROPPABLE
 from taetpu.nn.common import Fixed
 from taetpu.nn.lm import LM
 from taetpu.optim.loss import chunked_losses
@@ -28,8 +29,7 @@ from taetpu.optim.loss import chunked_losses
 CONDITIONS = ("effect", "frozen norms", "direct")
 """What is measured for each set. With `frozen norms`, all norms on the residual stream keep the scale that they have in
 the intact model. `direct` is the effect that no other branch passes on: the others keep their intact outputs."""
-OUTPUTS = ("first_ffn.out", "mixer.out", "ffn.out")
-STREAM_NORMS = ("first_ffn_norm", "mixer_norm", "ffn_norm", "final_norm")
+OUTPUTS = tuple(f"{branch}.out" for branch in BRANCHES)
 
 
 @dataclass(frozen=True)
@@ -53,23 +53,23 @@ class Intact:
     Attributes:
         streams: The residual stream before each layer, `(layer, ...)`.
         frozen: The sites whose activations are kept, with their activations as in `Replacement.values`.
+        condition: One of `CONDITIONS`.
     """
 
     streams: Array
     frozen: Mapping[str, Any]
+    condition: str
 
 
 def read_intact(opened: OpenedModel, batch: Batch, condition: str) -> Intact:
     """Return what the intact model computes for a batch."""
     sites: list[str] = []
     if condition == "frozen norms":
-        names = (site.removesuffix(".scale") for site in opened.site_layers if site.endswith(".scale"))
-        sites = [f"{name}.scale" for name in names if name.partition(".")[0] in STREAM_NORMS]
+        sites = stream_scales(opened)
     if condition == "direct":
         sites = [site for site in OUTPUTS if site in opened.site_layers]
-
     streams, reads = _read(opened, batch, ("residual", *sites), streams=True)
-    return Intact(streams, {site: group_layers(opened, site, reads[site]) for site in sites})
+    return Intact(streams, {site: group_layers(opened, site, reads[site]) for site in sites}, condition)
 
 
 def read_values(opened: OpenedModel, site: str, batch: Batch) -> Any:
@@ -125,7 +125,7 @@ def sweep(
     components: Components,
     sets: Sequence[Sequence[int]],
     replacement: Replacement,
-    condition: str = CONDITIONS[0],
+    intact: Intact,
 ) -> Float[np.ndarray, "set batch"]:
     """Return the sum of the weighted losses of each document of a batch without each set of components.
 
@@ -135,11 +135,10 @@ def sweep(
         components: The components.
         sets: Sets of numbers of components.
         replacement: What takes the place of the components' activations.
-        condition: One of `CONDITIONS`.
+        intact: What the intact model computes for the batch; see `read_intact`.
     """
-    intact = read_intact(opened, batch, condition)
     masks = components.masks(sets)
-    kept = {} if condition != "direct" else other_branches(opened, components, masks, len(sets))
+    kept = other_branches(opened, components, masks, len(sets)) if intact.condition == "direct" else {}
     last = bool((batch.weights[:, :-1] == 0).all())
     key = (
         "sweep",
@@ -347,6 +346,6 @@ def skip_layers(model: LM, skipped: Array) -> LM:
         own = skipped[stack.start : stack.start + stack.size]
         assert stack.block is not None
         keep = jnp.ones((stack.size, len(DROPPABLE))) if stack.block.keep is None else stack.block.keep.value
-        keep = keep.at[:, len(BRANCHES)].multiply(1.0 - own)
+        keep = keep.at[:, DROPPABLE.index("layer")].multiply(1.0 - own)
         stacks.append(replace(stack, block=replace(stack.block, keep=Fixed(keep))))
     return eqx.tree_at(lambda model: model.stacks, model, tuple(stacks))
