@@ -33,6 +33,7 @@ from taetpu.interop.files import (
     write_model,
 )
 from taetpu.interop.layouts import Conversion, expand_rules
+from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.store.flat_config import format_value
@@ -229,8 +230,9 @@ def to_huggingface(
 
     Raises:
         UserError: If no architecture supports all settings. The error is about the architecture with the fewest
-            unsupported settings.
+            unsupported settings. Or if the model has active edits.
     """
+    check_unedited(model)
     resolved = config.resolve() if isinstance(config, ModelConfig) else config
     for name in resolved.heads:
         problem = f"Hugging Face's formats have no place for the head {name!r}, which is used in training only"

@@ -19,6 +19,7 @@ from taetpu.lens.activations import (
     sequences,
     site_shapes,
 )
+from taetpu.lens.ablation.removal import remove_same
 from taetpu.lens.array_files import write_arrays
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run
@@ -269,4 +270,4 @@ def models_over_training(opened: OpenedModel, steps: Sequence[int] | None = None
             yield opened
         else:
             where, own = opened.run.where, None if step == last else step
-            yield open_run(where, step=own, data_folder=opened.data_folder)
+            yield remove_same(open_run(where, step=own, data_folder=opened.data_folder), opened)

@@ -45,6 +45,8 @@ def check_losses(opened: OpenedModel) -> list[CheckedLoss]:
     Raises:
         UserError: if the run has no stored loss, or its data has changed.
     """
+    if opened.removals:
+        raise UserError(f"no loss is stored for {opened.name}", remedy="Check the model with all components.")
     if opened.run is not None and opened.step != opened.result.get("steps"):
         raise UserError("a loss is stored for the trained model only", remedy="Remove the step.")
     stored = opened.result.get("metrics", {})

@@ -17,6 +17,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.registry import kinds, slots
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.named_arrays import named_constants, named_parameters, with_constants, with_parameters
 from taetpu.train.model_cost import model_shapes
@@ -56,7 +57,12 @@ def to_files(
     tokenizer: Tokenizer | None,
     special_tokens: Mapping[str, Any] | None = None,
 ) -> dict[str, bytes]:
-    """Return the files of a model by name."""
+    """Return the files of a model by name.
+
+    Raises:
+        UserError: if the model has active edits.
+    """
+    check_unedited(model)
     constants = {CONSTANT + name: array for name, array in named_constants(model).items()}
     weights = {name: np.asarray(array) for name, array in {**named_parameters(model), **constants}.items()}
     about = {

@@ -6,6 +6,7 @@ starts at the first layer that its set changes: the residual stream before that 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import equinox as eqx
@@ -306,6 +307,7 @@ def _at_positions(mask: Array, batch: Mapping[str, Any]) -> Array:
     )
 
 
+@cache  # edits with equal functions are equal, so that they share compiled programs
 def remover(axis: int | None, adds: bool = False) -> Callable[[Array, Any], Array]:
     """Return the function of an edit that replaces the removed units of an activation.
 

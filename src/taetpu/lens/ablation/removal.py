@@ -1,0 +1,145 @@
+"""Models without some of their parts, for all views: the parts are replaced by constants in every call."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.sites import Edit
+from taetpu.lens.ablation.components import Components, find_components
+from taetpu.lens.ablation.documents import Documents, read_documents, split_documents
+from taetpu.lens.ablation.replacements import Method, make_replacements, zeros
+from taetpu.lens.ablation.sweep import join_masks, remover, skip_layers
+from taetpu.lens.losses import find_split
+from taetpu.lens.opened import OpenedModel
+from taetpu.nn.edited import edit_model
+from taetpu.nn.lm import LM
+
+HOW = ("zero", "mean", "optimal")
+"""The constants that may replace a part."""
+MOST_DOCUMENTS = 64
+"""The number of windows of the evaluation set over which means are taken by default."""
+SHOWN = 6
+"""The maximum number of components of a kind in the name of a model."""
+# Parts of a run that `OpenedModel` computes once, and that are the same without components.
+SHARED = ("record", "run_config", "metrics", "result", "data", "site_layers")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Components that are removed from a model.
+
+    Attributes:
+        parts: The names of the components of each kind.
+        how: What takes their place: one of `HOW`.
+        reference: The documents of means and optimal constants; None for zeros.
+    """
+
+    parts: Mapping[str, tuple[str, ...]]
+    how: str
+    reference: Documents | None = None
+
+    def __str__(self) -> str:
+        """Return the components in words, such as `heads 0.1, 1.2 (mean)`."""
+        kinds = []
+        for what, names in self.parts.items():
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            kinds.append(f"{what} {', '.join(names[:SHOWN])}{more}")
+        return " and ".join(kinds) + ("" if self.how == "zero" else f" ({self.how})")
+
+
+def remove_components(
+    opened: OpenedModel,
+    parts: Mapping[str, str | int | Iterable[str | int]],
+    how: str = "zero",
+    reference: Any = None,
+) -> OpenedModel:
+    """Return a model without components; see `OpenedModel.without`.
+
+    Args:
+        opened: The model.
+        parts: The names of the components of each kind.
+        how: What takes their place: one of `HOW`. All constants are those of the model with all components.
+        reference: See `OpenedModel.without`.
+
+    Raises:
+        UserError: see `OpenedModel.without`.
+    """
+    if how not in HOW:
+        problem = f"parts are replaced by constants, and {how!r} is not one"
+        raise UserError(problem, path=("how",), remedy=suggest(how, HOW))
+    chosen = {what: _choose(opened, what, names) for what, names in parts.items()}
+    documents = None if how == "zero" else _read_reference(opened, how, reference)
+    model, removers, values = opened.model, [], {}
+    for components in chosen.values():
+        constants = _constants(opened, components, how, documents)
+        mask = jax.tree.map(lambda own: own[0], components.masks([range(len(components))]))
+        if components.site is None:
+            model = skip_layers(model, mask[0][:, 0])
+            continue
+        name = f"removed {_count_values(opened.model) + len(removers)}"
+        edit = Edit(components.site, remover(components.axis), value=name, by_layer=bool(components.groups))
+        removers.append(edit)
+        values[name] = join_masks(mask, constants)
+    removal = Removal({what: tuple(one.name for one in own.each) for what, own in chosen.items()}, how, documents)
+    edited = replace(
+        opened,
+        model=edit_model(model, removers, values, opened.site_layers),
+        name=f"{opened.name} {'and' if opened.removals else 'without'} {removal}",
+        removals=(*opened.removals, removal),
+    )
+    vars(edited).update({name: vars(opened)[name] for name in SHARED if name in vars(opened)})
+    return edited
+
+
+def remove_same(opened: OpenedModel, other: OpenedModel) -> OpenedModel:
+    """Return a model without the components that another model of this architecture lacks."""
+    for removal in other.removals:
+        opened = remove_components(opened, removal.parts, removal.how, removal.reference)
+    return opened
+
+
+def _count_values(model: LM) -> int:
+    return len(getattr(model, "values", ()))
+
+
+def _choose(opened: OpenedModel, what: str, names: str | int | Iterable[str | int]) -> Components:
+    """Return the components of a kind with the given names, in their order in the model.
+
+    Raises:
+        UserError: if the model has no such component, or no name is given.
+    """
+    if what == "positions":
+        problem = "positions are those of documents, and a model without positions reads no document"
+        raise UserError(problem, path=("what",), remedy="Use knockout, or remove the tokens from the text.")
+    found = find_components(opened, what)
+    wanted = {str(name) for name in ((names,) if isinstance(names, str | int) else names)}
+    known = [component.name for component in found.each]
+    if not wanted:
+        raise UserError(f"no {what} are named", path=("names",), remedy=f"Use names such as {known[0]}.")
+    for name in sorted(wanted.difference(known)):
+        problem = f"this model has no component {name!r} among its {what}"
+        raise UserError(problem, path=("names",), remedy=suggest(name, known))
+    return replace(found, each=tuple(component for component in found.each if component.name in wanted))
+
+
+def _read_reference(opened: OpenedModel, how: str, reference: Any) -> Documents:
+    if reference is not None:
+        return reference if isinstance(reference, Documents) else read_documents(opened, reference)
+    if opened.run is None:
+        problem = f"{opened.name} was not trained in a study, so it has no evaluation set for {how} activations"
+        raise UserError(problem, path=("reference",), remedy="Pass texts as reference.")
+    return split_documents(find_split(opened, "val"), MOST_DOCUMENTS)
+
+
+def _constants(opened: OpenedModel, components: Components, how: str, documents: Documents | None) -> Any:
+    """Return what takes the place of components, as in `sweep.Replacement.values`.
+
+    Raises:
+        UserError: if the components have no such constants.
+    """
+    if documents is None:
+        return zeros(opened, components)
+    return make_replacements(opened, components, documents, Method(how)).means
