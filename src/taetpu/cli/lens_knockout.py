@@ -1,14 +1,20 @@
 """`taetpu lens knockout`: what a model loses without a part."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Layer, Picture, TextOptions, check_picture, write_picture
+from taetpu.cli.lens_options import (
+    Layer,
+    Picture,
+    TextOptions,
+    check_picture,
+    read_lines,
+    show_progress,
+    write_picture,
+)
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
 from taetpu.core.errors import UserError, suggest
@@ -133,17 +139,10 @@ def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
 
 
 def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
-    from taetpu.lens.ablation.documents import read_documents
     from taetpu.lens.ablation.replacements import Method
-    from taetpu.lens.token_texts import read_text
 
     def lines(file: Path | None, option: str) -> "Documents | None":
-        if file is None:
-            return None
-        found = [line for line in read_text(file).splitlines() if line.strip()]
-        if not found:
-            raise UserError(f"{file} has no text", path=(option,), remedy="Use a file with a text in each line.")
-        return read_documents(model, found)
+        return None if file is None else read_lines(model, file, option)
 
     return Method(
         options.how,
@@ -161,21 +160,6 @@ def _format(value: object) -> object:
     if not isinstance(value, float):
         return value
     return f"{value:+.4f}" if value == value else "-"
-
-
-@contextmanager
-def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function that shows how much is done on a terminal; None without a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_found(found: "Knockouts", top: int) -> None:

@@ -1,6 +1,7 @@
 """Options of the commands `taetpu lens`: the model, and the text that it reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +10,11 @@ import typer
 
 from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.output import log, plural
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.core.number_parsing import parse_int
 
 if TYPE_CHECKING:
+    from taetpu.lens.ablation.documents import Documents
     from taetpu.lens.opened import OpenedModel
 
 RunName = Annotated[
@@ -46,13 +48,105 @@ class ModelOptions:
     plugin: Plugins = None
     root: Root = None
     data_folder: DataFolder = "."
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="KIND:NAME,NAME",
+            help="Remove parts of the model, e.g. heads:0.1,1.2 or ffns:3. May be repeated.",
+        ),
+    ] = None
+    means: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="With --without: replace the parts by their means over an evaluation set, such as val, or over the "
+            "lines of a text file. Default: zeros.",
+        ),
+    ] = None
     as_json: AsJson = False
 
     def open(self) -> "OpenedModel":
-        """Return the model."""
+        """Return the model, without the parts of `--without`.
+
+        Raises:
+            UserError: if there is no such model or part, or the means cannot be computed.
+        """
+        from taetpu.lens.ablation.removal import remove_components
         from taetpu.lens.opening import open_run
 
-        return open_run(self.run, self.plugin or (), step=self.step, root=self.root, data_folder=Path(self.data_folder))
+        parts = parse_parts(self.without or ())
+        if self.means is not None and not parts:
+            problem = "--means is about the parts that --without removes, and --without is missing"
+            raise UserError(problem, path=("--means",), remedy="Add --without, or remove --means.")
+        folder = Path(self.data_folder)
+        opened = open_run(self.run, self.plugin or (), step=self.step, root=self.root, data_folder=folder)
+        if not parts:
+            return opened
+        documents = None if self.means is None else _read_means(opened, self.means)
+        try:
+            edited = remove_components(opened, parts, "zero" if documents is None else "mean", documents)
+        except UserError as error:
+            raise error.within("--without") from None
+        log(f"model: {edited.name}")
+        return edited
+
+
+def parse_parts(given: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names of parts by kind, from the values of `--without` such as `heads:0.1,1.2`.
+
+    Raises:
+        UserError: if a value has no kind or no name.
+    """
+    parts: dict[str, list[str]] = {}
+    for text in given:
+        what, _, names = text.partition(":")
+        words = [word.strip() for word in names.split(",")]
+        if not what.strip() or "" in words:
+            remedy = "Write KIND:NAME,NAME, as in heads:0.1,1.2."
+            raise UserError(f"{text!r} is not a list of parts", path=("--without",), remedy=remedy)
+        parts.setdefault(what.strip(), []).extend(words)
+    return parts
+
+
+def _read_means(opened: "OpenedModel", name: str) -> "Documents":
+    """Return the documents of `--means`: windows of an evaluation set, or the lines of a file.
+
+    Raises:
+        UserError: if there is neither an evaluation set nor a file with this name.
+    """
+    from taetpu.lens.ablation.documents import split_documents
+    from taetpu.lens.ablation.removal import MOST_DOCUMENTS
+    from taetpu.lens.losses import find_split
+
+    sets = () if opened.run is None else opened.run_config.task.evaluation_sets
+    if name in sets:
+        return split_documents(find_split(opened, name), MOST_DOCUMENTS)
+    if not Path(name).is_file():
+        remedy = f"{suggest(name, sets)} Or use the path of a text file." if sets else "Use the path of a text file."
+        problem = f"{name!r} is neither an evaluation set of this model's run nor a file"
+        raise UserError(problem, path=("--means",), remedy=remedy)
+    return read_lines(opened, Path(name), "--means")
+
+
+def read_lines(opened: "OpenedModel", file: Path, option: str) -> "Documents":
+    """Return the lines of a text file as documents.
+
+    Args:
+        opened: The model.
+        file: The file.
+        option: The option with the file, for errors.
+
+    Raises:
+        UserError: if the file cannot be read, or has no text.
+    """
+    from taetpu.lens.ablation.documents import read_documents
+    from taetpu.lens.token_texts import read_text
+
+    found = [line for line in read_text(file).splitlines() if line.strip()]
+    if not found:
+        raise UserError(f"{file} has no text", path=(option,), remedy="Use a file with a text in each line.")
+    return read_documents(opened, found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,3 +253,18 @@ def write_picture(draw: Callable[[], Any], file: Path | None) -> None:
 
     save_chart(draw(), file)
     log(f"wrote {file}")
+
+
+@contextmanager
+def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that shows how much is done on a terminal; None without a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

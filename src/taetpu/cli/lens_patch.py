@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_knockout import show_progress
-from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, write_picture
+from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, show_progress, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import plural, print_json, print_table, print_text
 from taetpu.core.errors import UserError

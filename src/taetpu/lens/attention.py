@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.lens.ablation.removal import remove_same
 from taetpu.lens.activations import (
     PATTERN,
     by_layer,
@@ -19,7 +20,6 @@ from taetpu.lens.activations import (
     sequences,
     site_shapes,
 )
-from taetpu.lens.ablation.removal import remove_same
 from taetpu.lens.array_files import write_arrays
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run

@@ -46,7 +46,7 @@ class Removal:
         kinds = []
         for what, names in self.parts.items():
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            kinds.append(f"{what} {', '.join(names[:SHOWN])}{more}")
+            kinds.append(what if names == (what,) else f"{what} {', '.join(names[:SHOWN])}{more}")
         return " and ".join(kinds) + ("" if self.how == "zero" else f" ({self.how})")
 
 
