@@ -1,5 +1,6 @@
 """Knock-outs: each equals a model whose weights lack the part, and statistics are those of the documents."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -256,3 +257,17 @@ def test_few_documents_have_no_interval(of):
         found = knockout(opened, documents, components, Method("zero"), controls=False).effect
         assert np.isnan(found.low).all()
         assert np.isfinite(found.error).all() == error
+
+
+@pytest.mark.slow
+def test_notebooks_show_the_picture_and_the_largest_effects(of):
+    opened = of({"mixer": {"kind": "attention", "num_heads": 8, "head_dim": 2}})
+    found = knockout(opened, ROWS, "heads", "mean", controls=False)
+    text = found._repr_html_()
+    assert f"loss {found.intact[0]:.4f}" in text
+    assert text.count("<svg") == 1
+    assert [row["component"] for row in found.rows()[:10]] == re.findall(r'left">(\d\.\d)</td>', text)
+    assert f"{found.rows()[0]['effect']:+.4f}" in text
+    assert "14 more" in text
+    neurons = knockout(opened, ROWS, find_components(opened, "neurons"), "zero", controls=False)
+    assert f"{len(neurons.components) - 10} more" in neurons._repr_html_()

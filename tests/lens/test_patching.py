@@ -1,5 +1,7 @@
 """Patching: exact scores, estimates from one gradient, and direct paths, on models whose circuits are known."""
 
+import json
+
 import numpy as np
 import pytest
 from tests.lens.cases import MODELS
@@ -7,8 +9,10 @@ from tests.lens.cases import MODELS
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit
 from taetpu.lens.ablation.components import find_components, find_positions
+from taetpu.lens.ablation.knockout import losses_of_sets
 from taetpu.lens.ablation.patching import attribution_patching, clean_measure, patch, read_pairs
 from taetpu.lens.ablation.path_patching import Receiver, path_patching
+from taetpu.lens.ablation.replacements import Method, make_replacements
 
 TOKENS, LENGTH, PAIRS = 29, 12, 6
 
@@ -95,6 +99,41 @@ def test_the_previous_token_head_reaches_the_induction_head_by_its_keys(made, re
         assert by_name(path_patching(made, pairs, "heads", Receiver(site, 1, 1)))["0.0"]["score"] < 0.05
     other = by_name(path_patching(made, pairs, "heads", Receiver("mixer.k", 1, 0)))
     assert other["0.0"]["score"] == pytest.approx(0, abs=1e-3)
+
+
+@pytest.fixture
+def grouped(of):
+    """A model whose heads share keys and values in pairs, and texts for it."""
+    opened = of({"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}})
+    clean, corrupted = np.random.default_rng(0).integers(0, 11, (2, 5, 7))
+    return opened, read_pairs(opened, clean, corrupted, [1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
+
+
+def test_a_group_of_heads_with_shared_keys_is_patched_as_a_whole(grouped):
+    opened, pairs = grouped
+    found = patch(opened, pairs, "kv-groups", attribution=True)
+    assert [one.name for one in found.components.each] == [f"{layer}.{group}" for layer in range(3) for group in (0, 1)]
+    heads = find_components(opened, "heads")
+    replacements = make_replacements(opened, heads, pairs.corrupted, Method("counterfactual", counterparts=pairs.clean))
+    sets = [(), *((first, first + 1) for first in range(0, 12, 2))]
+    measured = losses_of_sets(opened, pairs.corrupted, heads, sets, replacements)
+    np.testing.assert_allclose(found.effects.estimate, (measured[1:] - measured[0]).mean(-1), atol=1e-5)
+    alone = patch(opened, pairs, heads, attribution=True).estimates
+    np.testing.assert_allclose(found.estimates, alone.reshape(-1, 2).sum(-1), atol=1e-5)
+    assert np.abs(found.scores).min() > 1e-4
+    assert found.cells()[1, 0] == pytest.approx(found.scores[2])
+    assert '"group"' in json.dumps(found.chart().to_dict())
+
+
+@pytest.mark.slow
+def test_the_keys_of_a_group_receive_what_groups_send(grouped):
+    """A receiver of keys is a group, of which there are fewer than heads."""
+    opened, pairs = grouped
+    found = [path_patching(opened, pairs, "kv-groups", Receiver("mixer.k", 1, group)) for group in (0, 1)]
+    assert [row["component"] for row in sorted(found[0].rows(), key=lambda row: row["component"])] == ["0.0", "0.1"]
+    assert all(np.abs(one.scores).min() > 1e-5 for one in found)
+    with pytest.raises(UserError, match="head 2 does not exist in layer 1, which has 2 heads"):
+        path_patching(opened, pairs, "kv-groups", Receiver("mixer.k", 1, 2))
 
 
 def test_mistakes(made, repeated):

@@ -11,9 +11,13 @@ from rich.text import Text
 
 from taetpu.cli.output import WIDTH
 
-NEGATIVE, ZERO, POSITIVE = ColorTriplet(0xD5, 0x56, 0x2F), ColorTriplet(0xFF, 0xFF, 0xFF), ColorTriplet(0x2A, 0x7F, 0xC1)
+NEGATIVE, ZERO, POSITIVE = (
+    ColorTriplet(0xD5, 0x56, 0x2F),
+    ColorTriplet(0xFF, 0xFF, 0xFF),
+    ColorTriplet(0x2A, 0x7F, 0xC1),
+)
 """The colours of the charts (`report.token_charts`)."""
-DARK = 0.6
+DARK = 0.7
 """The share of the largest number from which a cell's text is white."""
 CELLS = ((5, 1), (3, 0), (2, None), (1, None))
 """The widths of a cell, from the widest, and the decimal places of its number; None for colours alone."""
@@ -76,5 +80,6 @@ def _cell(value: float | None, largest: float, unit: float, width: int, places: 
     share = value / largest
     colour = blend_rgb(ZERO, POSITIVE if share > 0 else NEGATIVE, min(1.0, abs(share)))
     text = "" if places is None else f"{value / unit:+.{places}f}"
-    style = Style(color="bright_white" if abs(share) > DARK else "black", bgcolor=Color.from_triplet(colour))
+    text = text[1:] if text and not float(text) else text  # a rounded zero has no sign
+    style = Style(color="#ffffff" if abs(share) > DARK else "#000000", bgcolor=Color.from_triplet(colour))
     return Text(text.rjust(width), style)

@@ -72,7 +72,8 @@ def knockout(options: KnockoutOptions) -> None:
 
     Example: taetpu lens knockout latest --split val --what heads -o heads.png
     """
-    from taetpu.lens.ablation.components import find_components
+    from taetpu.cli.heatmap import print_heatmap
+    from taetpu.lens.ablation.components import column_name, find_components
 
     check_picture(options.out)
     if options.mode not in MODES:
@@ -90,6 +91,7 @@ def knockout(options: KnockoutOptions) -> None:
         print_json(found.to_dict())
     elif options.mode == "each":
         print_found(found, options.top)
+        print_heatmap(found.cells(), "rise of the loss", columns=column_name(components))
     else:
         _print_steps(found, options)
     if options.mode != "pairs":

@@ -57,6 +57,11 @@ def render_svg(spec: Spec, theme: Spec) -> str:
     return vl_convert.vegalite_to_svg(_spec_json(spec, theme))
 
 
+def draw_svg(drawn: alt.TopLevelMixin) -> str:
+    """Return a chart with its own colours and size as SVG."""
+    return vl_convert.vegalite_to_svg(json.dumps(drawn.to_dict()))
+
+
 def _spec_json(spec: Spec, theme: Spec) -> str:
     return json.dumps({**spec, "width": WIDTH, "autosize": {"type": "pad"}, "config": theme})
 

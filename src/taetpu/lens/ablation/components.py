@@ -138,6 +138,11 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
     return replace(found, each=kept)
 
 
+def column_name(components: Components) -> str:
+    """Return what the columns of a picture of components are, whose rows are layers."""
+    return "position" if components.by_position else components.what.removeprefix("kv-").removesuffix("s")
+
+
 def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | None = None) -> Components:
     """Return a component for each position at a site, in each of its layers: `3.7` is position 7 of layer 3.
 

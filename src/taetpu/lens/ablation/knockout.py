@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from taetpu.lens.ablation.components import Components, find_components
+from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
 from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS, read_intact, sweep
@@ -68,6 +68,26 @@ class Knockouts:
                  "documents": self.effect.documents}  # fmt: skip
         return {**about, "loss": self.intact[0], "loss_error": self.intact[1], "components": rows}
 
+    def cells(self) -> dict[tuple[int, int], float]:
+        """Return the effect by layer and head, or by layer and group of heads; empty for other components."""
+        if self.components.what not in ("heads", "kv-groups"):
+            return {}
+        places = [component.name.split(".") for component in self.components.each]
+        effects = self.effect.estimate.astype(float).tolist()
+        return {(int(layer), int(head)): effect for (layer, head), effect in zip(places, effects, strict=True)}
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
+        from taetpu.report.notebook import effects_html
+
+        loss, error = self.intact
+        noise = "" if error != error else f" ± {error:.4f}"
+        about = (
+            f"loss {loss:.4f}{noise} nats per target over {self.effect.documents:,} documents; effect: the rise of the "
+            f"loss without each of the {self.components.what} ({self.method.how} ablation)"
+        )
+        return effects_html(self.model, about, self.rows(), self.chart)
+
     def chart(self) -> Any:
         """Return an Altair chart: a picture of layers and heads, or a bar with its interval for each component."""
         from taetpu.report.charts import themed
@@ -75,10 +95,8 @@ class Knockouts:
 
         title = f"rise of the loss without each part (nats, {self.method.how} ablation)"
         found = self.effect
-        if self.components.what in ("heads", "kv-groups"):
-            places = [tuple(map(int, component.name.split("."))) for component in self.components.each]
-            cells: Any = dict(zip(places, found.estimate.astype(float).tolist(), strict=True))
-            return themed(head_picture(title, cells, signed=True, places=3))
+        if cells := self.cells():
+            return themed(head_picture(title, cells, signed=True, places=3, columns=column_name(self.components)))
         names = [component.name for component in self.components.each]
         return effect_chart(names, found.estimate, found.low, found.high, title, self.components.what)
 

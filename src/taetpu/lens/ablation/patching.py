@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError
-from taetpu.lens.ablation.components import Components, find_components
+from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents
 from taetpu.lens.ablation.knockout import losses_of_sets
 from taetpu.lens.ablation.replacements import Method, make_replacements
@@ -150,18 +150,34 @@ class Patches:
                  "corrupted": self.corrupted, "pairs": self.effects.documents}  # fmt: skip
         return {**about, "correlation": self.correlation, "components": rows}
 
+    def cells(self) -> dict[tuple[int, int], float]:
+        """Return the score by layer and head, group or position; empty for other components."""
+        names = [component.name for component in self.components.each]
+        if self.components.axis is None or not self.components.groups:
+            return {}
+        places = [name.split(".") for name in names]
+        return {(int(layer), int(unit)): float(score)
+                for (layer, unit), score in zip(places, self.scores, strict=True)}  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
+        from taetpu.report.notebook import effects_html
+
+        about = (
+            f"{self.measure} of {self.effects.documents:,} pairs, {self.clean:.3f} clean and {self.corrupted:.3f} "
+            f"corrupted; score: the share of the difference that each of the {self.components.what} restores"
+        )
+        return effects_html(self.model, about, self.rows(), self.chart)
+
     def chart(self) -> Any:
         """Return an Altair chart: a picture of layers and heads or positions, or a bar for each component."""
         from taetpu.report.charts import themed
         from taetpu.report.token_charts import effect_chart, head_picture
 
         title = "restored share of the difference between clean and corrupted runs"
+        if cells := self.cells():
+            return themed(head_picture(title, cells, signed=True, columns=column_name(self.components)))
         names = [component.name for component in self.components.each]
-        if all(name.count(".") == 1 for name in names):
-            cells: Any = {tuple(map(int, name.split("."))): float(score)
-                          for name, score in zip(names, self.scores, strict=True)}  # fmt: skip
-            column = "position" if self.components.by_position else "head"
-            return themed(head_picture(title, cells, signed=True, columns=column))
         whole, found = self.clean - self.corrupted, self.effects
         return effect_chart(names, self.scores, found.low / whole, found.high / whole, title, self.components.what)
 

@@ -81,6 +81,16 @@ class Curve:
         about = {"model": self.model, "what": self.components.what, "order": self.order, "loss": self.intact}
         return {**about, "documents": self.effects.documents, "steps": rows}
 
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
+        from taetpu.report.notebook import effects_html
+
+        about = (
+            f"loss {self.intact:.4f} nats per target over {self.effects.documents:,} documents; effect: the rise of "
+            f"the loss while {self.components.what} are removed ({self.order})"
+        )
+        return effects_html(self.model, about, self.rows(), self.chart)
+
     def chart(self) -> Any:
         """Return an Altair chart of the rise of the loss over the number of removed components."""
         from taetpu.report.token_charts import curve_chart
@@ -122,7 +132,7 @@ def prune(
         sets: list[tuple[int, ...]] = removed
     else:
         choose = {"greedy": _greedy, "importance": _by_importance}[order]
-        removed = choose(opened, documents, components, replacements, steps, progress)
+        removed = choose(replacements, steps, progress)
         sets = [tuple(n for own in removed[: i + 1] for n in own) for i in range(len(removed))]
     losses = losses_of_sets(opened, documents, components, [(), *sets], replacements)
     effects = estimate_effects(losses[1:] - losses[0], documents.scored, seed=method.seed)
@@ -138,13 +148,9 @@ def check_passes(passes: int, what: str) -> None:
 
 
 def _greedy(
-    opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    replacements: Replacements,
-    steps: int | None,
-    progress: Callable[[int, int], None] | None,
+    replacements: Replacements, steps: int | None, progress: Callable[[int, int], None] | None
 ) -> list[tuple[int, ...]]:
+    opened, documents, components = replacements.opened, replacements.documents, replacements.components
     left, gone = list(range(len(components))), list[int]()
     number = min(len(left) - 1, len(left) - 1 if steps is None else steps)
     check_passes(sum(len(left) - step for step in range(number)), "a greedy search")
@@ -157,13 +163,9 @@ def _greedy(
 
 
 def _by_importance(
-    opened: OpenedModel,
-    documents: Documents,
-    components: Components,
-    replacements: Replacements,
-    steps: int | None,
-    progress: Callable[[int, int], None] | None,
+    replacements: Replacements, steps: int | None, progress: Callable[[int, int], None] | None
 ) -> list[tuple[int, ...]]:
+    opened, documents, components = replacements.opened, replacements.documents, replacements.components
     each = max(1, round(SHARE * len(components)))
     number = (len(components) - 1) // each
     number = number if steps is None else min(number, steps)
@@ -292,6 +294,16 @@ class PairEffects:
         rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
         about = {"model": self.model, "what": self.components.what, "documents": self.joint.documents}
         return {**about, "pairs": rows}
+
+    def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
+        from taetpu.report.notebook import effects_html
+
+        about = (
+            f"{self.joint.documents:,} documents; joint: the rise of the loss without both, in nats per target; "
+            "interaction: joint, minus the sum of both effects alone"
+        )
+        return effects_html(self.model, about, self.rows())
 
 
 def pair_effects(
