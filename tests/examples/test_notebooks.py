@@ -31,6 +31,19 @@ print(json.dumps({
 }))
 """
 """A cell that prints values of `inspect.ipynb`."""
+KNOCKOUT_FACTS = """
+import json
+print(json.dumps({
+    "accuracy": model.result["metrics"]["val/accuracy"],
+    "effects": found.rows(),
+    "pairs": pairs.rows(),
+    "constants": table.to_dict("list"),
+    "positions": positions.cells()[0, 5] * positions.cells()[1, 14],
+    "heads": sum(score for (layer, _), score in patches.cells().items() if layer == 1),
+    "right": list(right.values()),
+}))
+"""
+"""A cell that prints values of `knockout.ipynb`."""
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -76,13 +89,39 @@ def test_the_notebook_finds_the_heads_that_the_logits_come_from() -> None:
     assert [output.get("name") for output in outputs(notebook)] == [output.get("name") for output in outputs(stored)]
 
 
-def test_the_stored_notebook_has_small_outputs_of_one_run() -> None:
-    notebook = read("inspect.ipynb")
+@pytest.mark.slow
+def test_the_heads_that_are_removed_do_what_the_notebook_says() -> None:
+    notebook, stored = read("knockout.ipynb"), read("knockout.ipynb")
+    notebook.cells.append(nbformat.v4.new_code_cell(KNOCKOUT_FACTS))
+    execute(notebook)
+    found = json.loads(notebook.cells.pop().outputs[0].text)
+    assert found["accuracy"] > 0.99
+    effects = {row["component"]: row for row in found["effects"]}
+    largest = found["effects"][0]
+    assert largest["component"].startswith("0.")  # the model needs layer 0
+    assert largest["low"] > 0.5
+    assert all(abs(row["direct"]) < 0.02 * largest["effect"] for name, row in effects.items() if name < "1")
+    assert max(row["effect"] for name, row in effects.items() if name > "1") < 0.5 * largest["effect"]
+    between = [row for row in found["pairs"] if row["pair"].count("1.") == 2]
+    assert len(between) == 6
+    assert max(row["low"] for row in between) > 0.1  # heads of layer 1 replace each other
+    zero, mean, optimal = (found["constants"][how] for how in ("zero", "mean", "optimal"))
+    assert all(best <= min(pair) + 1e-6 for best, *pair in zip(optimal, zero, mean, strict=True))
+    assert found["positions"] > 0.95
+    assert found["heads"] > 0.5
+    assert found["right"][0] == 8
+    assert max(found["right"][1:]) <= 3
+    assert pictures(notebook) == pictures(stored)
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("inspect.ipynb", 5), ("knockout.ipynb", 2)])
+def test_the_stored_notebooks_have_small_outputs_of_one_run(name: str, drawn: int) -> None:
+    notebook = read(name)
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     assert counts == [*range(1, len(counts) + 1)]
-    assert sum(pictures(notebook)) == 5
+    assert sum(pictures(notebook)) == drawn
     assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs(notebook))
-    assert (NOTEBOOKS / "inspect.ipynb").stat().st_size < MAX_BYTES
+    assert (NOTEBOOKS / name).stat().st_size < MAX_BYTES
 
 
 if __name__ == "__main__":
