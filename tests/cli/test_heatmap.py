@@ -15,7 +15,7 @@ def cells(layers: int, heads: int) -> dict[tuple[int, int], float]:
     return {(i, j): float(values[i, j]) for i in range(layers) for j in range(heads)}
 
 
-def colours(values: dict[tuple[int, int], float]) -> list[tuple[int, int, int]]:
+def colours(values: dict[tuple[int, int], float]) -> list[tuple[int, ...]]:
     """Return the background of each cell."""
     drawn = draw_heatmap(values, "effect")
     assert drawn is not None

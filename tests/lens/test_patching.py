@@ -119,6 +119,8 @@ def test_a_group_of_heads_with_shared_keys_is_patched_as_a_whole(grouped):
     measured = losses_of_sets(opened, pairs.corrupted, heads, sets, replacements)
     np.testing.assert_allclose(found.effects.estimate, (measured[1:] - measured[0]).mean(-1), atol=1e-5)
     alone = patch(opened, pairs, heads, attribution=True).estimates
+    assert found.estimates is not None
+    assert alone is not None
     np.testing.assert_allclose(found.estimates, alone.reshape(-1, 2).sum(-1), atol=1e-5)
     assert np.abs(found.scores).min() > 1e-4
     assert found.cells()[1, 0] == pytest.approx(found.scores[2])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.lens.cases import ROWS, SEQ
+from tests.lens.cases import MODELS, ROWS, SEQ
 from tests.lens.test_knockout import document_losses, with_weights
 from tests.suites import by_default
 
@@ -55,6 +55,11 @@ CACHED = {
     "layers": ({"mixer": ATTENTION}, "layers", [1], "zero"),
     "embeddings": ({"mixer": ATTENTION}, "embed", ["embed"], "mean"),
     "final norm": ({"mixer": ATTENTION}, "final_norm.scale", ["final_norm.scale"], "mean"),
+    "values of layer 0": ({"mixer": {**ATTENTION, "values": "residual"}}, "mixer.v", ["0"], "mean"),
+    "shared layers": ({"mixer": ATTENTION, "layers": {2: {"same_as": 0}}}, "heads", ["0.1", "2.0"], "mean"),
+    "different heads": (MODELS["different heads"], "heads", ["0.1", "1.3", "2.0"], "mean"),
+    "many layers": ({"mixer": ATTENTION, "num_layers": 10}, "heads", ["9.1", "3.0", "4.1"], "mean"),
+    "two streams": (MODELS["hyper-connections"], "residual", ["1"], "mean"),
     "kv-groups": ({"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}}, "kv-groups", ["0.1"], "mean"),
 }  # fmt: skip
 
@@ -182,6 +187,25 @@ def test_a_skipped_layer_contributes_nothing(opened):
     own = [place for place, name in enumerate(found.components) if name.startswith("1.")]
     assert np.abs(found.values[own]).max() < 1e-6
     np.testing.assert_allclose(found.values.sum(0), found.logits, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["zero", "mean"])
+@pytest.mark.parametrize(("what", "name"), [("mixers", "0"), ("heads", "0.1"), ("ffns", "1"), ("residual", "0"),
+                                            ("embed", "embed"), ("norm.scale", "0")])  # fmt: skip
+def test_contributions_to_a_logit_still_sum_to_it(opened, what, name, how):
+    what = "mixer_norm.scale" if what == "norm.scale" else what
+    (found,) = taetpu.attribution(opened.without(what, name, how), TEXT)
+    np.testing.assert_allclose(found.values.sum(0), found.logits, atol=1e-3)
+    values = dict(zip(found.components, found.values, strict=True))
+    if what == "mixers" and how == "zero":
+        assert np.abs(values["0.mixer"]).max() == 0
+        assert 0 not in found.heads  # whose sum is not the output
+    if what == "heads" and how == "zero":
+        assert np.abs(found.heads[0][1]).max() == 0
+        assert np.abs(found.heads[0][0]).max() > 1e-3
+    if what == "residual":  # nothing before the edit reaches the logits
+        assert max(np.abs(values[name]).max() for name in ("embed", "0.mixer", "0.ffn")) < 1e-6
 
 
 @pytest.mark.slow
