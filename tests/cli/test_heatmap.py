@@ -1,6 +1,7 @@
 """Heatmaps on a terminal: numbers in units, colours, and what wide layers become."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -26,10 +27,10 @@ def colours(values: dict[tuple[int, int], float]) -> list[tuple[int, ...]]:
 
 def test_numbers_are_those_of_the_cells_in_a_named_unit():
     values = {(0, 0): 0.0123, (0, 1): -0.0456, (1, 0): 0.00001, (1, 1): 0.0349}
-    drawn = draw_heatmap(values, "rise of the loss")
+    drawn = draw_heatmap(values, "rise of the loss", noun="nats")
     assert drawn is not None
     assert drawn.plain.splitlines() == [
-        "rise of the loss, in units of 0.01", "layer 1   0.0 +3.5", "layer 0  +1.2 -4.6", "head        0    1",
+        "rise of the loss, in 0.01 nats", "layer 1   0.0 +3.5", "layer 0  +1.2 -4.6", "head        0    1",
     ]  # fmt: skip
 
 
@@ -39,7 +40,7 @@ def test_the_largest_number_has_one_digit_before_the_point(largest, unit, shown)
     drawn = draw_heatmap({(0, 0): largest}, "effect")
     assert drawn is not None
     title, row, _ = drawn.plain.splitlines()
-    assert title == f"effect, in units of {unit}"
+    assert title == ("effect" if unit == "1" else f"effect, in units of {unit}")
     assert row.split()[-1] == shown
 
 
@@ -96,5 +97,5 @@ def test_the_commands_show_the_picture_on_a_terminal(tmp_path):
     words = ["lens", "knockout", "latest", "--split", "val", "--documents", "6", "--no-controls"]
     code, shown = on_terminal(tmp_path, words, answer="", seconds=240)
     assert code == 0
-    assert "rise of the loss, in units of" in shown
+    assert re.search(r"rise of the loss, in [\d.e-]+ nats", shown)
     assert "48;2;255;255;255" in shown or "48;5;" in shown

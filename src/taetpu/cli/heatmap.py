@@ -23,7 +23,7 @@ CELLS = ((5, 1), (3, 0), (2, None), (1, None))
 """The widths of a cell, from the widest, and the decimal places of its number; None for colours alone."""
 
 
-def print_heatmap(cells: Mapping[tuple[int, int], float], title: str, *, columns: str = "head") -> None:
+def print_heatmap(cells: Mapping[tuple[int, int], float], title: str, *, columns: str = "head", noun: str = "") -> None:
     """Print numbers as coloured cells, if the output is a terminal.
 
     Numbers are in units of a power of ten, so that the largest has one digit before the point. Wide layers have
@@ -33,13 +33,16 @@ def print_heatmap(cells: Mapping[tuple[int, int], float], title: str, *, columns
         cells: The numbers by layer and column.
         title: The title.
         columns: What the columns are.
+        noun: The unit of the numbers, such as `nats`.
     """
     console = Console()
-    if console.is_terminal and (drawn := draw_heatmap(cells, title, columns=columns)) is not None:
+    if console.is_terminal and (drawn := draw_heatmap(cells, title, columns=columns, noun=noun)) is not None:
         console.print(drawn, soft_wrap=True)
 
 
-def draw_heatmap(cells: Mapping[tuple[int, int], float], title: str, *, columns: str = "head") -> Text | None:
+def draw_heatmap(
+    cells: Mapping[tuple[int, int], float], title: str, *, columns: str = "head", noun: str = ""
+) -> Text | None:
     """Return the text that `print_heatmap` prints; None if the numbers are too many for 80 columns."""
     layers, number = sorted({layer for layer, _ in cells}), 1 + max((column for _, column in cells), default=-1)
     margin = len("layer ") + len(str(max(layers, default=0))) + 1
@@ -49,7 +52,7 @@ def draw_heatmap(cells: Mapping[tuple[int, int], float], title: str, *, columns:
     width, places = fitting[0]
     largest = max(map(abs, cells.values())) or 1.0
     unit = _unit(largest, places or 0)
-    drawn = Text(f"{title}, {_describe_scale(unit, largest, places)}\n", no_wrap=True)
+    drawn = Text(title + _describe_scale(unit, largest, places, noun) + "\n", no_wrap=True)
     for layer in reversed(layers):  # the first layer is below, as in charts
         drawn.append(f"layer {layer}".ljust(margin))
         for column in range(number):
@@ -68,10 +71,13 @@ def _unit(largest: float, places: int) -> float:
     return 10.0 ** (power + (round(largest / 10.0**power, places) >= 10))
 
 
-def _describe_scale(unit: float, largest: float, places: int | None) -> str:
+def _describe_scale(unit: float, largest: float, places: int | None, noun: str) -> str:
+    """Return the end of the title, such as `, in 0.01 nats`."""
     if places is None:
-        return f"from {-largest:+.2g} to {largest:+.2g}"
-    return f"in units of {unit:g}"
+        return f", from {-largest:+.2g} to {largest:+.2g} {noun}".rstrip()
+    if unit == 1:
+        return f", in {noun}" if noun else ""
+    return f", in {unit:g} {noun}" if noun else f", in units of {unit:g}"
 
 
 def _cell(value: float | None, largest: float, unit: float, width: int, places: int | None) -> Text:

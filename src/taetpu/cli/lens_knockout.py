@@ -91,7 +91,7 @@ def knockout(options: KnockoutOptions) -> None:
         print_json(found.to_dict())
     elif options.mode == "each":
         print_found(found, options.top)
-        print_heatmap(found.cells(), "rise of the loss", columns=column_name(components))
+        print_heatmap(found.cells(), "rise of the loss", columns=column_name(components), noun="nats")
     else:
         _print_steps(found, options)
     if options.mode != "pairs":
