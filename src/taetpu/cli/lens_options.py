@@ -87,7 +87,7 @@ class ModelOptions:
         try:
             edited = remove_components(opened, parts, "zero" if documents is None else "mean", documents)
         except UserError as error:
-            raise error.within("--without") from None
+            raise UserError(error.problem, path=("--without",), remedy=error.remedy) from None
         log(f"model: {edited.name}")
         return edited
 

@@ -142,4 +142,7 @@ def _constants(opened: OpenedModel, components: Components, how: str, documents:
     """
     if documents is None:
         return zeros(opened, components)
+    if components.site is None:
+        problem = f"layers are skipped, and a skipped layer has no {how} activation"
+        raise UserError(problem, path=("how",), remedy="Use zero (no --means), or remove mixers or ffns.")
     return make_replacements(opened, components, documents, Method(how)).means
