@@ -10,7 +10,7 @@ import typer
 
 from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
 from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
-from taetpu.cli.output import log, print_json
+from taetpu.cli.output import log, plural, print_json
 from taetpu.cli.report_commands import print_results
 from taetpu.core.errors import Failed, UserError
 
@@ -148,6 +148,8 @@ def train_study(options: RunOptions) -> None:
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
         raise Failed(f"{runs} runs failed (see above); repeat the command to train these runs again")
+    if number := len(outcome.failed_tables):
+        raise Failed(f"{plural(number, 'post-hoc table')} failed (see above); repeat the command to compute them again")
 
 
 def _train_together(options: RunOptions) -> int:

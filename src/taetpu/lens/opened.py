@@ -170,6 +170,12 @@ class OpenedModel(SavedModel):
             self._programs[key] = build()
         return self._programs[key]
 
+    def with_programs_of(self, other: "OpenedModel") -> "OpenedModel":
+        """Return this model with the compiled programs of another model, which must have the same config and sizes."""
+        new = replace(self, _programs=other._programs)
+        new.__dict__["site_layers"] = other.site_layers
+        return new
+
     @cached_property
     def unrolled(self) -> LM:
         """The model with one stack per layer, for decoding; see `nn.stack.separate_stacks`."""

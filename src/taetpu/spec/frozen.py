@@ -31,7 +31,7 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "schema": SCHEMA,
         "base": to_data(study.baseline),
         "data": study.source(study.arms[0]).fingerprint,
-        "measure": to_data(study.measure),
+        "measure": _measure_data(study.measure),
         "seeds": list(study.seeds),
         "arms": {arm.name: arm.overrides for arm in study.arms},
         "idle": {arm.name: list(arm.idle) for arm in study.arms if arm.idle},
@@ -40,7 +40,13 @@ def frozen_data(study: Study) -> dict[str, Any]:
         "design": study.design,
         "evaluation": asdict(Sample.from_config(study.arms[0].config, study.source(study.arms[0]))),
         **({"starts": starts} if (starts := _starts(study)) else {}),
+        **({"post_hoc": study.post_hoc} if study.post_hoc else {}),
     }
+
+
+def _measure_data(measure: Measure) -> dict[str, Any]:
+    """Return a measure as plain data, without the post-hoc tables, which may be added later."""
+    return {name: value for name, value in to_data(measure).items() if name != "post_hoc"}
 
 
 def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
@@ -56,10 +62,10 @@ def _starts(study: Study) -> dict[str, dict[str, str]]:
 
 
 def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
-    """Check a study against the data in its folder, and return the stored data extended by new arms and seeds.
+    """Check a study against the data in its folder, and return the stored data extended by new arms, seeds and tables.
 
-    Arms and seeds that were removed from the study file remain in the data. The settings that may change, such as how
-    runs are observed, keep their first stored values.
+    Arms, seeds and post-hoc tables that were removed from the study file remain in the data. The settings that may
+    change, such as how runs are observed, keep their first stored values.
 
     Args:
         stored: The data that the study's folder stores.
@@ -104,6 +110,8 @@ def check_frozen(stored: Mapping[str, Any], study: Study) -> dict[str, Any]:
     extended = {"seeds": seeds, "arms": arms, "idle": idle, "roles": roles, "design": new["design"]}
     if resets := {**stored.get("resets", {}), **new.get("resets", {})}:
         extended["resets"] = resets
+    if tables := {**stored.get("post_hoc", {}), **new.get("post_hoc", {})}:
+        extended["post_hoc"] = tables
     return {**stored, **extended, "evaluation": sample, **({"starts": starts} if starts else {})}
 
 
@@ -146,9 +154,9 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
     found = dict(stored)
-    for part, cls in (("base", RunConfig), ("measure", Measure)):
+    for part, cls, as_data in (("base", RunConfig, to_data), ("measure", Measure, _measure_data)):
         try:
-            found[part] = to_data(load_config(cls, stored.get(part)))
+            found[part] = as_data(load_config(cls, stored.get(part)))
         except UserError:
             continue  # a kind or field no longer exists, so the data is compared as it was stored
     return found

@@ -220,6 +220,11 @@ class Study:
         model = self.document.data.get("base", {}).get("model")
         return model.get("preset") if isinstance(model, Mapping) else None
 
+    @property
+    def post_hoc(self) -> dict[str, dict[str, Any]]:
+        """The settings of the post-hoc ablation tables, by the name of the table."""
+        return {table.name: to_data(table) for table in self.measure.post_hoc}
+
     @cached_property
     def sources(self) -> Sources:
         """The prepared tasks. Each task is prepared on first use."""

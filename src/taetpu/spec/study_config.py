@@ -17,6 +17,7 @@ from taetpu.nn.mask import MaskConfig, StaticWindowConfig, WindowConfig
 from taetpu.optim.eval_metrics import EvalMetric
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
+from taetpu.spec.post_hoc import PostHocConfig, refuse_duplicates
 from taetpu.spec.train_config import TrainConfig
 
 BASELINE = "baseline"
@@ -185,12 +186,20 @@ class Measure(Config):
     """Numbers of seeds at which interim analyses give verdicts, e.g. [5, 8]."""
     contrasts: dict[str, ContrastConfig] = Field(default_factory=dict)
     """Further comparisons by name: `{compare: ARM, to: ARM}`, or `{spread: METRIC, over: PATH, by: PATH}`."""
+    post_hoc: tuple[PostHocConfig, ...] = ()
+    """Tables of what trained models lose without each part, e.g. `[{knockout: heads, how: mean}]`."""
 
     @model_validator(mode="before")
     @classmethod
     def _usual_direction(cls, data: Any) -> Any:
         usual = BETTER.get(str(data.get("primary", "val/loss")).rpartition("/")[2])
         return data if usual is None else {"direction": usual, **data}
+
+    @field_validator("post_hoc")
+    @classmethod
+    def _different_tables(cls, value: tuple[PostHocConfig, ...]) -> tuple[PostHocConfig, ...]:
+        refuse_duplicates(value)
+        return value
 
     @model_validator(mode="after")
     def _no_worse_direction(self) -> "Measure":

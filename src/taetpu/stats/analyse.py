@@ -14,6 +14,7 @@ from taetpu.stats.deviations import find_departures
 from taetpu.stats.integrity import find_damage, raise_if_damaged
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
+from taetpu.stats.post_hoc import compare_tables
 from taetpu.stats.power import PowerAnalysis
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
 from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
@@ -63,8 +64,8 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
 
     Returns:
         The content of `results.json`: `study, primary, direction, plan, departures, alpha, seeds, complete, final,
-        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms` and, if any are planned,
-        `contrasts`; see docs/statistics.md.
+        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms` and, if there are any,
+        `contrasts` and `post_hoc`; see docs/statistics.md.
 
     Raises:
         UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged, a run's record
@@ -116,6 +117,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
             "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
             "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
             **({"contrasts": judged_contrasts} if contrasts else {}),
+            **({"post_hoc": tables} if (tables := compare_tables(study, table, plan, against, final)) else {}),
         }
     )
 

@@ -22,8 +22,8 @@ def study_departures(folder: StudyFolder) -> list[str]:
 def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     """Return the departures of a frozen study from its plan, one sentence per departure.
 
-    Additional arms and seeds are not departures. In `results.json`, an additional arm has `planned: false`, and
-    additional seeds increase the plan's `error_rate`.
+    Additional arms, seeds and post-hoc tables are not departures. In `results.json`, an additional arm or table has
+    `planned: false`, and additional seeds increase the plan's `error_rate`.
 
     Args:
         study: the frozen study.
@@ -42,6 +42,11 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
         f"arm {arm!r} is planned, and study.yaml does not have it"
         for arm in dict.fromkeys(plan.arms)
         if arm not in study["arms"] and not _may_be_missing(arm, study)
+    ]
+    found += [
+        f"post-hoc table {name!r} is planned, and study.yaml does not have it"
+        for name in plan.post_hoc
+        if name not in study.get("post_hoc", {})
     ]
     measure = study.get("measure")
     if isinstance(measure, Mapping):

@@ -23,6 +23,9 @@ BOUNDS = {
 }
 """The smallest and largest possible values of metrics."""
 
+LATER_FIELDS = ("contrasts", "post_hoc")
+"""The fields of a plan that a stored plan lacks if they are empty."""
+
 MIN_SEEDS = 2
 """Minimum number of seeds for a verdict, since a single seed shows no noise."""
 
@@ -46,6 +49,7 @@ class Plan:
         alpha: maximum probability of at least one false verdict of better or worse over all arms, contrasts and planned
             analyses.
         contrasts: contrasts by name, with the arms that they compare (see `stats.contrasts`).
+        post_hoc: settings of the post-hoc ablation tables, by the name of the table (see `stats.post_hoc`).
     """
 
     primary: str
@@ -56,6 +60,7 @@ class Plan:
     equivalence: float | None = None
     alpha: float = ALPHA
     contrasts: Mapping[str, Any] = field(default_factory=dict)
+    post_hoc: Mapping[str, Any] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -72,8 +77,8 @@ class Plan:
         return metric_bounds(self.primary)
 
     def _text(self) -> str:
-        # Without contrasts, the hash is that of a plan of earlier versions, which had none.
-        return json.dumps({k: v for k, v in asdict(self).items() if k != "contrasts" or v}, sort_keys=True)
+        # Without contrasts or tables, the hash is that of a plan of earlier versions, which had none.
+        return json.dumps({k: v for k, v in asdict(self).items() if k not in LATER_FIELDS or v}, sort_keys=True)
 
     def analysis_index(self, seeds: int) -> int | None:
         """Return the index of the planned analysis at this number of seeds, or None if no analysis is planned there."""
@@ -137,7 +142,7 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
     }
     sha256 = data.pop("sha256", None)
-    plan = Plan(**data) if {"contrasts", *data} == set(Plan.__dataclass_fields__) else None
+    plan = Plan(**data) if {*LATER_FIELDS, *data} == set(Plan.__dataclass_fields__) else None
     if plan is None or plan.sha256 != sha256:
         raise UserError(
             "the analysis plan differs from the plan that was frozen before the first run",

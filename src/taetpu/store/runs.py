@@ -1,4 +1,7 @@
-"""The folder of one run: its config, metrics, samples, checkpoints, model and result. The result is written last."""
+"""The folder of one run: its config, metrics, samples, checkpoints, model and result. The result is written last.
+
+Post-hoc ablation tables are added to a finished run. The digests in its result do not include them.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +16,7 @@ from taetpu.core.errors import UserError
 from taetpu.store import metrics
 from taetpu.store.backend import Store
 from taetpu.store.digests import Damaged, digest, seal, unseal
-from taetpu.store.documents import RETRAIN, finite, to_json
+from taetpu.store.documents import DAMAGED, RETRAIN, finite, to_json
 from taetpu.store.errors import NotStored
 from taetpu.store.metrics import Series
 
@@ -22,6 +25,8 @@ Status = Literal["absent", "started", "done"]
 SOURCE = "reused.json"  # names the study from which a run was copied
 REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. It contains only wall times, on which no result depends."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
+POST_HOC = "post_hoc"
+"""The folder of post-hoc ablation tables."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +315,38 @@ class RunFolder:
         """Return the files that `write_model` stored, by name; empty if no model is stored."""
         return self._read_files("model")
 
+    # Post-hoc ablation tables, which are computed after the run is done.
+
+    def write_post_hoc(self, name: str, table: Mapping[str, Any]) -> None:
+        """Store the post-hoc ablation table with a name, replacing an earlier one. NaN and infinities become null."""
+        self.store.write(self.post_hoc_key(name), seal(finite(dict(table))), replace=True)
+
+    def read_post_hoc(self, name: str) -> dict[str, Any] | None:
+        """Return the post-hoc ablation table that `write_post_hoc` stored; None if no table is stored.
+
+        Raises:
+            Damaged: if the file of the table is damaged.
+        """
+        key = self.post_hoc_key(name)
+        try:
+            data = self.store.read(key)
+        except NotStored:
+            return None
+        found = unseal(data, self.store.where(key))
+        if not isinstance(found, dict):
+            problem = f"a post-hoc ablation table must be a mapping, got {type(found).__name__}"
+            raise Damaged(problem, file=self.store.where(key), remedy=DAMAGED)
+        return found
+
+    def post_hoc_key(self, name: str) -> str:
+        """Return the key of the post-hoc ablation table with a name."""
+        return f"{self.key}/{POST_HOC}/knockout-{name}.json"
+
+    def post_hoc_tables(self) -> list[str]:
+        """Return the names of the stored post-hoc ablation tables."""
+        names = (key.rpartition("/")[2] for key in self.store.list(f"{self.key}/{POST_HOC}"))
+        return [name.removeprefix("knockout-").removesuffix(".json") for name in names]
+
     def _document(self, name: str) -> Any:
         key = f"{self.key}/{name}"
         return unseal(self.store.read(key), self.store.where(key), RETRAIN)
@@ -355,8 +392,11 @@ class RunFolder:
 
 
 def _has_digest(name: str) -> bool:
-    """Return whether the result contains the file's digest. The config and the origin contain their own digests."""
-    return name not in ("config.json", SOURCE, RESULT) and not name.startswith("times/")
+    """Return whether the result contains the file's digest.
+
+    The config, the origin and post-hoc tables contain their own digests.
+    """
+    return name not in ("config.json", SOURCE, RESULT) and not name.startswith(("times/", f"{POST_HOC}/"))
 
 
 def _step(key: str) -> int:

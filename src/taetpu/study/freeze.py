@@ -15,9 +15,10 @@ from taetpu.study.tuning import tuned_name
 
 
 def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
-    """Record a study. Arms and seeds may be added later, but the baseline and the measure may not change.
+    """Record a study. Arms, seeds and post-hoc tables may be added later, but the rest may not change.
 
-    Arms and seeds that were removed from the study file stay recorded if they have finished runs.
+    Arms and seeds that were removed from the study file stay recorded if they have finished runs. A post-hoc table that
+    was removed stays recorded if a run has it.
 
     Args:
         study: the study with all arms that are known so far.
@@ -41,6 +42,9 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
         kept |= {role["against"] for name, role in asked["roles"].items() if name in kept and "against" in role}
         asked["arms"] = {name: change for name, change in asked["arms"].items() if name in kept}
         asked["roles"] = {name: role for name, role in asked["roles"].items() if name in asked["arms"]}
+        if removed := {*asked.get("post_hoc", ())} - {*study.post_hoc}:
+            removed -= {name for run in done for name in run.post_hoc_tables()}
+            asked["post_hoc"] = {name: table for name, table in asked["post_hoc"].items() if name not in removed}
         seeds = {*study.seeds, *(run.seed for run in done)}
         asked["seeds"] = [seed for seed in asked["seeds"] if seed in seeds]
         wanted = {(arm, seed) for arm in stored["arms"] for seed in stored["seeds"]}
@@ -67,6 +71,7 @@ def analysis_plan(study: Study) -> Plan:
         equivalence=measure.equivalence,
         alpha=measure.alpha,
         contrasts=study.contrasts,
+        post_hoc=study.post_hoc,
     )
 
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.table import Table
 from rich.text import Text
 
-from taetpu.core.errors import Failed
+from taetpu.core.errors import Failed, UserError
 from taetpu.core.plugins import explain_plugin_error
 from taetpu.report.short_names import shorten_names
 from taetpu.report.usage_text import describe_usage
@@ -183,6 +183,17 @@ class StudyProgress(Callback):
                 f"pack of {len(runs)} runs failed: {explain_plugin_error(error) or f'{type(error).__name__}: {error}'}"
             )
         self.console.print(Text(message), style="red", soft_wrap=True)
+
+    def on_tables(self, done: int, total: int) -> None:
+        """Display the progress of post-hoc ablation."""
+        if not done:
+            self.log(f"post-hoc ablation of trained models: {total} tables")
+        self.bars.update(self.bar, description=f"post-hoc ablation {done}/{total}", rate="", left="")
+
+    def on_table_failed(self, where: str, name: str, error: Exception) -> None:
+        """Report a post-hoc ablation table that could not be computed."""
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        self.warn(f"post-hoc ablation {name} failed: {where}: {kind}{error}")
 
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
         """Report a tracker that is switched off because it failed."""

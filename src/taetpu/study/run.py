@@ -1,4 +1,4 @@
-"""Running a study: freeze it, plan the missing runs, train them pack by pack, analyse and report."""
+"""Running a study: freeze it, plan the missing runs, train them pack by pack, ablate, analyse and report."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ from taetpu.study.matching import time_matched_steps
 from taetpu.study.on_ray import RayExecutor, connected, refuse_accelerator, shared_root
 from taetpu.study.pack_store import resolve_runs
 from taetpu.study.pack_training import Failure
+from taetpu.study.post_hoc import FailedTable, compute_tables
 from taetpu.study.reuse import Reuse, sample_runs
 from taetpu.study.shards import ShardExecutor, parse_shard
 from taetpu.study.tracking import tracked
@@ -47,6 +48,7 @@ class Outcome:
         failed: the packs that failed.
         refuted: one message for each reused run whose results differed when it was trained again.
         folder: the study's folder. It can be passed to `taetpu.plot`.
+        failed_tables: the post-hoc ablation tables that could not be computed.
     """
 
     results: dict[str, Any]
@@ -54,10 +56,12 @@ class Outcome:
     failed: list[Failure]
     refuted: list[str] = field(default_factory=list)
     folder: str = ""
+    failed_tables: list[FailedTable] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""
         failed = [f"{len(failure.runs)} runs failed: {failure.error}" for failure in self.failed]
+        failed += [f"table {table.name} failed: {table.run.where}: {table.error}" for table in self.failed_tables]
         return notebook_html(self.results, self.report, [*failed, *self.refuted])
 
     @property
@@ -254,6 +258,8 @@ class StudyRunner:
     def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
         """Train the arms with the given seeds, tune the arms if the study requests it, then analyse and report.
 
+        Before the analysis, the missing post-hoc ablation tables are computed.
+
         Returns:
             The outcome, or None if another process has meanwhile analysed these seeds and added seeds.
         """
@@ -274,10 +280,11 @@ class StudyRunner:
             failed += [failure for _, failures in more for failure in failures]
         sample = sample_runs(reused, self.options.audit)
         refuted = self.executor.replicate(sample, reused, self.study, self.callback, self.options.packing)
+        failed_tables = compute_tables(self.study, self.folder, self.callback)
         results = analyse(self.folder)
         if not failed:
             self.folder.delete_claims()
-        return Outcome(results, build_report(self.folder), failed, refuted, self.folder.where)
+        return Outcome(results, build_report(self.folder), failed, refuted, self.folder.where, failed_tables)
 
     def train(self, study: Study) -> tuple[list[Run], list[Failure]]:
         """Copy finished runs and train the other runs. Return the reused runs and the failures."""

@@ -9,6 +9,7 @@ from taetpu.core.errors import ErrorList, UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.study.arm_stages import list_arms
+from taetpu.study.post_hoc import check_tables
 from taetpu.study.tuning import trial_study
 from taetpu.train.device_capabilities import Capabilities, first_device, local_capabilities
 from taetpu.train.layout import memory_shortfall, without_kernels
@@ -31,13 +32,15 @@ def check_study(
 
     Raises:
         UserError: if the devices do not support the requested attention or mesh, if the data cannot be used, or if an
-            arm cannot be matched, breaks the contract or cannot be tuned.
+            arm cannot be matched, breaks the contract or cannot be tuned, or if a post-hoc ablation table cannot be
+            computed for a baseline.
     """
     first_device()  # must be called before the data is prepared, because preparing the data may use JAX
     study.runs()
     refuse_place(study, place)
     checked = study.changed(arms=list_arms(study))
     computed = check_arms(checked, progress)
+    check_tables(checked)
     for arm in checked.arms:
         refuse_mesh(checked, arm)
     if study.tune is not None:

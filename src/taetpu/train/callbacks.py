@@ -84,6 +84,12 @@ class Callback:
     def on_pack_failed(self, runs: Sequence[Run], error: Exception) -> None:
         """Handle an error in a pack. The study continues with the next pack."""
 
+    def on_tables(self, done: int, total: int) -> None:
+        """Handle the progress of post-hoc ablation: `done` of `total` missing tables have been handled."""
+
+    def on_table_failed(self, where: str, name: str, error: Exception) -> None:
+        """Handle the failure of the post-hoc ablation table `name` of the run in the folder `where`."""
+
     def on_tracker_failed(self, tracker: str, problem: str) -> None:
         """Handle the failure of a tracker. The tracker receives no further events, and training continues."""
 

@@ -146,6 +146,26 @@ def knockout(
     return Knockouts(opened.name, components, method, (float(loss.estimate[0]), float(loss.error[0])), effects)
 
 
+def mean_effects(
+    opened: OpenedModel, documents: Documents, components: Components, method: Method
+) -> tuple[float, Float[np.ndarray, " component"]]:
+    """Return the loss of the intact model, and the effect of removing each component alone, without intervals.
+
+    Args:
+        opened: The model.
+        documents: The documents.
+        components: The components.
+        method: How activations are replaced.
+
+    Raises:
+        UserError: if the method does not apply to the components.
+    """
+    replacements = make_replacements(opened, components, documents, method)
+    sets = [(), *((number,) for number in range(len(components)))]
+    losses = losses_of_sets(opened, documents, components, sets, replacements).sum(-1) / documents.scored.sum()
+    return float(losses[0]), losses[1:] - losses[0]
+
+
 def losses_of_sets(
     opened: OpenedModel,
     documents: Documents,
