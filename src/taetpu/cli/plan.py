@@ -232,6 +232,8 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
         )
     for name, compared in found["contrasts"].items():
         yield f"contrast {name}: {compared}"
+    for name, table in found["post_hoc"].items():
+        yield f"post-hoc ablation {name}: {_tables(table)}"
     for arm in found["arms"]:
         if start := arm["start"]:
             note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"
@@ -247,6 +249,16 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
     yield from _computed(found["packs"])
     if resolved := _resolution(found["resolution"]):
         yield resolved
+
+
+def _tables(found: dict[str, Any]) -> str:
+    """Return a description of the tables of a post-hoc ablation."""
+    counts = [number for number in found["parts"].values() if number]
+    parts = plural(max(counts), "part") if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,} parts"
+    lacking = [name for name, number in found["parts"].items() if not number]
+    text = f"after training, {parts} of each of {plural(found['runs'], 'run')} are removed one at a time"
+    text += f" ({found['done']} {'run is' if found['done'] == 1 else 'runs are'} done)" if found["done"] else ""
+    return text + (f"; {', '.join(lacking)}: no such parts" if lacking else "")
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:

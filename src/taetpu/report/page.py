@@ -18,6 +18,7 @@ from taetpu.report import charts, curve_charts, design_charts, overview, summary
 from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
 from taetpu.report.position_curves import position_chart
+from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
 
@@ -48,6 +49,7 @@ def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
             "forest": charts.forest_plot(results),
             **design_charts.draw_panels(results, inputs.costs),
             **{curves.title: position_chart(curves) for curves in inputs.positions},
+            **post_hoc_charts(results),
         },
         "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},

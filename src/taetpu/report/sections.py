@@ -8,6 +8,7 @@ from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
 from taetpu.report.position_curves import PositionCurves, position_section
+from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
@@ -22,6 +23,7 @@ def build_sections(
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
         contrasts_section(results),
+        *post_hoc_sections(results),
         *design_sections(results),
         position_section(results, positions),
         priors_section(results, priors),

@@ -154,9 +154,10 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
     found = dict(stored)
-    for part, cls, as_data in (("base", RunConfig, to_data), ("measure", Measure, _measure_data)):
+    for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
-            found[part] = as_data(load_config(cls, stored.get(part)))
+            known = load_config(cls, stored.get(part))
+            found[part] = _measure_data(known) if isinstance(known, Measure) else to_data(known)
         except UserError:
             continue  # a kind or field no longer exists, so the data is compared as it was stored
     return found

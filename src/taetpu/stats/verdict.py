@@ -6,13 +6,15 @@ Absence of evidence is not evidence of absence, so an effect that is neither sig
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
 from taetpu.stats.linear_model import CONFIDENCE, Effect
 from taetpu.stats.plan import Direction, Plan
 from taetpu.stats.power import PowerAnalysis
+
+K = TypeVar("K")
 
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
@@ -94,12 +96,12 @@ def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float |
     return max(known) if len(known) == len(inside) else None
 
 
-def holm(p: Mapping[str, float | None]) -> dict[str, float | None]:
+def holm(p: Mapping[K, float | None]) -> dict[K, float | None]:
     """Apply Holm's step-down correction to the p-values; None stays None.
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure.
     """
-    tested = sorted((value, arm) for arm, value in p.items() if value is not None)
+    tested = sorted(((value, arm) for arm, value in p.items() if value is not None), key=lambda pair: pair[0])
     corrected, largest = dict(p), 0.0
     # statsmodels' implementation is not used because it runs the garbage collector, which takes 0.5 s per call.
     for i, (value, arm) in enumerate(tested):

@@ -26,6 +26,7 @@ from taetpu.study.arm_stages import list_arms
 from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
+from taetpu.study.post_hoc import count_components
 from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
 from taetpu.train.choose_compute import list_fallbacks
@@ -112,6 +113,8 @@ def preview(
         evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
+        `post_hoc`: for each post-hoc ablation table the number of `runs`, of runs that have the table (`done`), and of
+        parts of each arm's model (`parts`).
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -143,6 +146,7 @@ def preview(
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
         "contrasts": {name: describe_contrast(one) for name, one in study.contrasts.items()},
+        "post_hoc": _post_hoc(study, resolve_runs(study, folder)) if study.post_hoc else {},
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
@@ -159,6 +163,14 @@ def preview(
         "at_run": _at_run(study),
         "resolution": resolution(study, folder, _flops(runs, sources) / len(study.seeds), noise, effect),
         "tuning": None if tried is None else _tuning(study, tried, done),
+    }
+
+
+def _post_hoc(study: Study, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    stored = [set(run.folder.post_hoc_tables()) for run in runs]
+    return {
+        name: {"runs": len(runs), "done": sum(name in tables for tables in stored), "parts": parts}
+        for name, parts in count_components(study).items()
     }
 
 

@@ -1,0 +1,171 @@
+"""Report sections on the post-hoc ablation tables of a study: comparisons of arms, and a picture of their effects."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import altair as alt
+
+from taetpu.report.charts import Spec, chart, named_axis, responsive_spec
+from taetpu.report.section_types import Section, Table
+from taetpu.report.summary import Results
+from taetpu.report.token_charts import SIGNED
+from taetpu.stats import formatting
+from taetpu.stats.post_hoc import EFFECTIVE, LARGEST, MAX_RANKS
+
+Found = Mapping[str, Any]
+
+ROW, GAP = 20, 8
+"""Height of a layer in the picture, and of the gap between two arms, in pixels."""
+MAX_PLACES = 6
+"""Maximum number of decimal places in a table."""
+MIDDLE = "#f4f5f6"
+"""The colour of an effect of 0."""
+REPLACEMENTS = {
+    "zero": "replaced by zeros",
+    "mean": "replaced by its mean activation",
+    "resample": "replaced by its activation in another window",
+    "noise": "disturbed by noise",
+    "optimal": "replaced by the constant with the smallest loss",
+}
+COLUMNS = ("measure", "arm", "runs", "mean", "effect", "95 % interval", "Holm p", "verdict")
+
+
+def post_hoc_sections(results: Results) -> list[Section]:
+    """Return a section for each post-hoc ablation table."""
+    return [_section(found, results) for found in results.get("post_hoc", ())]
+
+
+def post_hoc_charts(results: Results) -> dict[str, Spec]:
+    """Return the picture of each post-hoc ablation table with effects, by its name in the sections."""
+    charts = {_title(found): effect_picture(found) for found in results.get("post_hoc", ())}
+    return {title: spec for title, spec in charts.items() if spec is not None}
+
+
+def _section(found: Found, results: Results) -> Section:
+    title, parts = _title(found), _parts(found)
+    rows = [_row(measure, arm, results, found) for measure in found["measures"] for arm in found["arms"]
+            if arm["values"][measure]["mean"] is not None]  # fmt: skip
+    caption = f"Mean effect of {parts} over seeds: a row for each layer, the first below, sorted by size"
+    charts = [(caption, title)] if any(arm["ranked"] for arm in found["arms"]) else []
+    return Section(title, _lead(found), [Table(COLUMNS, rows, left=2)], charts, [*_notes(found, results)])
+
+
+def _title(found: Found) -> str:
+    """Return the title of a section, with the settings in the table's name."""
+    settings = found["name"].removeprefix(f"{found['knockout']}-{found['how']}").split("-")
+    return f"Post-hoc ablation: {found['knockout']} ({', '.join([found['how'], *filter(None, settings)])})"
+
+
+def _parts(found: Found) -> str:
+    known = found["knockout"]
+    return known if known.isidentifier() or known == "kv-groups" else f"the activation at {known}"
+
+
+def _lead(found: Found) -> str:
+    parts, what = _parts(found), REPLACEMENTS.get(found["how"], "replaced")
+    text = (
+        f"In each trained model, {parts} are removed one at a time: the part is {what}. An effect is the rise of the "
+        f"loss without the part, in nats per token, on at most {found['documents']:,} windows of {found['split']}. "
+    )
+    if len({*found["measures"]} & {LARGEST, EFFECTIVE}) == 2:
+        text += (
+            f"A part has no identity between seeds, so arms are compared by the sum of the effects in each layer, the "
+            f"largest effect, and the effective number of {parts}: the squared sum of the positive effects divided by "
+            "the sum of their squares. "
+        )
+    return text + (
+        "The effect of a part alone is a lower bound of what it does, because later parts may compensate for it. In "
+        "the table, an effect is an arm's mean minus its baseline's, over seeds."
+    )
+
+
+def _row(measure: str, arm: Found, results: Results, found: Found) -> list[str]:
+    one, places = arm["values"][measure], _places(measure, found)
+    label = f"sum of {measure}" if measure.startswith("layer") else measure
+    figures = [
+        formatting.number(one["mean"], places),
+        formatting.number(one["effect"], places, sign=True),
+        "-" if one["ci95"] is None else " to ".join(formatting.number(end, places, sign=True) for end in one["ci95"]),
+        formatting.p_value(one["p_holm"]),
+    ]
+    return [label, arm["name"], str(arm["tables"]), *figures, _verdict(one, arm, results, found)]
+
+
+def _places(measure: str, found: Found) -> int:
+    """Return the number of decimal places of a measure: that of its narrowest interval."""
+    values = [arm["values"][measure] for arm in found["arms"]]
+    widths = [formatting.half_width(one["ci95"]) for one in values if one["ci95"]]
+    means = [abs(one["mean"]) for one in values if one["mean"] is not None]
+    return min(formatting.decimals(min(filter(None, widths), default=None), max(means, default=0.0)), MAX_PLACES)
+
+
+def _verdict(one: Found, arm: Found, results: Results, found: Found) -> str:
+    if arm["against"] is None:
+        return "baseline"
+    if one["effect"] is None:
+        return "-"
+    if one["verdict"] is None and results["final"] and not found["final"]:
+        return "incomplete"
+    return one["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
+
+
+def _notes(found: Found, results: Results) -> Iterator[str]:
+    if found["compared"]:
+        yield (
+            f"The p-values of the {found['compared']} comparisons of this table are corrected together (Holm), "
+            f"separately from the verdicts on arms: if no change had any effect, the chance of one or more verdicts of "
+            f"higher or lower in this table would be at most about {100 * results['alpha']:g} %."
+        )
+    if not found["planned"]:
+        yield "This table is not in the analysis plan: it was added after the study was first run."
+    sizes = {arm["name"]: arm["components"] for arm in found["arms"] if arm["components"]}
+    if len({*sizes.values()}) > 1:
+        counts = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+        yield f"The models have different numbers of parts, which bound the effective number: {counts}."
+    for arm in found["arms"]:
+        if arm["absent"]:
+            yield f"{arm['name']} is not compared: {arm['absent']}."
+        unfinished = arm["runs"] - arm["finished"] - arm["diverged"]
+        lost = [f"{number} {what}" for number, what in ((arm["diverged"], "diverged"), (unfinished, "unfinished"))
+                if number]  # fmt: skip
+        if lost:
+            yield f"{arm['name']}: of {arm['runs']} runs, {' and '.join(lost)}. Only finished runs are compared."
+        missing = 0 if arm["absent"] else arm["finished"] - arm["tables"]
+        if missing:
+            yield f"{arm['name']}: {missing} of {arm['finished']} finished runs lack this table. Repeat `taetpu run`."
+
+
+# --- picture ----------------------------------------------------------------------------------------------------------
+
+
+def effect_picture(found: Found) -> Spec | None:
+    """Return the picture of the effects of all arms, with one scale of colours; None without effects.
+
+    Each arm has a row for each layer, and a column for each rank of a part within its layer.
+    """
+    cells = [
+        {"arm": arm["name"], "layer": layer["layer"] or 0, "rank": rank + 1, "effect": effect}
+        for arm in found["arms"]
+        for layer in arm["ranked"]
+        for rank, effect in enumerate(layer["effects"])
+    ]
+    if not cells:
+        return None
+    most = max(abs(cell["effect"]) for cell in cells) or 1.0
+    arms, layers, ranks = ([*dict.fromkeys(cell[name] for cell in cells)] for name in ("arm", "layer", "rank"))
+    layers, ranks = sorted(layers, reverse=True), range(1, max(ranks) + 1)
+    height = len(arms) * (ROW * len(layers) + GAP)
+    y = alt.Y("arm:N", sort=arms, title=None, scale=alt.Scale(paddingInner=GAP * len(arms) / height, paddingOuter=0),
+              axis=named_axis(arms, labelPadding=26))  # fmt: skip
+    shown = "rank of the part in its layer" + (f" (the first {MAX_RANKS})" if len(ranks) == MAX_RANKS else "")
+    x = alt.X("rank:O", title=shown, scale=alt.Scale(domain=[*ranks]), axis=alt.Axis(labelAngle=0, ticks=False))
+    base = chart(cells).encode(x=x, y=y, yOffset=alt.YOffset("layer:O", scale=alt.Scale(domain=layers)))
+    colours = alt.Scale(domain=[-most, 0, most], range=[SIGNED[0], MIDDLE, SIGNED[2]], interpolate="rgb")
+    legend = alt.Legend(title="nats per token", orient="top", gradientLength=160, tickCount=4)
+    tooltip = ["arm:N", "layer:O", "rank:O", alt.Tooltip("effect:Q", format="+.4~g")]
+    drawn: list[Any] = [
+        base.mark_rect().encode(color=alt.Color("effect:Q", scale=colours, legend=legend), tooltip=tooltip),
+        base.transform_filter("datum.rank == 1").mark_text(align="right", style="note").encode(
+            text="layer:O", x=alt.value(-8)),
+    ]  # fmt: skip
+    return responsive_spec(alt.layer(*drawn).properties(height=height))
