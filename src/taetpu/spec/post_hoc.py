@@ -34,7 +34,7 @@ class PostHocConfig(Config):
     def _of_the_model(cls, value: str) -> str:
         if value == POSITIONS:
             problem = "positions are parts of a document, not of a model, so arms cannot be compared by them"
-            raise UserError(problem, remedy="Use another kind of part, e.g. heads.")
+            raise UserError(problem, path=("knockout",), remedy="Use another kind of part, e.g. heads.")
         return value
 
     @field_validator("how")
@@ -42,9 +42,9 @@ class PostHocConfig(Config):
     def _known_method(cls, value: str) -> str:
         if value == COUNTERFACTUAL:
             problem = "counterfactual needs a counterpart of each document, and evaluation sets have none"
-            raise UserError(problem, remedy=f"Use one of: {', '.join(METHODS)}.")
+            raise UserError(problem, path=("how",), remedy=f"Use one of: {', '.join(METHODS)}.")
         if value not in METHODS:
-            raise UserError(f"unknown replacement {value!r}", remedy=suggest(value, METHODS))
+            raise UserError(f"unknown replacement {value!r}", path=("how",), remedy=suggest(value, METHODS))
         return value
 
     @model_validator(mode="after")
@@ -70,8 +70,8 @@ class PostHocConfig(Config):
 
 
 def refuse_duplicates(tables: Sequence[PostHocConfig]) -> None:
-    """Raise `UserError` if a table is listed twice. The path of the error starts with the table's number."""
+    """Raise `UserError` if a table is listed twice. The path of the error is relative to `measure`."""
     for number, table in enumerate(tables):
         if (first := tables.index(table)) < number:
             problem = f"table {number} is the same as table {first}: {table.knockout} ({table.how})"
-            raise UserError(problem, path=(number,), remedy="Remove one of the two.")
+            raise UserError(problem, path=("post_hoc", number), remedy="Remove one of the two.")

@@ -103,9 +103,8 @@ def preview(
 
     Returns:
         A dictionary with these entries:
-        `study`, `seeds`: the study's name and seeds.
+        `study`, `seeds`, `steps`, `task`: the study's name and seeds, the baseline's number of steps and its task.
         `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
-        `steps`, `task`: the baseline's number of steps and its task.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
         iteration), the number of `runs` and of `done` runs, `start` (the parameters that are loaded, drawn and unused,
@@ -113,8 +112,7 @@ def preview(
         evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
-        `post_hoc`: for each post-hoc ablation table the number of `runs`, of runs that have the table (`done`), and of
-        parts of each arm's model (`parts`).
+        `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
         `packs`: the packs left to train. Packs with the same `program` are compiled once.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
@@ -134,8 +132,7 @@ def preview(
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
     memory = too_large(study, {run.arm for run in missing[0]}) if packing else []
     packs = [entry for part in missing for entry in _packs(study, part, folder, packing)] if packing else []
-    first = study.arms[0].config
-    source = sources.prepare(first)
+    source = sources.prepare(first := study.arms[0].config)
     stored = read_study(folder).get("evaluation") if folder.exists() else None
     sample = Sample(**stored) if stored else Sample.from_config(first, source)
     return {
@@ -146,7 +143,7 @@ def preview(
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
         "contrasts": {name: describe_contrast(one) for name, one in study.contrasts.items()},
-        "post_hoc": _post_hoc(study, resolve_runs(study, folder)) if study.post_hoc else {},
+        "post_hoc": _post_hoc(study, folder),
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
@@ -166,7 +163,8 @@ def preview(
     }
 
 
-def _post_hoc(study: Study, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+def _post_hoc(study: Study, folder: StudyFolder) -> dict[str, dict[str, Any]]:
+    runs = resolve_runs(study, folder) if study.post_hoc else []
     stored = [set(run.folder.post_hoc_tables()) for run in runs]
     return {
         name: {"runs": len(runs), "done": sum(name in tables for tables in stored), "parts": parts}
