@@ -149,7 +149,7 @@ def test_a_study_without_a_difference_has_a_verdict_in_at_most_one_of_twenty_cas
         effects = {arm: {seed: post_hoc.Effects(tuple(shared[seed] * rng.gamma(1.0, 0.01, 6) - 0.002), LAYERS, "u")
                          for seed in range(4)} for arm in arms}  # fmt: skip
         runs = Table({arm: [Cell(seed, "finished", 1.0) for seed in range(4)] for arm in arms})
-        found = post_hoc._compare(effects, runs, plan, dict.fromkeys(arms[1:], "baseline"), True)
+        found = post_hoc.compare_arms(effects, runs, plan, dict.fromkeys(arms[1:], "baseline"), True)
         alarms += any(of(found, arm, measure)["verdict"] in ("higher", "lower")
                       for arm in arms[1:] for measure in MEASURES)  # fmt: skip
     assert alarms <= 0.05 * studies + 2 * np.sqrt(0.05 * 0.95 * studies)

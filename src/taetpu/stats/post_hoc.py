@@ -110,7 +110,7 @@ def compare_tables(
             "name": name,
             **settings,
             "planned": name in plan.post_hoc,
-            **_compare(
+            **compare_arms(
                 {arm: _read(row, name, settings) for arm, row in table.cells.items()}, table, plan, against, final
             ),
         }
@@ -144,10 +144,22 @@ def _parse(stored: Mapping[str, Any]) -> Effects:
     return Effects(effects, layers, str(stored["unit"]))
 
 
-def _compare(
+def compare_arms(
     found: Mapping[str, Mapping[int, Effects]], table: Table, plan: Plan, against: Mapping[str, str], final: bool
 ) -> dict[str, Any]:
-    """Return the comparisons of one table: its measures, and an entry for each arm."""
+    """Return the comparisons of one table.
+
+    Args:
+        found: the tables of each arm's finished runs, by seed.
+        table: the study's runs.
+        plan: the analysis plan.
+        against: the baseline of each arm that is not a baseline.
+        final: whether the results include verdicts.
+
+    Returns:
+        `final` (whether the table has verdicts: `final`, and no finished run lacks it), `compared` (the number of
+        comparisons that are corrected together), `measures`, and an entry for each of the `arms`.
+    """
     units = {arm: next((one.unit for one in own.values() if not one.absent), "") for arm, own in found.items()}
     other = {arm for arm, base in against.items() if units[arm] and units[base] and units[arm] != units[base]}
     numbers = {arm: {seed: one.measures() for seed, one in own.items()} for arm, own in found.items()}
