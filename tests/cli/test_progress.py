@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.cli.terminal import on_terminal
 
+from taetpu.core.errors import UserError
 from taetpu.study import progress
 
 ESCAPES = r"\x1b\[[\d;?]*[A-Za-z]"
@@ -50,6 +51,26 @@ def test_progress_shows_the_primary_metric(here, text):
     table = out.getvalue().splitlines()[-len(runs) - 2 :]
     assert "val/accuracy" in "".join(table)
     assert len({line.split()[0] for line in table if line.startswith("an-arm")}) == 2
+
+
+def test_post_hoc_tables_are_shown_with_their_failures():
+    import io
+
+    from rich.console import Console
+
+    out = io.StringIO()
+    shown = progress.StudyProgress(Console(file=out, width=200))
+    for done in range(3):
+        shown.on_tables(done, 2)
+    shown.on_table_failed("runs/s/a/0", "heads-mean", MemoryError("no memory is left"))
+    shown.on_table_failed("runs/s/a/1", "heads-mean", UserError("the plug-in is missing", remedy="Restore it."))
+    first, *failed = out.getvalue().splitlines()
+    assert first == "post-hoc ablation of trained models: 2 tables"
+    assert failed[0] == "post-hoc ablation heads-mean failed: runs/s/a/0: MemoryError: no memory is left"
+    assert failed[1] == "post-hoc ablation heads-mean failed: runs/s/a/1: the plug-in is missing"
+    assert "Restore it." in failed[2]
+    shown.console.print(shown.render())
+    assert "post-hoc ablation 2/2" in out.getvalue()
 
 
 @pytest.mark.nightly

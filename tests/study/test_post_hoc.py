@@ -9,6 +9,7 @@ import pytest
 from tests.small import TINY
 
 import taetpu
+from taetpu.cli.plan import _tables
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.losses import find_split
@@ -270,4 +271,9 @@ def test_a_plan_shows_the_number_of_tables_and_parts(again, tmp_path):
     study = load_study(tmp_path / "s.yaml")
     found = preview(prepare_study(study, folder), folder)["post_hoc"]
     assert found[HEADS] == {"runs": 6, "done": 0, "parts": {"baseline": 2, "dropped": 2, "none": 0}}
-    assert preview(prepare_study(study, again[1]), again[1])["post_hoc"][FFNS]["done"] == 6
+    assert _tables(found[HEADS]) == (
+        "after training, 2 parts of each of 6 models will be removed one at a time; none: no such parts"
+    )
+    done = preview(prepare_study(study, again[1]), again[1])["post_hoc"][FFNS]
+    assert done["done"] == 6
+    assert _tables(done) == "after training, 1 part of each of 6 models will be removed one at a time (6 are done)"

@@ -256,8 +256,8 @@ def _tables(found: dict[str, Any]) -> str:
     counts = [number for number in found["parts"].values() if number]
     parts = plural(max(counts), "part") if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,} parts"
     lacking = [name for name, number in found["parts"].items() if not number]
-    text = f"after training, {parts} of each of {plural(found['runs'], 'run')} are removed one at a time"
-    text += f" ({found['done']} {'run is' if found['done'] == 1 else 'runs are'} done)" if found["done"] else ""
+    text = f"after training, {parts} of each of {plural(found['runs'], 'model')} will be removed one at a time"
+    text += f" ({found['done']} {'is' if found['done'] == 1 else 'are'} done)" if found["done"] else ""
     return text + (f"; {', '.join(lacking)}: no such parts" if lacking else "")
 
 
