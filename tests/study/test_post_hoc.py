@@ -11,6 +11,7 @@ from tests.small import TINY
 import taetpu
 from taetpu.cli.plan import _tables
 from taetpu.core.errors import UserError
+from taetpu.lens.ablation import sweep
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.losses import find_split
 from taetpu.report.build import build_report
@@ -139,8 +140,10 @@ def test_a_report_and_a_verification_have_the_results_of_the_run(again, computed
         assert "was added after the study was first run" in text
 
 
-def test_interrupted_tables_are_continued(again):
+def test_interrupted_tables_are_continued_and_seeds_share_programs(again, monkeypatch):
     call, folder = again
+    build, built = sweep._build, []
+    monkeypatch.setattr(sweep, "_build", lambda opened, *rest: built.append(opened.name) or build(opened, *rest))
     whole = files(folder)
     results = folder.read_results()
     for one in folder.runs():
@@ -152,6 +155,8 @@ def test_interrupted_tables_are_continued(again):
     events = Events()
     call(events)
     assert events.tables[0] == (0, 12 - 5)
+    first = ["tiny/baseline/0", "tiny/baseline/0", "tiny/dropped/0"]
+    assert built == [*first, "tiny/dropped/0", "tiny/dropped/1", "tiny/none/0"]
     assert files(folder) == whole
     assert folder.read_results() == results
 

@@ -47,7 +47,7 @@ def open_run(
             if step is not None:
                 raise UserError("a model's folder has no steps", file=name, remedy="Remove the step, or open a run.")
             return _open_folder(str(place), config)
-    return _open_run_folder(run or _find_run(name, root), step, Path(data_folder))
+    return open_run_folder(run or _find_run(name, root), step, Path(data_folder))
 
 
 def _find_run(name: str | Path, root: str | Path | None) -> RunFolder:
@@ -96,7 +96,8 @@ def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:
     return OpenedModel(**_parts(saved), name=name)
 
 
-def _open_run_folder(run: RunFolder, step: int | None, data_folder: Path) -> OpenedModel:
+def open_run_folder(run: RunFolder, step: int | None = None, data_folder: Path = Path()) -> OpenedModel:
+    """Return the model of a run; see `open_run`. The plug-ins must be loaded."""
     name = f"{run.study}/{run.arm}/{run.seed}"
     if step is not None:
         files, where = run.read_checkpoint(step), f"{run.where}/checkpoints/{step}"

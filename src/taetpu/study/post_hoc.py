@@ -22,7 +22,7 @@ from taetpu.lens.ablation.knockout import mean_effects
 from taetpu.lens.ablation.replacements import Method
 from taetpu.lens.activations import site_shapes
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.opening import open_run
+from taetpu.lens.opening import open_run_folder
 from taetpu.spec.post_hoc import PostHocConfig
 from taetpu.spec.resolved_study import Arm, Sources, Study
 from taetpu.spec.study_config import ResolvedConfig
@@ -240,7 +240,7 @@ class TableComputer:
         }
 
     def _open(self, run: RunFolder) -> OpenedModel:
-        opened = open_run(run.where)
+        opened = open_run_folder(run)
         key = canonical_json({"model": to_data(opened.config), "sizes": [opened.vocab_size, opened.seq_len]})
         if self.model is None or self.model[0] != key:
             self.model = key, opened
