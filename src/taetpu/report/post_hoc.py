@@ -27,6 +27,8 @@ REPLACEMENTS = {
     "noise": "disturbed by noise",
     "optimal": "replaced by the constant with the smallest loss",
 }
+KINDS = ("heads", "kv-groups", "mixers", "ffns", "layers", "neurons", "experts", "states")
+"""The kinds of parts; others are sites."""
 COLUMNS = ("measure", "arm", "runs", "mean", "effect", "95 % interval", "Holm p", "verdict")
 
 
@@ -58,14 +60,15 @@ def _title(found: Found) -> str:
 
 def _parts(found: Found) -> str:
     known = found["knockout"]
-    return known if known.isidentifier() or known == "kv-groups" else f"the activation at {known}"
+    return known if known in KINDS else f"activations at {known}"
 
 
 def _lead(found: Found) -> str:
-    parts, what = _parts(found), REPLACEMENTS.get(found["how"], "replaced")
+    parts = _parts(found)
+    what = "skipped" if found["knockout"] == "layers" else REPLACEMENTS[found["how"]]
     text = (
-        f"In each trained model, {parts} are removed one at a time: the part is {what}. An effect is the rise of the "
-        f"loss without the part, in nats per token, on at most {found['documents']:,} windows of {found['split']}. "
+        f"In each trained model, {parts} are removed one at a time: each is {what}. An effect is the rise of the loss "
+        f"without the part, in nats per token, on at most {found['documents']:,} windows of {found['split']}. "
     )
     if len({*found["measures"]} & {LARGEST, EFFECTIVE}) == 2:
         text += (
