@@ -110,17 +110,18 @@ def count_components(study: Study) -> dict[str, dict[str, int]]:
     Raises:
         UserError: if the task of an arm cannot be prepared.
     """
-    return {
-        table.name: {arm.name: _count(arm, study.source(arm), table) for arm in study.arms}
-        for table in study.measure.post_hoc
-    }
+    counts: dict[tuple[str, str], int] = {}  # arms often have equal models
 
+    def count(arm: Arm, table: PostHocConfig) -> int:
+        key = table.name, canonical_json({"model": to_data(arm.config.model), "task": to_data(arm.config.task)})
+        if key not in counts:
+            try:
+                counts[key] = len(components_of(arm.config, study.source(arm), table))
+            except UserError:
+                counts[key] = 0
+        return counts[key]
 
-def _count(arm: Arm, source: Source, table: PostHocConfig) -> int:
-    try:
-        return len(components_of(arm.config, source, table))
-    except UserError:
-        return 0
+    return {table.name: {arm.name: count(arm, table) for arm in study.arms} for table in study.measure.post_hoc}
 
 
 # --- after training ---------------------------------------------------------------------------------------------------
