@@ -8,7 +8,8 @@ from tests.browsers import DESK, PHONE, seen_through, violations
 from tests.report.conftest import ARMS, stored_study
 
 from taetpu.report.build import build_report
-from taetpu.report.post_hoc import post_hoc_charts, post_hoc_sections
+from taetpu.report.post_hoc import describe_verdicts, post_hoc_charts, post_hoc_sections
+from taetpu.report.text_formats import table_text
 from taetpu.stats.analyse import analyse
 
 HEADS = {"knockout": "heads", "how": "mean", "split": "val", "documents": 64, "seed": 0}
@@ -111,6 +112,24 @@ def test_a_picture_has_the_mean_effects_of_all_arms_on_one_scale(results):
 def test_a_study_without_tables_has_no_section(results):
     without = {name: value for name, value in results.items() if name != "post_hoc"}
     assert (post_hoc_sections(without), post_hoc_charts(without)) == ([], {})
+
+
+def test_the_terminal_shows_the_verdicts(results):
+    second = results["post_hoc"][1]
+    text = " ".join(table_text(results).split())
+    assert "heads (mean): sum of layer 0 of one-head lower, sum of layer 1 of one-head lower" in text
+    assert "effective number of one-head lower" in text
+    undecided = {"final": True, "arms": [{**arm, "values": {m: {**one, "verdict": "inconclusive"}
+                 for m, one in arm["values"].items()}} for arm in second["arms"]]}  # fmt: skip
+    for changed, expected in (
+        (undecided, "inconclusive for all arms."),
+        ({**undecided, "compared": 0}, "nothing to compare."),
+        ({**undecided, "final": False}, "no verdicts yet."),
+    ):
+        (line,) = describe_verdicts({**results, "post_hoc": [{**second, **changed}]})
+        assert line == f"{TITLES[1]}: {expected}"
+    (line,) = describe_verdicts({**results, "post_hoc": [{**second, **undecided}], "seeds": [0]})
+    assert line == f"{TITLES[1]}: no verdicts from a single seed."
 
 
 @pytest.mark.slow

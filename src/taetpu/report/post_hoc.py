@@ -43,6 +43,21 @@ def post_hoc_charts(results: Results) -> dict[str, Spec]:
     return {title: spec for title, spec in charts.items() if spec is not None}
 
 
+def describe_verdicts(results: Results) -> Iterator[str]:
+    """Yield a sentence for each post-hoc ablation table with its verdicts of higher and lower."""
+    for found in results.get("post_hoc", ()):
+        decided = [
+            f"{_label(measure)} of {arm['name']} {arm['values'][measure]['verdict']}"
+            for arm in found["arms"]
+            for measure in found["measures"]
+            if arm["values"][measure]["verdict"] in ("higher", "lower")
+        ]
+        nothing = "inconclusive for all arms" if found["compared"] else "nothing to compare"
+        if len(results["seeds"]) == 1 or not found["final"]:
+            nothing = "no verdicts from a single seed" if len(results["seeds"]) == 1 else "no verdicts yet"
+        yield f"{_title(found)}: {', '.join(decided) or nothing}."
+
+
 def _section(found: Found, results: Results) -> Section:
     title, parts = _title(found), _parts(found)
     rows = [_row(measure, arm, results, found) for measure in found["measures"] for arm in found["arms"]
@@ -84,14 +99,17 @@ def _lead(found: Found) -> str:
 
 def _row(measure: str, arm: Found, results: Results, found: Found) -> list[str]:
     one, places = arm["values"][measure], _places(measure, found)
-    label = f"sum of {measure}" if measure.startswith("layer") else measure
     figures = [
         formatting.number(one["mean"], places),
         formatting.number(one["effect"], places, sign=True),
         "-" if one["ci95"] is None else " to ".join(formatting.number(end, places, sign=True) for end in one["ci95"]),
         formatting.p_value(one["p_holm"]),
     ]
-    return [label, arm["name"], str(arm["tables"]), *figures, _verdict(one, arm, results, found)]
+    return [_label(measure), arm["name"], str(arm["tables"]), *figures, _verdict(one, arm, results, found)]
+
+
+def _label(measure: str) -> str:
+    return f"sum of {measure}" if measure.startswith("layer") else measure
 
 
 def _places(measure: str, found: Found) -> int:

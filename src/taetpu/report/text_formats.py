@@ -9,6 +9,7 @@ from typing import Any
 
 from taetpu.report import overview, summary
 from taetpu.report.inputs import Inputs
+from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
 from taetpu.report.short_names import shorten_names
@@ -92,7 +93,7 @@ def table_text(results: Results) -> str:
     table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
     lines = [_line(cells, widths) for cells in (header, rule, *table)]
     above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
-    below = [summary.describe_noise(results), summary.describe_reuse(results)]
+    below = [summary.describe_noise(results), *describe_verdicts(results), summary.describe_reuse(results)]
     return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, filter(None, below))])
 
 
