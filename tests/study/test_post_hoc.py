@@ -253,6 +253,7 @@ def test_a_table_that_is_removed_from_the_study_file_stays_if_it_was_computed(ag
         ("{knockout: experts}", "no axis of experts", "mixers or ffns", "knockout"),
         ("{knockout: states}", "this model has no states", "heads", "knockout"),
         ("{knockout: mixer.scores}", "needs one axis of positions", "how: zero", "how"),
+        ("{knockout: logits}", "logits cannot be removed", "mixers", "knockout"),
         ("{knockout: heads, split: valid}", "no evaluation set 'valid'", "Did you mean 'val'?", "split"),
     ],
 )

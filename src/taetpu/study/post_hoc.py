@@ -18,7 +18,7 @@ from taetpu.core.identity import canonical_json
 from taetpu.data.base import Source, Split
 from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.documents import split_documents
-from taetpu.lens.ablation.knockout import mean_effects
+from taetpu.lens.ablation.knockout import check_traceable, mean_effects
 from taetpu.lens.ablation.replacements import Method
 from taetpu.lens.activations import site_shapes
 from taetpu.lens.opened import OpenedModel
@@ -58,12 +58,16 @@ def components_of(config: ResolvedConfig, source: Source, table: PostHocConfig) 
         UserError: if the model has no such parts, their activations cannot be replaced as the table says, or the task
             has no such evaluation set. The error's path is relative to the table.
     """
-    _split(config, source, table)
-    found: list[Components] = []
+    split, found = _split(config, source, table), list[Components]()
 
     def trace(model: Any) -> int:
         opened = OpenedModel(model, config.model, source.vocab_size, source.seq_len, None)
         found.append(_find(opened, table))
+        try:
+            check_traceable(opened, found[0], split.segments is not None)
+        except UserError as error:
+            problem = f"{table.knockout} cannot be removed: {error.problem}"
+            raise UserError(problem, path=("knockout",), remedy="Use another kind of part, e.g. mixers.") from None
         return 0
 
     jax.eval_shape(trace, model_shapes(config.model, source.vocab_size, source.seq_len))

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
-from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
-from taetpu.lens.ablation.sweep import CONDITIONS, read_intact, sweep
+from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements, zeros
+from taetpu.lens.ablation.sweep import CONDITIONS, losses_without, read_intact, sweep
 from taetpu.lens.opened import OpenedModel
 from taetpu.stats.document_effects import Effects, estimate_effects
 
@@ -164,6 +166,31 @@ def mean_effects(
     sets = [(), *((number,) for number in range(len(components)))]
     losses = losses_of_sets(opened, documents, components, sets, replacements).sum(-1) / documents.scored.sum()
     return float(losses[0]), losses[1:] - losses[0]
+
+
+def check_traceable(opened: OpenedModel, components: Components, segments: bool = False) -> None:
+    """Raise `UserError` if losses without components cannot be computed, such as for a site that no loss reads.
+
+    The losses are traced, not computed, so the arrays of the model may be tracers.
+
+    Args:
+        opened: The model.
+        components: The components.
+        segments: Whether documents have segments.
+    """
+    ids = jnp.zeros((1, min(opened.seq_len, 8)), jnp.int32)
+    batch = {**dict.fromkeys(("ids", "positions", "targets"), ids), "padding": ids > 0, "weights": ids * 1.0,
+             "segments": ids if segments else None, "others": None}  # fmt: skip
+    mask = jax.tree.map(lambda mask: jnp.asarray(mask[0]), components.masks([(0,)]))
+    values = jax.tree.map(jnp.asarray, zeros(opened, components))
+    first = jnp.int32(components.first_layers([(0,)])[0])
+
+    def trace() -> Array:
+        _, before = opened.model.start(ids, padding=batch["padding"], segments=batch["segments"])
+        streams = jnp.stack([before] * len(opened.config.layers))
+        return losses_without(opened, components)(opened.model, batch, streams, first, mask, {}, values, {})
+
+    jax.eval_shape(trace)
 
 
 def losses_of_sets(
