@@ -275,11 +275,12 @@ def test_a_plan_shows_the_number_of_tables_and_parts(again, tmp_path):
     folder = StudyFolder(open_store(tmp_path / "plain"), "tiny")
     (tmp_path / "s.yaml").write_text(PLAIN + MEASURE)
     study = load_study(tmp_path / "s.yaml")
-    found = preview(prepare_study(study, folder), folder)["post_hoc"]
+    ready = prepare_study(study, folder)
+    found = preview(ready, folder)["post_hoc"]
     assert found[HEADS] == {"runs": 6, "done": 0, "parts": {"baseline": 2, "dropped": 2, "none": 0}}
     assert _tables(found[HEADS]) == (
         "after training, 2 parts of each of 6 models will be removed one at a time; none: no such parts"
     )
-    done = preview(prepare_study(study, again[1]), again[1])["post_hoc"][FFNS]
+    done = preview(ready, again[1])["post_hoc"][FFNS]
     assert done["done"] == 6
     assert _tables(done) == "after training, 1 part of each of 6 models will be removed one at a time (6 are done)"
