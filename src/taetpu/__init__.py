@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from taetpu.lens.probe import probe
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
+    from taetpu.study.components import components
     from taetpu.study.plots import plot
     from taetpu.study.run import run
 
@@ -34,6 +35,7 @@ __all__ = [
     "UserError",
     "attention_maps",
     "attribution",
+    "components",
     "embed",
     "from_huggingface",
     "generate",
@@ -68,6 +70,7 @@ _HOMES = {
     "lens.probe": ("probe",),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
+    "study.components": ("components",),
     "study.plots": ("plot",),
     "study.run": ("run",),
 }

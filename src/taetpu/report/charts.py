@@ -66,7 +66,7 @@ def forest_plot(results: Results) -> Spec | None:
     rows, seeds = [_forest_row(arm) for arm in arms], _differences(results)
     values = [row[end] for row in rows for end in ("effect", "low", "high") if row[end] is not None]
     values += [seed["difference"] for seed in seeds]
-    scale, ticks = _scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
+    scale, ticks = effect_scale(values, [arm["ci95"] for arm in arms if arm["ci95"]])
     title = _forest_title(results, bool(ticks))
     axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=7)
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
@@ -172,7 +172,7 @@ def _differences(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def _scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:
+def effect_scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:
     """Return a linear scale, or a symlog scale and its ticks if the largest value would flatten the other effects."""
     largest = max(map(abs, values), default=1.0)
     typical = float(np.median([(high - low) / 2 for low, high in intervals])) if intervals else 0.0

@@ -7,6 +7,7 @@ import altair as alt
 
 from taetpu.report import factors, summary
 from taetpu.report.charts import COLOURS, Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
+from taetpu.report.components import CHART, components_chart
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
 from taetpu.report.short_names import shorten_names
@@ -25,6 +26,8 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     costs = frontiers(results, measured)
     places = summary.mean_places(results)
     found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
+    if results["designs"].get("components", {}).get("rows"):
+        found[CHART] = components_chart(results)
     if "ladder" in results["designs"]:
         found |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taetpu.report import factors, summary
+from taetpu.report.components import components_section
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
@@ -17,6 +18,8 @@ MOST_COLUMNS = 8
 def design_sections(results: Results) -> Iterator[Section]:
     """Yield a section for each design of the study."""
     designs = results["designs"]
+    if "components" in designs:
+        yield components_section(results, designs["components"])
     for kind, done in ONE_BY_ONE.items():
         if kind in designs:
             yield _parts_section(results, designs[kind]["scales"], done)

@@ -223,7 +223,7 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
 def derive_arm(
     study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Mapping[str, Any]
 ) -> Arm:
-    """Return a new arm that sets additional values, as `match` or `tune` in the study file requires.
+    """Return a new arm that sets additional values, as `match` or `tune` in the study file or a command requires.
 
     Args:
         study: The study.
@@ -234,9 +234,10 @@ def derive_arm(
         role: The role of the new arm (see `spec.unresolved_arms.Candidate`).
 
     Raises:
-        UserError: If the new arm is invalid. Errors in the additional values are located at `match` or `tune`.
+        UserError: If the new arm is invalid. Errors in the additional values are located at `match`, at `tune`, or at
+            the name of the arm.
     """
-    key = "match" if stage == "matched" else "tune"
+    key = {"matched": "match", "component": name}.get(stage, "tune")
     overrides = merge_overrides(arm.overrides, values)
     origins: dict[str, KeyPath] = {path: (key, path) for path in values}
     origins |= {path: place for path, place in arm.origins.places.items() if path not in values}

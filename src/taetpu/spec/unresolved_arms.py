@@ -16,8 +16,9 @@ from taetpu.spec.study_config import LONGEST_NAME, check_name
 LONGEST_LABEL = 40
 MAX_ARMS = 512
 
-Stage = Literal["written", "generated", "matched", "trial", "tuned"]
-"""The origin of an arm: `arms` in the study file, a design, `match`, a trial of `tune`, or the result of `tune`."""
+Stage = Literal["written", "generated", "matched", "trial", "tuned", "component"]
+"""The origin of an arm: `arms` in the study file, a design, `match`, a trial of `tune`, the result of `tune`, or
+`taetpu components`."""
 
 
 @dataclass(frozen=True)

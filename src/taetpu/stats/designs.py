@@ -5,6 +5,7 @@ from typing import Any
 
 from taetpu.stats import factorial, formatting, ladder, linear_model
 from taetpu.stats.arm_changes import changes_of
+from taetpu.stats.components import judge_components
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
 
@@ -37,7 +38,8 @@ def analyse_designs(
         judged: the effect and verdict of each arm.
 
     Returns:
-        `limits`, and an entry for each design of the study: `leave_one_out`, `add_one_in`, `factorial`, `ladder`.
+        `limits`, and an entry for each design of the study: `leave_one_out`, `add_one_in`, `factorial`, `ladder`,
+        `components`.
     """
     roles = _original_roles(study)
     found: dict[str, Any] = {}
@@ -48,6 +50,8 @@ def analyse_designs(
         found["factorial"] = _factorial(study, table, plan)
     if "ladder" in study.get("design", {}):
         found["ladder"] = _ladder(study, table, plan, judged)
+    if "components" in study.get("design", {}):
+        found["components"] = {**study["design"]["components"], "rows": judge_components(roles, judged)}
     return {**found, "limits": design_limits(study)}
 
 

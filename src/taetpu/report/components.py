@@ -1,0 +1,112 @@
+"""The parts of a model in the report of `taetpu components`: trained without, removed after training, healed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+
+from taetpu.report import summary
+from taetpu.report.charts import COLOURS, ROW, SHAPES, Spec, chart, effect_scale, named_axis
+from taetpu.report.section_types import Section, Table
+from taetpu.report.summary import Results
+from taetpu.stats import formatting
+from taetpu.stats.components import UNCLEAR, WAYS, WORDS
+
+TITLES = {"without": "trained without it", "removed": "removed after training", "healed": "removed and healed"}
+CHART = "components"
+"""The name of the chart in `page.chart_data`."""
+WIDTH = 165
+"""Width of a panel, in pixels."""
+
+
+def components_section(results: Results, found: Mapping[str, Any]) -> Section:
+    """Return the section with the three experiments on each part, and the part's name."""
+    steps, margin = f"{found['steps']:,} steps", results["plan"]["equivalence"]
+    lead = (
+        f"Each part of the baseline of study {found['of']} was removed in three ways: the model was trained without "
+        f"it; it was removed from the trained model; and the model was then trained for {steps} more (healed). The "
+        "effects are differences to the baseline, to the trained model, and to the intact model after the same number "
+        "of further steps."
+    )
+    notes = [
+        "Necessary: all three hurt. Redundant: all three are equivalent. Compensated: only the removal after training "
+        "hurts, so a model learns to do without the part. If any of the three is unclear, so is the name. Other "
+        "patterns have no name.",
+        f"Equivalent means that the effect is smaller than the margin of {margin:g}, and not that it is zero."
+        if margin is not None
+        else "The study sets no equivalence margin, so nothing can be called equivalent: see --equivalence.",
+        "The parts were removed one at a time. Two parts that replace each other can both seem redundant.",
+    ]
+    table = Table(("part", *TITLES.values(), "name"), [list(row.values()) for row in part_rows(results)])
+    return Section("Necessary, redundant or compensated?", lead, [table],
+                   [("Effect of removing each part", CHART)], notes)  # fmt: skip
+
+
+def part_rows(results: Results) -> list[dict[str, str]]:
+    """Return the row of each part as text: its name, the effect and word of each experiment, and what it is called."""
+    return [
+        {
+            "part": row["part"],
+            **{way: f"{summary.format_effect(row[way], results)} {row[way]['says']}" for way in WAYS},
+            "name": row["name"] or "-",
+        }
+        for row in results["designs"]["components"]["rows"]
+    ]
+
+
+def components_chart(results: Results) -> Spec:
+    """Return the chart of the three effects of each part, with intervals and the margin of equivalence."""
+    drawn = draw_components(results).to_dict()
+    return {key: value for key, value in drawn.items() if key != "config"}
+
+
+def draw_components(results: Results) -> Any:
+    """Return `components_chart` as an Altair chart."""
+    found, margin = results["designs"]["components"]["rows"], results["plan"]["equivalence"]
+    cells = [row[way] for row in found for way in WAYS]
+    values = [end for cell in cells for end in (cell["effect"], *(cell["ci95"] or ())) if end is not None]
+    intervals = [cell["ci95"] for cell in cells if cell["ci95"]]
+    scale, ticks = effect_scale([*values, *([] if margin is None else [-margin, margin])], intervals)
+    axis = alt.Axis(title=None, values=ticks, format="~g", labelOverlap=True) if ticks else alt.Axis(
+        title=None, tickCount=4)  # fmt: skip
+    order = [row["part"] for row in found]
+    panels = []
+    for number, (way, title) in enumerate(TITLES.items()):
+        names = named_axis(order, labelPadding=8) if number == 0 else None
+        y = alt.Y("part:N", sort=order, title=None, axis=names)
+        rows = [{"part": row["part"], **_drawn(row[way])} for row in found]
+        layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
+        caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")
+        panels.append(alt.layer(*layers).properties(width=WIDTH, height=ROW * len(order), title=caption))
+    names = [{"part": row["part"], "name": row["name"] or "", "unclear": row["name"] == UNCLEAR} for row in found]
+    y = alt.Y("part:N", sort=order, title=None, axis=None)
+    weight = alt.condition("datum.unclear", alt.value(0.6), alt.value(1.0))
+    text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text="name:N", opacity=weight)
+    panels.append(text.properties(width=90, height=ROW * len(order)))
+    return alt.hconcat(*panels, spacing=12).resolve_scale(x="independent")
+
+
+def _drawn(cell: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = cell["ci95"] or (None, None)
+    places = formatting.effect_places(cell["effect"] or 0.0, cell["ci95"])
+    text = formatting.effect(cell["effect"], cell["ci95"], places)
+    return {"effect": cell["effect"], "low": low, "high": high, "says": cell["says"], "text": text}
+
+
+def _margin(margin: float | None) -> list[alt.Chart]:
+    zero = chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))
+    if margin is None:
+        return [zero]
+    band = chart([{"from": -margin, "to": margin}]).mark_rect(style="equivalence").encode(x="from:Q", x2="to:Q")
+    return [band, zero]
+
+
+def _points(rows: list[dict[str, Any]], y: alt.Y, x: alt.X) -> list[alt.Chart]:
+    by_word = {word: verdict for verdict, word in WORDS.items()}
+    colours, shapes = ([table[by_word[word]] for word in by_word] for table in (COLOURS, SHAPES))
+    colour = alt.Color("says:N", scale=alt.Scale(domain=list(by_word), range=colours), legend=None)
+    shape = alt.Shape("says:N", scale=alt.Scale(domain=list(by_word), range=shapes), legend=None)
+    base = chart(rows).transform_filter("datum.effect !== null").encode(y=y, color=colour)
+    interval = base.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
+    tip = ["part:N", "says:N", alt.Tooltip("text:N", title="effect")]
+    return [interval, base.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=shape, tooltip=tip)]

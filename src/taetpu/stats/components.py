@@ -1,0 +1,62 @@
+"""Names of a model's parts: necessary, redundant or compensated, from three experiments on each part.
+
+Each experiment says whether the absence of the part hurts, is equivalent, or is unclear. These words are the verdicts
+of the study's own model: `worse`, `equivalent` and `inconclusive`.
+
+A name needs all three experiments. `necessary` is a wrong name only if at least one of three false verdicts of worse is
+given, each with a probability of at most alpha; so its probability is at most alpha as well (a test of an intersection
+of claims needs no correction; Berger 1982, Multiparameter hypothesis testing and acceptance sampling). The same holds
+for `redundant` and `compensated`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WAYS = ("without", "removed", "healed")
+"""The three experiments: trained without the part, removed after training, removed and healed."""
+UNCHANGED, CONTINUED = "unchanged", "continued"
+"""The arms with which `removed` and `healed` are compared."""
+WORDS = {"worse": "hurts", "equivalent": "equivalent", "better": "helps", "inconclusive": "unclear"}
+"""What the absence of a part does, by verdict."""
+NAMES = {
+    ("hurts", "hurts", "hurts"): "necessary",
+    ("equivalent", "equivalent", "equivalent"): "redundant",
+    ("equivalent", "hurts", "equivalent"): "compensated",
+}
+"""The name of a part, by the words of its three experiments."""
+UNCLEAR = "unclear"
+
+
+def name_part(words: Sequence[str]) -> str | None:
+    """Return the name of a part from the words of its three experiments, in the order of `WAYS`.
+
+    The name is `unclear` if any experiment is unclear, and None for a pattern without a name.
+    """
+    return UNCLEAR if UNCLEAR in words else NAMES.get(tuple(words))
+
+
+def judge_components(
+    roles: Mapping[str, Mapping[str, Any]], judged: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return a row for each part of a component study.
+
+    Args:
+        roles: The role of each arm.
+        judged: The effect and verdict of each arm.
+
+    Returns:
+        For each part its `part` and `name`, and for each of `WAYS` an entry with the name of the `arm`, its `effect`
+        and `ci95`, and `says`: hurts, equivalent, helps or unclear.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for arm, role in roles.items():
+        if role.get("design") == "components" and arm in judged:
+            own = judged[arm]
+            says = WORDS.get(own["verdict"], UNCLEAR)
+            cell = {"arm": arm, "effect": own["effect"], "ci95": own["ci95"], "says": says}
+            found.setdefault(role["part"], {})[role["way"]] = cell
+    return [
+        {"part": part, "name": name_part([cells[way]["says"] for way in WAYS]), **cells}
+        for part, cells in found.items()
+        if set(cells) == set(WAYS)
+    ]
