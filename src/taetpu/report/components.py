@@ -83,7 +83,7 @@ def draw_components(results: Results) -> Any:
     weight = alt.condition("datum.unclear", alt.value(0.6), alt.value(1.0))
     text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text="name:N", opacity=weight)
     panels.append(text.properties(width=90, height=ROW * len(order)))
-    return alt.hconcat(*panels, spacing=12).resolve_scale(x="independent")
+    return alt.hconcat(*panels, spacing=12).resolve_scale(x="shared")
 
 
 def _drawn(cell: Mapping[str, Any]) -> dict[str, Any]:

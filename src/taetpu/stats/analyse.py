@@ -8,6 +8,7 @@ import numpy as np
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import changes_of, format_changes
+from taetpu.stats.components import format_component_arm
 from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
@@ -299,7 +300,7 @@ def _arm(
         "planned": name in plan.arms,
         "role": study.get("roles", {}).get(name, {}),
         "diff": changes,
-        "change": format_changes(changes, study["base"], study.get("resets", {}).get(name)),
+        "change": _format_change(name, changes, study),
         "runs": [cell.facts for cell in table.cells[name]],
         "diverged": len(table.diverged_seeds(name)),
         "mean": _mean(values),
@@ -313,6 +314,13 @@ def _arm(
         "evaluation_noise": bootstrap_effect(*pair, plan.primary) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
     }
+
+
+def _format_change(name: str, changes: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+    role = study.get("roles", {}).get(name, {})
+    if role.get("design") == "components":
+        return format_component_arm(role, changes, study["base"], study["design"]["components"]["steps"])
+    return format_changes(changes, study["base"], study.get("resets", {}).get(name))
 
 
 def _mean(values: Mapping[int, float]) -> float | None:

@@ -12,6 +12,8 @@ for `redundant` and `compensated`.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taetpu.stats.arm_changes import format_changes
+
 WAYS = ("without", "removed", "healed")
 """The three experiments: trained without the part, removed after training, removed and healed."""
 UNCHANGED, CONTINUED = "unchanged", "continued"
@@ -60,3 +62,22 @@ def judge_components(
         for part, cells in found.items()
         if set(cells) == set(WAYS)
     ]
+
+
+def format_component_arm(
+    role: Mapping[str, Any], changes: Mapping[str, Any], base: Mapping[str, Any], steps: int
+) -> str:
+    """Format the change of an arm of a component study: the removal, and when it is made.
+
+    Args:
+        role: The role of the arm.
+        changes: The changes of the arm, by path. Those of training only say how the experiment is made.
+        base: The baseline's config.
+        steps: The number of steps after the removal.
+    """
+    removal = {path: value for path, value in changes.items() if not path.startswith("train.")}
+    if not removal:
+        again = "evaluated again" if role["against"] == UNCHANGED else f"trained for {steps} more steps"
+        return f"the trained baseline, {again}"
+    when = {"removed": " after training", "healed": f" after training, then {steps} more steps"}
+    return format_changes(removal, base) + when.get(role["way"], "")

@@ -10,6 +10,7 @@ has a baseline of its own (see `stats.components`):
   model after the same number of further steps.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def component_study(
 
 
 def _start(study: Study, folder: StudyFolder) -> str:
-    """Return the folder of the trained baseline, with a placeholder for the seed, as `train.start` has it.
+    """Return the folder of the trained baseline for `train.start`, with a placeholder for the seed.
 
     Raises:
         UserError: if a run of the baseline is missing, or the study is stored in a bucket.
@@ -157,7 +158,7 @@ def _start(study: Study, folder: StudyFolder) -> str:
             what = "is not finished" if seed not in done else "was trained with other settings"
             problem = f"the baseline of study {study.name!r} with seed {seed} {what}"
             raise UserError(problem, file=folder.where, remedy=f"Run `taetpu run {study.file.name}` first.")
-    return f"{Path(folder.where).resolve()}/runs/{first}/{{seed}}-*"
+    return f"{os.path.relpath(folder.where, study.folder)}/runs/{first}/{{seed}}-*"
 
 
 def _unchanged(start: str) -> dict[str, Any]:
