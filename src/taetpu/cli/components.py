@@ -79,8 +79,9 @@ def _print(results: dict, page: str) -> None:
     from taetpu.report.components import part_rows
 
     print_table(part_rows(results))
-    print_text("without: trained without the part; removed: removed after training; healed: removed, then trained for "
-               f"{results['designs']['components']['steps']:,} more steps. Effects on {results['primary']}.")  # fmt: skip
+    steps = results["designs"]["components"]["steps"]
+    print_text(f"effect: on {results['primary']}. without: trained without the part; removed: removed after training; "
+               f"healed: removed, then trained for {steps:,} more steps.")  # fmt: skip
     if results["plan"]["equivalence"] is None:
         log("no margin of equivalence, so nothing can be called equivalent: see --equivalence")
     typer.echo(f"\nreport: {page}")

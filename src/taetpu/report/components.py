@@ -37,20 +37,30 @@ def components_section(results: Results, found: Mapping[str, Any]) -> Section:
         else "The study sets no equivalence margin, so nothing can be called equivalent: see --equivalence.",
         "The parts were removed one at a time. Two parts that replace each other can both seem redundant.",
     ]
-    table = Table(("part", *TITLES.values(), "name"), [list(row.values()) for row in part_rows(results)])
+    rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in found["rows"]]
+    table = Table(("part", *TITLES.values(), "name"), rows)
     return Section("Necessary, redundant or compensated?", lead, [table],
                    [("Effect of removing each part", CHART)], notes)  # fmt: skip
 
 
+def _cell(cell: Mapping[str, Any], results: Results) -> str:
+    effect, interval = summary.format_effect(cell, results), summary.format_interval(cell["ci95"], results)
+    return f"{effect} ({interval}) {cell['says']}"
+
+
 def part_rows(results: Results) -> list[dict[str, str]]:
-    """Return the row of each part as text: its name, the effect and word of each experiment, and what it is called."""
+    """Return a row for each experiment on each part, as text for a terminal."""
     return [
         {
-            "part": row["part"],
-            **{way: f"{summary.format_effect(row[way], results)} {row[way]['says']}" for way in WAYS},
-            "name": row["name"] or "-",
+            "part": row["part"] if way == WAYS[0] else "",
+            "experiment": way,
+            "effect": summary.format_effect(row[way], results),
+            "95 % interval": summary.format_interval(row[way]["ci95"], results),
+            "says": row[way]["says"],
+            "name": (row["name"] or "-") if way == WAYS[0] else "",
         }
         for row in results["designs"]["components"]["rows"]
+        for way in WAYS
     ]
 
 

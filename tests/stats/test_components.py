@@ -1,0 +1,40 @@
+"""The names of parts: the rule on all patterns, and its error rates on made-up studies."""
+
+from itertools import product
+
+import pytest
+from benchmarks.component_names import TRUTHS, rates
+
+from taetpu.stats.components import WAYS, judge_components, name_part
+
+WORDS = ("hurts", "equivalent", "helps", "unclear")
+
+
+def test_names_of_all_patterns() -> None:
+    names = {pattern: name_part(pattern) for pattern in product(WORDS, repeat=3)}
+    assert {pattern for pattern, name in names.items() if name == "necessary"} == {("hurts",) * 3}
+    assert {pattern for pattern, name in names.items() if name == "redundant"} == {("equivalent",) * 3}
+    compensated = {pattern for pattern, name in names.items() if name == "compensated"}
+    assert compensated == {("equivalent", "hurts", "equivalent")}
+    assert all((name == "unclear") == ("unclear" in pattern) for pattern, name in names.items())
+
+
+def test_rows_need_all_three_ways() -> None:
+    roles = {f"{way}-{part}": {"design": "components", "part": part, "way": way} for part in "ab" for way in WAYS}
+    roles["unchanged"] = {"design": "components", "against": "unchanged"}
+    judged = {arm: {"verdict": "worse", "effect": 1.0, "ci95": [0.5, 1.5]} for arm in roles if arm != "healed-b"}
+    del judged["unchanged"]
+    (row,) = judge_components(roles, judged)
+    assert row["part"] == "a"
+    assert row["name"] == "necessary"
+
+
+@pytest.mark.parametrize("seeds", [pytest.param(3, marks=pytest.mark.slow), 5, pytest.param(8, marks=pytest.mark.slow)])
+def test_false_names_are_rare(seeds) -> None:
+    """A false name has a probability of at most alpha; the bound allows for three standard errors of the estimate."""
+    studies = 120 if seeds == 5 else 300
+    for truth, counter in zip(TRUTHS, rates(studies, seeds), strict=True):
+        wrong = sum(counter[name] for name in ("necessary", "redundant", "compensated") if name != truth.right)
+        assert wrong / studies <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5, (truth, counter)
+        if seeds >= 5 and truth.right and "margin" not in truth.name:
+            assert counter[truth.right] / studies > 0.9, (truth, counter)
