@@ -127,7 +127,7 @@ def component_study(
         for way, more in settings.items():
             role = {"design": "components", "part": part.name, "way": way, "against": against[way]}
             made.append(_arm(study, f"{way}-{part.name}", {**part.overrides, **more}, role))
-    measure = study.measure.model_copy(update={"looks": (), "contrasts": {}})
+    measure = study.measure.model_copy(update={"looks": (), "contrasts": {}, "post_hoc": ()})
     if equivalence is not None:
         measure = measure.model_copy(update={"equivalence": equivalence})
     design = {"components": {"of": study.name, "what": what, "steps": steps, "parts": [part.name for part in parts]}}
