@@ -14,11 +14,13 @@ from taetpu.cli.main import app
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.opening import open_run
+from taetpu.report.components import TITLE
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.components import component_study, find_parts
 from taetpu.train.callbacks import Callback
+from taetpu.ui.feed import Feed
 
 STUDY = """\
 study: parts
@@ -205,3 +207,10 @@ def test_the_report_shows_the_parts(trained, outcome) -> None:
     for way in outcome.results["designs"]["components"]["rows"][0].values():
         if isinstance(way, dict):
             assert way["says"] in row
+
+
+def test_the_live_page_has_the_picture(trained, outcome) -> None:
+    feed = Feed(StudyFolder(open_store(str(trained / "runs")), "parts-components-arms"))
+    feed.poll()
+    assert set(feed.effects["pictures"]) == {TITLE}
+    assert "equivalence" in feed.effects["themes"]["dark"]["style"]

@@ -19,8 +19,8 @@ class ComponentsOptions(StudyOptions):
     what: Annotated[
         str | None,
         typer.Option(
-            help="The parts: branches, mixers, ffns, layers, heads or arms. Default: the arms of leave_one_out, if any, "
-            "else branches."
+            help="The parts: branches, mixers, ffns, layers, heads or arms. Default: the arms of leave_one_out, if "
+            "any, else branches."
         ),
     ] = None
     arm: Annotated[

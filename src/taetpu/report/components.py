@@ -13,6 +13,7 @@ from taetpu.stats import formatting
 from taetpu.stats.components import UNCLEAR, WAYS, WORDS
 
 TITLES = {"without": "trained without it", "removed": "removed after training", "healed": "removed and healed"}
+TITLE = "Necessary, redundant or compensated?"
 CHART = "components"
 """The name of the chart in `page.chart_data`."""
 WIDTH = 165
@@ -39,7 +40,7 @@ def components_section(results: Results, found: Mapping[str, Any]) -> Section:
     ]
     rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in found["rows"]]
     table = Table(("part", *TITLES.values(), "name"), rows)
-    return Section("Necessary, redundant or compensated?", lead, [table],
+    return Section(TITLE, lead, [table],
                    [("Effect of removing each part", CHART)], notes)  # fmt: skip
 
 

@@ -103,6 +103,11 @@ class StudyFolder:
         """
         return self.store.modified(f"{self.name}/study.yaml")
 
+    def analysed_at(self) -> float:
+        """Return the time at which the results were last stored, in seconds since 1970; 0 without results."""
+        key = f"{self.name}/results.json"
+        return self.store.modified(key) if self.store.exists(key) else 0.0
+
     def write_plan(self, data: dict[str, Any]) -> None:
         """Store the pack plan, which assigns runs to packs. An earlier pack plan is replaced."""
         self._write("plan.json", data)

@@ -242,10 +242,10 @@ def _of_layers(study: Study, what: str) -> Iterator[Part]:
         if what == "layers":
             yield Part(f"layer-{number}", {f"{path}.drop": [*layer.drop, "layer"]})
         if what == "heads":
-            dropped = getattr(layer.mixer, "drop_heads", None)
-            for head in range(layer.mixer.num_heads) if dropped is not None else ():
-                if head not in dropped:
-                    yield Part(f"head-{number}.{head}", {f"{path}.mixer.drop_heads": [*dropped, head]})
+            dropped: tuple[int, ...] = getattr(layer.mixer, "drop_heads", ())
+            heads = layer.mixer.num_heads if hasattr(layer.mixer, "drop_heads") else 0
+            for head in (head for head in range(heads) if head not in dropped):
+                yield Part(f"head-{number}.{head}", {f"{path}.mixer.drop_heads": [*dropped, head]})
         for slot in ("mixer", "ffn"):
             if what in (f"{slot}s", "branches") and getattr(layer, slot).kind != "none" and slot not in layer.drop:
                 yield Part(f"{slot}-{number}", {f"{path}.drop": [*layer.drop, slot]})

@@ -16,6 +16,10 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.report import summary
+from taetpu.report.charts import THEMES
+from taetpu.report.components import TITLE as COMPONENTS
+from taetpu.report.components import components_chart
+from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.load import read_study
@@ -78,7 +82,7 @@ class Feed:
         self.using = ""
         self.errors: list[UserError] = []
         self.problem = ""
-        self._ended, self._frozen_at = -1, -1.0
+        self._read_at, self._frozen_at = (-1, -1.0), -1.0
         self._unjudged: UserError | None = None
 
     # Sending.
@@ -137,9 +141,10 @@ class Feed:
                 self._read_run(run)
         self._choose_series()
         ended = sum(run.status == "done" for run in self.runs.values())
-        if ended != self._ended:
+        read_at = ended, self.folder.analysed_at()
+        if read_at != self._read_at:
             # A failed analysis is not retried until another run ends, because an analysis takes a second.
-            self._ended, self._unjudged = ended, None
+            self._read_at, self._unjudged = read_at, None
             try:
                 self.results = compute_results(self.folder)
                 self.effects = _effects_of(self.results)
@@ -222,13 +227,22 @@ def _usage_at(run: RunFolder, segment: str) -> str:
 
 
 def _effects_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the headline, the notices and the verdict table of results."""
+    """Return the headline, the notices, the verdict table and the pictures of results."""
     rows = [
         {**vars(row), "done": _progress(arm)}
         for row, arm in zip(summary.verdict_rows(found), found["arms"], strict=True)
     ]
     effects = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
-    return finite({**effects, "places": summary.mean_places(found)})
+    shown = {"pictures": pictures, "themes": THEMES} if (pictures := _pictures(found)) else {}
+    return finite({**effects, **shown, "places": summary.mean_places(found)})
+
+
+def _pictures(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pictures of parts that were removed from trained models, by title."""
+    pictures = post_hoc_charts(found)
+    if found["designs"].get("components", {}).get("rows"):
+        pictures[COMPONENTS] = components_chart(found)
+    return pictures
 
 
 def _progress(arm: Mapping[str, Any]) -> str:

@@ -117,6 +117,31 @@ function chart(label) {
   return { node: place, update(rows, name) { latest = rows; if (name !== metric) { metric = name; clearTimeout(timer); timer = null; draw(); } else soon(); } };
 }
 
+// Pictures of the report by title. They are drawn again only if they change.
+function pictures() {
+  const node = h("div");
+  let drawn = "", latest = {}, themes = {};
+  const draw = () => {
+    node.replaceChildren();
+    for (const [title, spec] of Object.entries(latest)) {
+      const place = h("div", { class: "picture", role: "img", "aria-label": title });
+      node.append(h("h2", {}, title), place);
+      vegaEmbed(place, spec, { ast: true, actions: false, renderer: "canvas", config: themes[dark.matches ? "dark" : "light"] });
+    }
+  };
+  dark.addEventListener("change", draw);
+  return {
+    node,
+    update(effects) {
+      const wanted = JSON.stringify(effects.pictures ?? {});
+      if (wanted === drawn) return;
+      drawn = wanted;
+      [latest, themes] = [effects.pictures ?? {}, effects.themes ?? {}];
+      draw();
+    },
+  };
+}
+
 // Returns the mean over runs at every step that any run has, thinned to the chart's resolution.
 function line(name, runs) {
   const at = new Map();
@@ -225,7 +250,8 @@ function study(name) {
     { name: "train/loss", value: (r) => last([r], "train/loss"), cell: (r) => fixed(last([r], "train/loss")), figure: true },
     { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
-  show(name, head, h("h2", {}, "Effects"), arms.node, h("h2", {}, "Curves"),
+  const drawings = pictures();
+  show(name, head, h("h2", {}, "Effects"), arms.node, drawings.node, h("h2", {}, "Curves"),
     h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, and double-click to reset. Click the legend to highlight lines.")),
     curves.node, h("h2", {}, "Runs"), runs.node);
 
@@ -253,6 +279,7 @@ function study(name) {
       return { ...none, ...rowsByArm[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), shown: last(own, series()) };
     }));
     runs.fill(all);
+    drawings.update(state.effects);
     const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
     const groups = Map.groupBy ? Map.groupBy(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`)) : grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`));
     if (metric) curves.update([...groups].flatMap(([label, own]) => line(label, own.map((run) => run.series[metric]))), metric);
