@@ -20,7 +20,7 @@ UNCHANGED, CONTINUED = "unchanged", "continued"
 """The arms with which `removed` and `healed` are compared."""
 WORDS = {"worse": "hurts", "equivalent": "equivalent", "better": "helps", "inconclusive": "unclear"}
 """What the absence of a part does, by verdict."""
-NAMES = {
+NAMES: dict[tuple[str, ...], str] = {
     ("hurts", "hurts", "hurts"): "necessary",
     ("equivalent", "equivalent", "equivalent"): "redundant",
     ("equivalent", "hurts", "equivalent"): "compensated",
