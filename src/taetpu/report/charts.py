@@ -35,6 +35,7 @@ def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
         "font": font,
         "view": {"stroke": None},
         "axis": {**axis, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10},
+        "title": {"color": text},
         "legend": {"labelColor": text, "titleColor": text, "titleFontWeight": "normal"},
         "style": {
             "zero": {"color": text, "strokeWidth": 1},
