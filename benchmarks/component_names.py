@@ -2,8 +2,8 @@
 
 Each study removes parts in the three ways of `stats.components`. A run's value is a seed effect that all arms share,
 the noise of its training, and the effect of the removal. The runs of `removed` arms share the noise of the trained
-baseline, and those of `healed` arms keep a part of it. `python -m benchmarks.component_names` prints the table of
-docs/statistics.md.
+baseline, and their effect varies between seeds. Those of `healed` arms keep a part of the noise.
+`python -m benchmarks.component_names` prints the table of docs/statistics.md.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taetpu.stats import verdict
-from taetpu.stats.components import CONTINUED, UNCHANGED, WAYS, judge_components
+from taetpu.stats.components import CONTINUED, UNCHANGED, WAYS, arms_with_own_noise, judge_components
 from taetpu.stats.divergence import Count
 from taetpu.stats.linear_model import fit_model
 from taetpu.stats.plan import Plan
@@ -61,7 +61,7 @@ def draw(rng: np.random.Generator, truths: tuple[Truth, ...], seeds: int, spread
         rng: The source of random numbers.
         truths: The parts.
         seeds: The number of seeds.
-        spread: The standard deviation over seeds of a removal's effect after training.
+        spread: The standard deviation over seeds of a removal without effect. It grows with the effect.
     """
 
     def noise(scale: float = 1.0) -> NDArray:
@@ -73,7 +73,7 @@ def draw(rng: np.random.Generator, truths: tuple[Truth, ...], seeds: int, spread
     for part, truth in enumerate(truths):
         without, removed, healed = truth.effects
         values[f"without-{part}"] = shared + noise() + without
-        values[f"removed-{part}"] = shared + trained + noise(spread) + removed
+        values[f"removed-{part}"] = shared + trained + noise(spread * (1 + removed)) + removed
         values[f"healed-{part}"] = shared + kept + noise(fresh) + healed
     return values
 
@@ -90,9 +90,10 @@ def judge(values: dict[str, NDArray], seeds: int) -> list[str | None]:
     against = {arm: AGAINST[role["way"]] for arm, role in roles.items()}
     by_seed = {arm: dict(enumerate(map(float, row))) for arm, row in values.items()}
     effects = {}
-    for baseline in AGAINST.values():
-        own = [baseline, *(arm for arm, base in against.items() if base == baseline)]
-        effects |= fit_model({arm: by_seed[arm] for arm in own}, baseline, plan.bounds).effects
+    alone = arms_with_own_noise(roles)
+    for arms_of in [[arm for arm in roles if arm not in alone], *([arm] for arm in alone)]:
+        baseline = against[arms_of[0]]
+        effects |= fit_model({arm: by_seed[arm] for arm in (baseline, *arms_of)}, baseline, plan.bounds).effects
     counts = dict.fromkeys(arms, Count(seeds, 0))
     found = verdict.collect_evidence(effects, effects, counts, against, plan, seeds)
     judged = {
@@ -102,7 +103,7 @@ def judge(values: dict[str, NDArray], seeds: int) -> list[str | None]:
     return [row["name"] for row in judge_components(roles, judged)]
 
 
-def rates(studies: int, seeds: int, spread: float = 0.5) -> list[Counter[str | None]]:
+def rates(studies: int, seeds: int, spread: float = 0.2) -> list[Counter[str | None]]:
     """Return how often each truth gets each name."""
     rng, found = np.random.default_rng(seeds), [Counter[str | None]() for _ in TRUTHS]
     for _ in range(studies):

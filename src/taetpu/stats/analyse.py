@@ -1,6 +1,6 @@
 """Computation of `results.json`. Its content is a deterministic function of a study's stored runs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import changes_of, format_changes
-from taetpu.stats.components import format_component_arm
+from taetpu.stats.components import arms_with_own_noise, format_component_arm
 from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
 from taetpu.stats.deviations import find_departures
@@ -30,12 +30,21 @@ SCREENING_SEEDS = 3
 
 @dataclass(frozen=True)
 class Group:
-    """Group of arms with the same baseline, and the model fitted to the group."""
+    """Group of arms with the same baseline, and the model fitted to the group.
+
+    Attributes:
+        baseline: the baseline.
+        arms: the arms.
+        fit: the model of the finished runs.
+        imputed: the model in which each diverged run counts with the worst value.
+        effects: the number of arms with this baseline, for simultaneous intervals.
+    """
 
     baseline: str
     arms: list[str]
     fit: linear_model.Fit
     imputed: linear_model.Fit
+    effects: int
 
     def places(self, table: Table) -> int:
         """Return the number of decimal places for the arms' means. Effects have at least as many decimal places."""
@@ -80,13 +89,13 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     table = read_table(folder, study, plan.primary)
     check_same_evaluation_set(table, plan.primary)
     against = baselines(study)
-    groups = _groups(table, against, plan)
+    groups = _groups(table, against, plan, arms_with_own_noise(study.get("roles", {})))
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
     evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
     first, compared = groups[0], len(against) + len(contrasts)
     final = table.complete and has_verdicts(plan, len(study["seeds"]))
     judged = {
-        arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, len(group.arms), final, compared,
+        arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, group.effects, final, compared,
                     group.places(table))
         for group in groups
         for arm in group.arms
@@ -139,18 +148,33 @@ def has_verdicts(plan: Plan, seeds: int) -> bool:
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
-def _groups(table: Table, against: Mapping[str, str], plan: Plan) -> list[Group]:
-    """Return one group of arms for each baseline, starting with the study's main baseline."""
+def _groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Collection[str]) -> list[Group]:
+    """Return the groups of arms, starting with the study's main baseline.
+
+    Args:
+        table: the study's runs.
+        against: the baseline of each arm that is not a baseline.
+        plan: the analysis plan.
+        alone: the arms whose noise is not pooled with that of other arms. Each is a group.
+    """
     found = []
     for baseline in dict.fromkeys([BASELINE, *against.values()]):
-        arms = [arm for arm, base in against.items() if base == baseline]
-        values = {arm: table.values(arm) for arm in (baseline, *arms)}
-        worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
-        fit = linear_model.fit_model(values, baseline, plan.bounds)
-        found.append(
-            Group(baseline, arms, fit, fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds))
-        )
+        every = [arm for arm, base in against.items() if base == baseline]
+        pooled = [arm for arm in every if arm not in alone]
+        groups = [pooled] if pooled or baseline == BASELINE else []
+        found += [
+            _fit_group(table, baseline, arms, len(every), plan)
+            for arms in [*groups, *([arm] for arm in every if arm in alone)]
+        ]
     return found
+
+
+def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan: Plan) -> Group:
+    values = {arm: table.values(arm) for arm in (baseline, *arms)}
+    worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
+    fit = linear_model.fit_model(values, baseline, plan.bounds)
+    imputed = fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds)
+    return Group(baseline, arms, fit, imputed, effects)
 
 
 # Fields of a baseline. A baseline has no verdict.

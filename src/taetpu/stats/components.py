@@ -29,6 +29,15 @@ NAMES: dict[tuple[str, ...], str] = {
 UNCLEAR = "unclear"
 
 
+def arms_with_own_noise(roles: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the arms whose noise differs from that of other arms by design.
+
+    The models of `removed` and `healed` arms share the training of the model that they are compared with. What is left
+    is how much the effect of the removal varies between seeds, which grows with the effect.
+    """
+    return {arm for arm, role in roles.items() if role.get("way") in WAYS[1:]}
+
+
 def name_part(words: Sequence[str]) -> str | None:
     """Return the name of a part from the words of its three experiments, in the order of `WAYS`.
 
