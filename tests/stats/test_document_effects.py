@@ -30,6 +30,26 @@ def test_changes_without_variance_have_an_interval_without_width():
     np.testing.assert_array_equal([found.low, found.estimate, found.high], np.zeros((3, 2)))
 
 
+def test_an_effect_of_few_documents_leaves_the_intervals_of_others():
+    rng = np.random.default_rng(0)
+    changes, weights = rng.standard_normal((6, 40)), np.full(40, 10.0)
+    alone = estimate_effects(changes, weights)
+    few = 1e-3 * rng.standard_normal((1, 40))
+    few[0, 0] = 50.0  # a sample without this document has nearly no variance
+    found = estimate_effects(np.concatenate([changes, few]), weights)
+    np.testing.assert_allclose(found.critical[:6], alone.critical, rtol=0.05)
+    assert found.critical[6] > 3 * alone.critical[0]
+
+
+def test_an_effect_without_variance_in_most_samples_has_no_interval():
+    changes = np.zeros((2, 8))
+    changes[0], changes[1, 0] = np.arange(8), 1.0
+    found = estimate_effects(changes, np.ones(8))
+    assert np.isfinite([found.low[0], found.high[0]]).all()
+    assert np.isnan([found.low[1], found.high[1]]).all()
+    assert found.has_intervals
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("documents", "effects", "skewed"), [(32, 12, False), (64, 12, True)])
 def test_coverage(documents, effects, skewed):

@@ -167,12 +167,13 @@ def _format(value: object) -> object:
 def print_found(found: "Knockouts", top: int) -> None:
     """Print the largest effects, with intervals and controls."""
     effects, rows = found.effect, found.rows()
-    has_interval = effects.critical == effects.critical
+    has_interval = effects.has_intervals
     table = []
     for row in rows[:top]:
         cells = {"component": row["component"], "effect": f"{row['effect']:+.4f}"}
         if has_interval:
-            cells["95 % interval"] = f"{row['low']:+.4f} to {row['high']:+.4f}"
+            has_own = row["low"] == row["low"]  # an effect that varies between too few documents has none
+            cells["95 % interval"] = f"{row['low']:+.4f} to {row['high']:+.4f}" if has_own else "-"
         table.append(cells | {name: f"{row[name]:+.4f}" for name in found.effects if name != "effect"})
     print_table(table)
     if len(rows) > top:

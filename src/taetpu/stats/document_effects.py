@@ -2,7 +2,8 @@
 
 An effect is the mean change of the loss per target: the sum of the changes of all documents divided by the sum of their
 weights. Documents are drawn with replacement, the same for all effects. The largest of the effects' studentised errors
-over all effects gives intervals that contain all true effects together with the probability `LEVEL`.
+gives intervals that contain all true effects together with the probability `LEVEL`. An effect that a few documents
+decide would make the intervals of all others wide, and has a critical value of its own, at Bonferroni's level.
 
 Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 12 (bootstrap-t); Romano and Wolf (2005),
     Stepwise multiple testing as formalized data snooping (largest studentised statistic).
@@ -12,11 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy import stats
 
 LEVEL = 0.95
 """The probability of intervals."""
 DRAWS = 4000
 """The number of samples of documents."""
+HEAVY = 2.0
+"""An effect whose studentised errors exceed those of Student's t by this factor has its own critical value."""
 LEAST = 5
 """The minimum number of documents for an interval. The error of fewer documents cannot be estimated from them."""
 
@@ -28,9 +32,10 @@ class Effects:
     Attributes:
         estimate: The effects, per unit of weight.
         error: Their standard errors; NaN for a single document.
-        low: The lower ends of the simultaneous intervals; NaN for fewer than `LEAST` documents.
+        low: The lower ends of the simultaneous intervals; NaN for fewer than `LEAST` documents, and for an effect that
+            varies between too few documents.
         high: The upper ends.
-        critical: The number of standard errors from an effect to the ends of its interval.
+        critical: The number of standard errors from each effect to the ends of its interval; NaN without an interval.
         documents: The number of documents.
     """
 
@@ -38,8 +43,13 @@ class Effects:
     error: Float[np.ndarray, " effect"]
     low: Float[np.ndarray, " effect"]
     high: Float[np.ndarray, " effect"]
-    critical: float
+    critical: Float[np.ndarray, " effect"]
     documents: int
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether any effect has an interval."""
+        return not np.isnan(self.low).all()
 
 
 def estimate_effects(
@@ -64,11 +74,11 @@ def estimate_effects(
     estimate = changes.sum(-1) / weights.sum()
     if documents < 2:
         missing = np.full(estimate.shape, np.nan)
-        return Effects(estimate, missing, missing, missing, float("nan"), documents)
+        return Effects(estimate, missing, missing, missing, missing, documents)
     error = _errors(np.ones((1, documents)), changes, weights)[0]
     if documents < LEAST:
         missing = np.full(estimate.shape, np.nan)
-        return Effects(estimate, error, missing, missing, float("nan"), documents)
+        return Effects(estimate, error, missing, missing, missing, documents)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(documents, np.full(documents, 1 / documents), draws).astype(np.float64)
     drawn = counts @ changes.T / (counts @ weights)[:, None]
@@ -77,8 +87,32 @@ def estimate_effects(
     # A sample without variance has no studentised error. It counts as the largest one, unless nothing varies at all.
     with np.errstate(divide="ignore", invalid="ignore"):
         studentised = np.where(apart <= 1e-12 * (1 + np.abs(estimate)), 0.0, apart / errors)
-    critical = float(np.quantile(studentised.max(-1), level, method="higher"))
+    critical = critical_values(studentised, level, documents - 1)
+    critical = np.where(np.isfinite(critical), critical, np.nan)
     return Effects(estimate, error, estimate - critical * error, estimate + critical * error, critical, documents)
+
+
+def critical_values(
+    studentised: Float[np.ndarray, "draw effect"], level: float, df: int
+) -> Float[np.ndarray, " effect"]:
+    """Return the number of studentised errors that each effect exceeds so rarely that together they do at `level`.
+
+    Effects share the quantile of the largest error. An effect with a heavy tail has its own quantile, and takes its
+    share of the errors that `level` permits.
+
+    Args:
+        studentised: The absolute studentised errors of samples.
+        level: The probability with which no effect exceeds its critical value.
+        df: The degrees of freedom of Student's t, which tells heavy tails.
+    """
+    effects = studentised.shape[1]
+    usual = stats.t.isf((1 - level) / 2, df)
+    heavy = np.quantile(studentised, level, axis=0, method="higher") > HEAVY * usual
+    own = np.quantile(studentised, 1 - (1 - level) / effects, axis=0, method="higher")
+    if heavy.all():
+        return own
+    shared = 1 - (1 - level) * (1 - heavy.sum() / effects)
+    return np.where(heavy, own, np.quantile(studentised[:, ~heavy].max(-1), shared, method="higher"))
 
 
 def _errors(
