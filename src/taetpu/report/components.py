@@ -16,6 +16,9 @@ TITLES = {"without": "trained without it", "removed": "removed after training", 
 TITLE = "Necessary, redundant or compensated?"
 CHART = "components"
 """The name of the chart in `page.chart_data`."""
+CAPTION = (
+    "Effects with 95 % intervals: a square hurts, a triangle is equivalent, a circle is unclear; the band is the margin"
+)
 WIDTH = 165
 """Width of a panel, in pixels."""
 
@@ -41,7 +44,7 @@ def components_section(results: Results, found: Mapping[str, Any]) -> Section:
     rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in found["rows"]]
     table = Table(("part", *TITLES.values(), "name"), rows)
     return Section(TITLE, lead, [table],
-                   [("Effect of removing each part", CHART)], notes)  # fmt: skip
+                   [(CAPTION, CHART)], notes)  # fmt: skip
 
 
 def _cell(cell: Mapping[str, Any], results: Results) -> str:
@@ -78,14 +81,14 @@ def draw_components(results: Results) -> Any:
     values = [end for cell in cells for end in (cell["effect"], *(cell["ci95"] or ())) if end is not None]
     intervals = [cell["ci95"] for cell in cells if cell["ci95"]]
     scale, ticks = effect_scale([*values, *([] if margin is None else [-margin, margin])], intervals)
-    axis = alt.Axis(title=None, values=ticks, format="~g", labelOverlap=True) if ticks else alt.Axis(
-        title=None, tickCount=4)  # fmt: skip
+    ends: dict[str, Any] = {"values": ticks, "format": "~g", "labelOverlap": True} if ticks else {"tickCount": 4}
     order = [row["part"] for row in found]
     panels = []
     for number, (way, title) in enumerate(TITLES.items()):
         names = named_axis(order, labelPadding=8) if number == 0 else None
         y = alt.Y("part:N", sort=order, title=None, axis=names)
         rows = [{"part": row["part"], **_drawn(row[way])} for row in found]
+        axis = alt.Axis(title=f"effect on {results['primary']}" if number == 1 else None, **ends)
         layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
         caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")
         panels.append(alt.layer(*layers).properties(width=WIDTH, height=ROW * len(order), title=caption))
@@ -93,7 +96,7 @@ def draw_components(results: Results) -> Any:
     y = alt.Y("part:N", sort=order, title=None, axis=None)
     weight = alt.condition("datum.unclear", alt.value(0.6), alt.value(1.0))
     text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text="name:N", opacity=weight)
-    panels.append(text.properties(width=90, height=ROW * len(order)))
+    panels.append(text.properties(width=70, height=ROW * len(order)))
     return alt.hconcat(*panels, spacing=12).resolve_scale(x="shared")
 
 

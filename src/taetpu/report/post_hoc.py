@@ -93,7 +93,7 @@ def _lead(found: Found) -> str:
         )
     return text + (
         "The effect of a part alone is a lower bound of what it does, because later parts may compensate for it. In "
-        "the table, an effect is an arm's mean minus its baseline's, over seeds."
+        "the table, an effect is the difference of an arm to its baseline, in a model with an effect of each seed."
     )
 
 
@@ -105,7 +105,7 @@ def _row(measure: str, arm: Found, results: Results, found: Found) -> list[str]:
         "-" if one["ci95"] is None else " to ".join(formatting.number(end, places, sign=True) for end in one["ci95"]),
         formatting.p_value(one["p_holm"]),
     ]
-    return [_label(measure), arm["name"], str(arm["tables"]), *figures, _verdict(one, arm, results, found)]
+    return [_label(measure), arm["name"], str(one["number"]), *figures, _verdict(one, arm, results, found)]
 
 
 def _label(measure: str) -> str:
@@ -151,6 +151,9 @@ def _notes(found: Found, results: Results) -> Iterator[str]:
                 if number]  # fmt: skip
         if lost:
             yield f"{arm['name']}: of {arm['runs']} runs, {' and '.join(lost)}. Only finished runs are compared."
+        if EFFECTIVE in found["measures"] and (none := arm["tables"] - arm["values"][EFFECTIVE]["number"]):
+            runs = f"{none} of {arm['tables']} runs have"
+            yield f"{arm['name']}: {runs} no effective number, because no effect is above 0."
         missing = 0 if arm["absent"] else arm["finished"] - arm["tables"]
         if missing:
             yield f"{arm['name']}: {missing} of {arm['finished']} finished runs lack this table. Repeat `taetpu run`."

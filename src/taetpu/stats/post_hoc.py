@@ -236,7 +236,8 @@ def _judge(
 
 
 def _summarise(values: Sequence[float]) -> dict[str, Any]:
-    return {"mean": float(np.mean(values)) if values else None, "sd": sd(dict(enumerate(values)))}
+    mean = float(np.mean(values)) if values else None
+    return {"number": len(values), "mean": mean, "sd": sd(dict(enumerate(values)))}
 
 
 def _reason(own: Mapping[int, Effects], other: bool) -> str | None:

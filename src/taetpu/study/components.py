@@ -132,7 +132,7 @@ def component_study(
         measure = measure.model_copy(update={"equivalence": equivalence})
     design = {"components": {"of": study.name, "what": what, "steps": steps, "parts": [part.name for part in parts]}}
     return study.changed(
-        name=bounded(f"{study.name}-components-{what}"),
+        name=_name(study, what, heal, equivalence),
         arms=tuple(made),
         measure=measure,
         design=design,
@@ -140,6 +140,13 @@ def component_study(
         tune=None,
         contrasts={},
     )
+
+
+def _name(study: Study, what: str, heal: float, equivalence: float | None) -> str:
+    """Return the name of a component study, with the settings that differ from the defaults."""
+    settings = [f"heal={heal:g}"] if heal != HEAL else []
+    settings += [f"equivalence={equivalence:g}"] if equivalence not in (None, study.measure.equivalence) else []
+    return bounded("-".join([study.name, "components", what, *settings]))
 
 
 def _start(study: Study, folder: StudyFolder) -> str:
@@ -199,10 +206,14 @@ def find_parts(study: Study, what: str, arms: Sequence[str] = ()) -> list[Part]:
     if what not in KINDS:
         raise UserError(f"unknown parts {what!r}", path=("what",), remedy=suggest(what, KINDS))
     if what == "arms":
-        return [_of_arm(study, name) for name in arms or _left_out(study)]
+        names = arms or _left_out(study)
+        if not names:
+            remedy = "Name arms that remove a part (--arm), or use --what branches."
+            raise UserError("the study has no leave_one_out, and no arm is named", path=("what",), remedy=remedy)
+        return [_of_arm(study, name) for name in dict.fromkeys(names)]
     if arms:
         problem = f"arms are listed, but the parts are {what}"
-        raise UserError(problem, path=("arms",), remedy="Use only one of --arms and --what.")
+        raise UserError(problem, path=("arms",), remedy="Use only one of --arm and --what.")
     parts = list(_of_layers(study, what))
     if not parts:
         slots = sorted({getattr(layer, slot).kind for layer in study.baseline.resolve().model.layers
