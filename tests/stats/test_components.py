@@ -2,10 +2,15 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 from benchmarks.component_names import TRUTHS, rates
+from scipy import stats
 
-from taetpu.stats.components import WAYS, judge_components, name_part
+from taetpu.stats.analyse import fit_groups
+from taetpu.stats.components import CONTINUED, UNCHANGED, WAYS, arms_with_own_noise, judge_components, name_part
+from taetpu.stats.plan import Plan
+from taetpu.stats.results_table import Cell, Table
 
 WORDS = ("hurts", "equivalent", "helps", "unclear")
 
@@ -38,3 +43,26 @@ def test_false_names_are_rare(seeds) -> None:
         assert wrong / studies <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5, (truth, counter)
         if seeds >= 5 and truth.right and "margin" not in truth.name:
             assert counter[truth.right] / studies > 0.9, (truth, counter)
+
+
+def test_a_fragile_part_does_not_blur_the_removal_of_others() -> None:
+    rng = np.random.default_rng(0)
+    roles = {f"{way}-{part}": {"design": "components", "part": part, "way": way} for part in "ab" for way in WAYS}
+    against = {arm: {"without": "baseline", "removed": UNCHANGED, "healed": CONTINUED}[role["way"]]
+               for arm, role in roles.items()}  # fmt: skip
+    values = {name: rng.standard_normal(5) for name in ("baseline", UNCHANGED, CONTINUED)}
+    quiet, fragile = 0.01 * rng.standard_normal(5), 3 * rng.standard_normal(5)
+    for arm, base in against.items():
+        values[arm] = values[base] + (quiet if arm.endswith("a") else fragile)
+    table = Table({arm: [Cell(seed, "finished", 10 + float(value)) for seed, value in enumerate(row)]
+                   for arm, row in values.items()})  # fmt: skip
+    plan = Plan("val/loss", "min", tuple(values), tuple(range(5)), (5,))
+    groups = fit_groups(table, against, plan, arms_with_own_noise(roles))
+    fits = {arm: group.fit.effects[arm] for group in groups for arm in group.arms}
+    assert set(fits) == set(against)
+    for way in ("removed", "healed"):
+        low, high = fits[f"{way}-a"].interval
+        expected = stats.ttest_1samp(quiet, 0).confidence_interval()
+        assert (low, high) == pytest.approx((expected.low, expected.high))
+    low, high = fits["without-a"].interval
+    assert high - low > 1  # runs of their own, whose noise is pooled

@@ -29,6 +29,7 @@ base:
   model: {dim: 8, num_layers: 2, mixer: {kind: attention, num_heads: 2}}
   train: {steps: 20, batch_size: 8, sample: none, optimizer: {kind: adamw, lr: 1e-2}}
 seeds: 2
+measure: {equivalence: 0.5}
 leave_one_out:
   first-head: {model.layers.0.mixer.drop_heads: [0]}
   ffn: {model.layers.1.drop: [ffn]}
@@ -52,7 +53,7 @@ def trained(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def outcome(trained):
     """The component study of the arms of `leave_one_out`."""
-    return taetpu.components(trained / "parts.yaml", root=str(trained / "runs"), equivalence=0.5)
+    return taetpu.components(trained / "parts.yaml", root=str(trained / "runs"))
 
 
 def arms_of(outcome):
@@ -122,7 +123,7 @@ def test_repeating_the_command_trains_nothing(trained, outcome) -> None:
         def on_pack_begin(self, number, total, runs):
             trained_again.append(runs)
 
-    again = taetpu.components(trained / "parts.yaml", root=str(trained / "runs"), equivalence=0.5, callback=Noted())
+    again = taetpu.components(trained / "parts.yaml", root=str(trained / "runs"), callback=Noted())
     assert not trained_again
     assert again.results == outcome.results
 
@@ -166,6 +167,28 @@ def test_invalid_parts_are_refused(trained, options, problem, remedy) -> None:
     assert remedy in error.value.remedy
 
 
+def test_without_leave_one_out_arms_must_be_named(tmp_path) -> None:
+    (tmp_path / "s.yaml").write_text(STUDY.partition("leave_one_out")[0] + UNTRAINED)
+    study = load_study(tmp_path / "s.yaml")
+    with pytest.raises(UserError, match="no leave_one_out") as error:
+        find_parts(study, "arms")
+    assert "--arm" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "parts-components-arms"),
+        ({"what": "layers", "equivalence": 0.5}, "parts-components-layers"),
+        ({"heal": 0.5, "equivalence": 0.1}, "parts-components-arms-heal=0.5-equivalence=0.1"),
+    ],
+)
+def test_other_settings_make_another_study(trained, options, name) -> None:
+    derived = derive(trained, **options)
+    assert derived.name == name
+    assert derived.measure.equivalence == options.get("equivalence", 0.5)
+
+
 def test_models_without_the_parts_are_refused(tmp_path) -> None:
     (tmp_path / "s.yaml").write_text(STUDY.replace("kind: attention, num_heads: 2", "kind: gru")
                                      .partition("leave_one_out")[0])  # fmt: skip
@@ -188,7 +211,7 @@ def test_a_missing_baseline_is_refused(trained, tmp_path, change) -> None:
 @pytest.mark.slow
 def test_the_command(trained, outcome, tmp_path, monkeypatch) -> None:
     root, picture = str(trained / "runs"), tmp_path / "parts.svg"
-    words = ["components", str(trained / "parts.yaml"), "--root", root, "--equivalence", "0.5"]
+    words = ["components", str(trained / "parts.yaml"), "--root", root]
     found = CliRunner().invoke(app, [*words, "-o", str(picture)])
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()

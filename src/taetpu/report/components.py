@@ -88,7 +88,8 @@ def draw_components(results: Results) -> Any:
         names = named_axis(order, labelPadding=8) if number == 0 else None
         y = alt.Y("part:N", sort=order, title=None, axis=names)
         rows = [{"part": row["part"], **_drawn(row[way])} for row in found]
-        axis = alt.Axis(title=f"effect on {results['primary']}" if number == 1 else None, **ends)
+        title_lines = [f"effect on {results['primary']}", *(["logarithmic outside the noise"] if ticks else [])]
+        axis = alt.Axis(title=title_lines if number == 1 else None, **ends)
         layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
         caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")
         panels.append(alt.layer(*layers).properties(width=WIDTH, height=ROW * len(order), title=caption))

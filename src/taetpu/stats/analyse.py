@@ -89,7 +89,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     table = read_table(folder, study, plan.primary)
     check_same_evaluation_set(table, plan.primary)
     against = baselines(study)
-    groups = _groups(table, against, plan, arms_with_own_noise(study.get("roles", {})))
+    groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})))
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
     evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
     first, compared = groups[0], len(against) + len(contrasts)
@@ -148,7 +148,7 @@ def has_verdicts(plan: Plan, seeds: int) -> bool:
     return plan.analysis_index(seeds) is not None or seeds > plan.looks[-1]
 
 
-def _groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Collection[str]) -> list[Group]:
+def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Collection[str]) -> list[Group]:
     """Return the groups of arms, starting with the study's main baseline.
 
     Args:
