@@ -15,7 +15,7 @@ the loss in the middle of a schedule is worse than the final loss of a schedule 
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,15 @@ def critical_value(arms: int, df: float, confidence: float = 0.95) -> float:
     return float(root_scalar(lambda c: _all_below(c, arms, df) - confidence, bracket=(lowest, highest), xtol=1e-6).root)
 
 
+@cache
+def _quadrature() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return the nodes and weights of the integrals over the baseline's error and over the noise estimate."""
+    return np.polynomial.hermite_e.hermegauss(NODES), np.polynomial.legendre.leggauss(NODES)
+
+
 def _all_below(c: float, arms: int, df: float) -> float:
     """Return P(max |t| <= c) for `arms` t statistics whose numerators have a pairwise correlation of one half."""
-    z, z_weight = np.polynomial.hermite_e.hermegauss(NODES)
-    u, u_weight = np.polynomial.legendre.leggauss(NODES)
+    (z, z_weight), (u, u_weight) = _quadrature()
     # Ratio of the estimated to the true standard deviation of the noise.
     scale = np.sqrt(stats.chi2.ppf((u + 1) / 2, df) / df)[:, None]
     inside = stats.norm.cdf(c * scale * np.sqrt(2) - z) - stats.norm.cdf(-c * scale * np.sqrt(2) - z)
