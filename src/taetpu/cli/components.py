@@ -37,10 +37,11 @@ class ComponentsOptions(StudyOptions):
 
 @takes_options
 def components(options: ComponentsOptions) -> None:
-    """Find out which parts of a model are necessary, redundant or compensated.
+    """Tell which parts of a model are necessary or redundant.
 
     Each part of a trained study's baseline is removed in three ways: trained without it, removed after training, and
-    removed and healed by a few more steps. Finished runs are reused. Repeat the command to resume.
+    removed and healed by a few more steps. If only the removal after training hurts, the part is compensated. Finished
+    runs are reused. Repeat the command to resume.
 
     Example: taetpu components study.yaml --what layers --equivalence 0.02
     """

@@ -21,7 +21,7 @@ COMMANDS = {
     "plan": ("plan:plan", "Show arms, sizes and packs without training."),
     "run": ("run:run", "Train the missing runs, then report."),
     "demo": ("run:demo", "Run a quick study of which parts of a small Transformer matter."),
-    "components": ("components:components", "Find out which parts of a model are necessary, redundant or compensated."),
+    "components": ("components:components", "Tell which parts of a model are necessary or redundant."),
     "status": ("status:status", "Show each arm's progress, losses and effect."),
     "list": ("status:list_studies", "List studies with their progress, or runs by settings and dates."),
     "report": ("report_commands:report", "Analyse the stored runs, and write the report and results.json."),

@@ -156,7 +156,7 @@ def _start(study: Study, folder: StudyFolder) -> str:
         UserError: if a run of the baseline is missing, or the study is stored in a bucket.
     """
     if "://" in folder.where:
-        remedy = f"Copy it with `taetpu bucket pull {study.name}`, then use --root."
+        remedy = f"Copy it with `gcloud storage cp -r {folder.where} FOLDER`, then use --root FOLDER."
         raise UserError("the study must be stored in a local folder", file=folder.where, remedy=remedy)
     first, wanted = study.arms[0].name, {run.seed: run.id[:8] for run in study.runs() if run.arm == study.arms[0].name}
     done = {run.seed: run.id for run in folder.runs() if run.arm == first and run.status() == "done"}
