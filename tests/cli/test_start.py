@@ -15,6 +15,7 @@ COMMANDS = (
     "plot",
     "run",
     "demo",
+    "components",
     "status",
     "ui",
     "list",
