@@ -1,6 +1,7 @@
 """`taetpu lens knockout` and `patch`: what they print, and mistakes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -63,15 +64,51 @@ def test_modes(lens, lines, mode, what, columns):
 
 def test_counterfactual_lines(lens, lines, trained):
     (trained / "same.txt").write_text("\n".join(LINES))
-    options = ("--lines", "--how", "counterfactual", "--counterfactual", "same.txt", "--json")
-    found = json.loads(lens("knockout", RUN, lines, *options))
-    assert np.abs([row["effect"] for row in found["components"]]).max() < 1e-5
+    options = ("--lines", "--no-controls", "--how", "counterfactual", "--counterfactual")
+    with pytest.raises(UserError, match="all 6 counterfactual documents are equal to their documents") as caught:
+        lens("knockout", RUN, lines, *options, "same.txt")
+    assert caught.value.exit_code == 2
+    (trained / "other.txt").write_text("\n".join(line[::-1] for line in LINES))
+    found = json.loads(lens("knockout", RUN, lines, *options, "other.txt", "--json"))
+    assert np.abs([row["effect"] for row in found["components"]]).max() > 1e-4
 
 
-def test_patches(lens, trained):
-    pairs = [{"clean": f"the {word} fox", "corrupted": f"the {word} dog", "answer": " ", "wrong": "s"}
-             for word in ("lazy", "brown", "quick")]  # fmt: skip
-    (trained / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+def test_layers_are_skipped_by_default(lens, lines):
+    found = json.loads(lens("knockout", RUN, lines, "--lines", "--what", "layers", "--no-controls", "--json"))
+    assert found["how"] == "zero"
+    assert len(found["components"]) == 2
+
+
+def test_rows_that_are_cut_are_counted(lens, lines):
+    out = lens("knockout", RUN, lines, "--lines", "--what", "neurons", "--no-controls", "--top", "3")
+    more = re.search(r"77 further neurons, with effects from (\S+) to (\S+): see --top", " ".join(out.split()))
+    rows = json.loads(lens("knockout", RUN, lines, "--lines", "--what", "neurons", "--no-controls", "--json"))
+    effects = [row["effect"] for row in rows["components"][3:]]
+    assert more is not None
+    assert [float(end) for end in more.groups()] == pytest.approx([min(effects), max(effects)], abs=1e-4)
+    assert min(effects) < 0
+    out = lens("knockout", RUN, lines, "--lines", "--mode", "pairs", "--how", "zero", "--top", "2")
+    assert "4 further pairs, with interactions of at most ±" in " ".join(out.split())
+
+
+@pytest.fixture
+def pairs(trained):
+    rows = [{"clean": f"the {word} fox", "corrupted": f"the {word} dog", "answer": " ", "wrong": "s"}
+            for word in ("lazy", "brown", "quick")]  # fmt: skip
+    (trained / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return rows
+
+
+def test_patches_are_sorted_by_their_size(lens, pairs):
+    whole = json.loads(lens("patch", RUN, "pairs.jsonl", "--what", "neurons", "--json"))
+    scores = [row["score"] for row in whole["components"]]
+    assert min(scores) < 0 < max(scores)
+    assert scores == sorted(scores, key=abs, reverse=True)
+    out = " ".join(lens("patch", RUN, "pairs.jsonl", "--what", "neurons", "--top", "5").split())
+    assert f"{len(scores) - 5} further rows, with scores of at most ±{abs(scores[5]):.3f}: see --top" in out
+
+
+def test_patches(lens, pairs):
     out = lens("patch", RUN, "pairs.jsonl", "--attribution", "-o", "patches.png")
     assert out.splitlines()[0].split() == ["component", "score", "estimate"]
     assert "logit difference of 3 pairs" in out
@@ -93,6 +130,53 @@ MISTAKES = [
     (("knockout", RUN, "--split", "vall"), "no evaluation set 'vall'", "Did you mean 'val'"),
     (("knockout", RUN, "--text", "t"), "one token", "at least two tokens"),
     (("knockout", RUN, "--text", "the fox", "--mode", "pairs", "-o", "a.png"), "pairs have no picture", "Remove --out"),
+    (
+        ("knockout", RUN, "--text", "the fox", "--mode", "greedy", "--what", "mixers", "--layer", "1"),
+        "there is one component of the kind mixers",
+        "remove --layer",
+    ),
+    (
+        ("knockout", RUN, "--text", "the fox", "--what", "experts"),
+        "this model has no experts: its ffn",
+        "layers, heads",
+    ),
+    (("knockout", RUN, "--text", "the fox", "--how", "zap"), "unknown replacement 'zap'", "zero"),
+    (("knockout", RUN, "--text", "the fox", "--how", "noise", "--sigma", "0"), "sigma is 0", "above 0"),
+    (("knockout", RUN, "--text", "the fox", "--sigma", "2"), "--sigma 2.0 has no effect with --how mean", "noise"),
+    (("knockout", RUN, "--text", "the fox", "--draws", "2"), "--draws 2 has no effect", "resample or noise"),
+    (("knockout", RUN, "--text", "the fox", "--steps", "2"), "--steps 2 has no effect", "--how optimal"),
+    (("knockout", RUN, "--text", "the fox", "--how", "zero", "--by-position"), "--by-position has no effect", "mean"),
+    (
+        ("knockout", RUN, "--text", "the fox", "--how", "zero", "--reference", "words.txt"),
+        "--reference words.txt has no effect with --how zero",
+        "mean or resample or noise or optimal",
+    ),
+    (("knockout", RUN, "--text", "the fox", "--counterfactual", "words.txt"), "has no effect", "counterfactual"),
+    (("knockout", RUN, "--split", "val", "--lines"), "--lines is about a text", "Remove --lines or --split"),
+    (("knockout", RUN, "--text", "the fox", "--documents", "3"), "--documents 3 limits the windows", "Add --split"),
+    (
+        ("knockout", RUN, "--text", "the fox", "--mode", "pairs", "--no-controls"),
+        "--no-controls has no effect",
+        "--mode each",
+    ),
+    (
+        ("knockout", RUN, "--text", "the fox", "--mode", "greedy", "--controls"),
+        "--controls has no effect",
+        "Remove --controls",
+    ),
+    (
+        ("patch", RUN, "pairs2.jsonl", "--receiver", "mixer.k@1.0", "--attribution"),
+        "--attribution has no effect with --receiver",
+        "Remove --attribution",
+    ),
+    (("patch", RUN, "pairs2.jsonl", "--what", "layers"), "layers are skipped", "--what residual"),
+    (
+        ("patch", RUN, "pairs2.jsonl", "--what", "layers", "--receiver", "mixer.k@1.0"),
+        "layers are skipped",
+        "--what residual",
+    ),
+    (("patch", RUN, "pairs2.jsonl", "--positions"), "'heads' is not one", "Add --what residual"),
+    (("patch", RUN, "unknown.jsonl"), "unknown field 'wrng'", "Did you mean 'wrong'"),
     (("patch", RUN, "none.jsonl"), "cannot read the text", "path of a text file"),
     (("patch", RUN, "words.txt"), "unknown file format '.txt'", ".jsonl"),
     (("patch", RUN, "broken.jsonl"), "the field answer is missing", "Write lines such as"),
@@ -104,7 +188,10 @@ MISTAKES = [
 def test_mistakes(lens, trained, arguments, problem, remedy):
     (trained / "broken.jsonl").write_text('{"clean": "the fox", "corrupted": "the dog"}\n')
     (trained / "pairs2.jsonl").write_text('{"clean": "the fox", "corrupted": "the dog", "answer": " "}\n')
+    row = '{"clean": "the fox", "corrupted": "the dog", "answer": " ", "wrng": "s"}\n'
+    (trained / "unknown.jsonl").write_text(row)
     with pytest.raises(UserError) as caught:
         lens(*arguments)
+    assert caught.value.exit_code == 2
     assert problem in caught.value.problem
     assert remedy in str(caught.value.remedy)

@@ -13,7 +13,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit
 from taetpu.lens.ablation.components import find_components
 from taetpu.lens.ablation.documents import Documents, read_documents, split_documents
-from taetpu.lens.ablation.knockout import knockout, losses_of_sets
+from taetpu.lens.ablation.knockout import check_traceable, knockout, losses_of_sets
 from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS
 from taetpu.lens.losses import find_split, sequence_losses
@@ -206,10 +206,12 @@ def test_windows_of_an_evaluation_set_have_the_loss_of_training(opened):
     assert found.sum() / documents.scored.sum() == pytest.approx(opened.result["metrics"]["val/loss"], rel=1e-5)
 
 
+USABLE = "Use one of layers, heads, kv-groups, mixers, ffns, neurons, positions."
 MISTAKES = [
     ({"what": "headz"}, "no components 'headz'", "heads"),
-    ({"what": "experts"}, "have no axis of experts", "Use mixers or ffns"),
-    ({"what": "states"}, "no states: its mixer is attention", "Use one of layers, heads"),
+    ({"what": "experts"}, "no experts: its ffn is swiglu", USABLE),
+    ({"what": "states"}, "no states: its mixer is attention, without the site 'mixer.state'", USABLE),
+    ({"what": "heads", "how": "noise", "sigma": 0.0}, "sigma is 0, and noise of this size changes", "above 0"),
     ({"what": "heads", "layer": 7}, "layer 7 does not exist", "Use 0 to 2"),
     ({"what": "positions", "layer": 0}, "layer 0 has no positions", "Remove the layer"),
     ({"what": "layers", "how": "mean"}, "a skipped layer has no mean activation", "Use --how zero"),
@@ -225,11 +227,57 @@ def test_mistakes(of, options, problem, remedy):
 
     def measure():
         components = find_components(opened, options["what"], options.get("layer"), 5)
-        make_replacements(opened, components, documents, Method(options.get("how", "zero")))
+        make_replacements(
+            opened, components, documents, Method(options.get("how", "zero"), sigma=options.get("sigma", 3.0))
+        )
 
     with pytest.raises(UserError, match=problem) as caught:
         measure()
     assert remedy in str(caught.value.remedy)
+
+
+def test_suggested_kinds_are_usable(of):
+    opened = of(MODELS["pre"])
+    with pytest.raises(UserError) as caught:
+        find_components(opened, "headz")
+    known = str(caught.value.remedy).rpartition("Use one of: ")[2].rstrip(".").split(", ")
+    assert {"heads", "layers", "residual"} <= {*known}
+    for what in known:
+        check_traceable(opened, find_components(opened, what, positions=4))
+
+
+def test_experts_replace_neurons_in_the_suggestions_for_a_mixture(of):
+    with pytest.raises(UserError, match="no neurons: its ffn is moe$") as caught:
+        find_components(of(MODELS["moe"]), "neurons")
+    assert "experts" in str(caught.value.remedy)
+    assert "neurons" not in str(caught.value.remedy)
+
+
+@pytest.mark.slow
+def test_layers_are_skipped_by_default(of):
+    opened = of(MODELS["pre"])
+    found = knockout(opened, ROWS, "layers", controls=False)
+    expected = knockout(opened, ROWS, "layers", "zero", controls=False)
+    assert found.method.how == "zero"
+    assert found.effect.estimate.tolist() == expected.effect.estimate.tolist()
+    assert knockout(opened, ROWS, "mixers", controls=False).method.how == "mean"
+
+
+@pytest.mark.slow
+def test_a_knockout_that_changes_nothing_is_refused(of):
+    opened = of(MODELS["pre"]).without("heads", "1.0")
+    documents = read_documents(opened, ROWS)
+    heads = find_components(opened, "heads", 1)
+    (gone,) = [one for one in heads.each if one.name == "1.0"]
+    with pytest.raises(UserError, match=r"no loss changes without heads 1\.0") as caught:
+        knockout(opened, documents, replace(heads, each=(gone,)), "zero", controls=False)
+    assert "--how" in str(caught.value.remedy)
+    found = knockout(opened, documents, heads, "zero", controls=False).effect.estimate
+    assert found[0] == pytest.approx(0, abs=1e-6)
+    assert abs(found[1]) > 1e-5
+    same = Method("counterfactual", counterparts=documents)
+    with pytest.raises(UserError, match="all 6 counterfactual documents are equal to their documents"):
+        knockout(opened, documents, heads, same)
 
 
 def test_counterfactuals_of_other_lengths_are_refused(of):

@@ -6,9 +6,9 @@ from tests.lens.cases import MODELS, ROWS
 
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit
-from taetpu.lens.ablation import pruning
+from taetpu.lens.ablation import passes
 from taetpu.lens.ablation.components import find_components
-from taetpu.lens.ablation.documents import read_documents
+from taetpu.lens.ablation.documents import Documents, read_documents
 from taetpu.lens.ablation.knockout import knockout, losses_of_sets
 from taetpu.lens.ablation.pruning import angular_distances, importances, pair_effects, prune
 from taetpu.lens.ablation.replacements import Method, make_replacements
@@ -106,11 +106,57 @@ def test_interactions_are_joint_effects_minus_single_effects(of):
 def test_passes_are_counted_first(of, monkeypatch):
     opened = of(MODELS["pre"])
     documents = read_documents(opened, ROWS)
-    monkeypatch.setattr(pruning, "MOST_SETS", 10)
-    with pytest.raises(UserError, match="each pair of 6 heads takes 22 passes") as caught:
-        pair_effects(opened, documents, find_components(opened, "heads"), ZERO)
+    monkeypatch.setattr(passes, "MOST_PASSES", 10)
+    heads, batches = find_components(opened, "heads"), len(list(documents.batches()))
+    monkeypatch.setattr(passes, "time_pass", lambda *_: (2.0, 60.0 / batches))  # compilation and a pass
+    with pytest.raises(UserError, match=f"each pair of 6 heads takes {22 * batches} passes .* about 22 min") as caught:
+        pair_effects(opened, documents, heads, ZERO)
     assert "--layer" in str(caught.value.remedy)
-    with pytest.raises(UserError, match="a greedy search takes 20 passes"):
-        prune(opened, documents, find_components(opened, "heads"), ZERO, "greedy")
+    draws = Method("noise", draws=5)
+    with pytest.raises(UserError, match=f"each pair of 6 heads takes {22 * batches * 5} passes"):
+        pair_effects(opened, documents, heads, draws)
+    with pytest.raises(UserError, match=f"a greedy search among 6 heads takes {26 * batches} passes"):
+        prune(opened, documents, heads, ZERO, "greedy")
+    monkeypatch.setattr(Documents, "batches", lambda self: iter(range(7)))
+    with pytest.raises(UserError, match=f"takes {22 * 7} passes over batches of documents"):
+        pair_effects(opened, documents, heads, ZERO)
+
+
+@pytest.mark.slow
+def test_the_time_of_a_pass_is_measured_without_its_compilation(of):
+    opened = of({**MODELS["pre"], "dim": 16})
+    compilation, each = passes.time_pass(opened, read_documents(opened, ROWS), find_components(opened, "heads"))
+    assert 0 < each < compilation
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(0.01, 0), (1.0, 1)])
+def test_long_computations_are_reported_first(of, monkeypatch, seconds, lines):
+    opened, reports = of(MODELS["pre"]), []
+    documents = read_documents(opened, ROWS)
+    monkeypatch.setattr(passes, "time_pass", lambda *_: (0.0, seconds))
+    passes.check_passes(opened, documents, find_components(opened, "heads"), ZERO, "this", 100, report=reports.append)
+    assert len(reports) == lines
+    assert all("this takes 100 passes" in line and "1.67 min" in line for line in reports)
+
+
+@pytest.mark.parametrize("order", ["greedy", "importance", "blocks"])
+def test_a_curve_needs_two_components(of, order):
+    what, layer = ("layers", None) if order == "blocks" else ("mixers", 1)
+    opened = of({**MODELS["pre"], "num_layers": 1} if order == "blocks" else MODELS["pre"])
+    components, documents = find_components(opened, what, layer), read_documents(opened, ROWS)
+    with pytest.raises(UserError, match=f"there is one component of the kind {what}") as caught:
+        prune(opened, documents, components, ZERO, order)
+    assert "several members" in str(caught.value.remedy)
+
+
+def test_other_mistakes_of_curves(of):
+    opened = of(MODELS["pre"])
+    documents = read_documents(opened, ROWS)
+    with pytest.raises(UserError, match="unknown order 'greed'"):
+        prune(opened, documents, find_components(opened, "heads"), ZERO, "greed")
+    with pytest.raises(UserError, match="steps must be at least 1, got 0"):
+        prune(opened, documents, find_components(opened, "heads"), ZERO, "greedy", steps=0)
+    with pytest.raises(UserError, match="layers have no importance"):
+        prune(opened, documents, find_components(opened, "layers"), ZERO)
     with pytest.raises(UserError, match="blocks consist of layers"):
         prune(opened, documents, find_components(opened, "heads"), ZERO, "blocks")

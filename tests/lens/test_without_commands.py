@@ -79,6 +79,7 @@ MISTAKES = [
     (("--without", "layers:1", "--means", "val"), "layers are skipped", "zero"),
     (("--means", "val"), "--without is missing", "Add --without"),
     (("--without", "heads:0.1", "--means", "vall"), "'vall' is neither an evaluation set", "Did you mean 'val'"),
+    (("--without", "heads:0.1", "--means", "nope"), "'nope' is neither", "Use one of: val. Or use the path"),
     (("--without", "heads:0.1", "--means", "empty.txt"), "empty.txt has no text", "a text in each line"),
 ]
 

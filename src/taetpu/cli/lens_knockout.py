@@ -17,7 +17,7 @@ from taetpu.cli.lens_options import (
 )
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
-from taetpu.core.errors import UserError, suggest
+from taetpu.core.errors import ErrorList, UserError, suggest
 
 if TYPE_CHECKING:
     from taetpu.lens.ablation.documents import Documents
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 WHAT = "heads, kv-groups, mixers, ffns, layers, neurons, experts, states, positions, or a site"
 HOW = "zero, mean, resample, counterfactual, noise or optimal"
 MODES = ("each", "pairs", "greedy", "importance", "blocks")
+DOCUMENTS = 64
+"""The default of `--documents`."""
+METHODS_OF = {
+    "by_position": ("mean",), "reference": ("mean", "resample", "noise", "optimal"),
+    "counterfactual": ("counterfactual",), "sigma": ("noise",), "draws": ("resample", "noise"), "steps": ("optimal",),
+}  # fmt: skip
+"""The methods to which an option applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +41,9 @@ class KnockoutOptions(TextOptions):
     """Options of `taetpu lens knockout`."""
 
     what: Annotated[str, typer.Option(help=f"What is removed: {WHAT}.")] = "heads"
-    how: Annotated[str, typer.Option(help=f"What takes its place: {HOW}.")] = "mean"
+    how: Annotated[str | None, typer.Option(help=f"What takes its place: {HOW}. Default: mean; zero for layers.")] = (
+        None
+    )
     mode: Annotated[
         str, typer.Option(help="Remove each part alone, pairs, or more and more: greedy, importance or blocks.")
     ] = "each"
@@ -43,22 +52,35 @@ class KnockoutOptions(TextOptions):
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Read an evaluation set of the run, such as val.")
     ] = None
-    documents: Annotated[int, integer(least=1, help="The maximum number of documents of --split.")] = 64
+    documents: Annotated[
+        int | None, integer(least=1, help=f"The maximum number of documents of --split. Default: {DOCUMENTS}.")
+    ] = None
     at: Annotated[str, typer.Option(metavar="all|last", help="Which targets of a document are scored.")] = "all"
     by_position: Annotated[bool, typer.Option("--by-position", help="For mean: use the mean at each position.")] = False
     counterfactual: Annotated[
         Path | None, typer.Option(metavar="FILE", help="For counterfactual: a line for each document.")
     ] = None
     reference: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The text of the means. Default: the documents.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="For mean, resample, noise and optimal: other texts to use. Default: the documents."
+        ),
     ] = None
-    sigma: Annotated[float, number(least=0, help="For noise: its size, in standard deviations.")] = 3.0
-    draws: Annotated[int, integer(least=1, help="For resample and noise: the number of draws.")] = 3
-    steps: Annotated[int, integer(least=0, help="For optimal: the number of steps.")] = 50
+    sigma: Annotated[float | None, number(least=0, help="For noise: its size, in standard deviations. Default: 3.")] = (
+        None
+    )
+    draws: Annotated[int | None, integer(least=1, help="For resample and noise: the number of draws. Default: 3.")] = (
+        None
+    )
+    steps: Annotated[int | None, integer(least=0, help="For optimal: the number of steps. Default: 50.")] = None
     seed: Annotated[int, integer(least=0, help="The seed of draws and intervals.")] = 0
     controls: Annotated[
-        bool, typer.Option("--controls/--no-controls", help="Also measure with frozen norms, and direct effects.")
-    ] = True
+        bool | None,
+        typer.Option(
+            "--controls/--no-controls",
+            help="With --mode each: also measure with frozen norms, and direct effects. Default: both.",
+        ),
+    ] = None
     top: Annotated[int, integer(least=1, help="The number of components in the table.")] = 20
     out: Picture = None
 
@@ -76,10 +98,7 @@ def knockout(options: KnockoutOptions) -> None:
     from taetpu.lens.ablation.components import column_name, find_components
 
     check_picture(options.out)
-    if options.mode not in MODES:
-        raise UserError(f"unknown mode {options.mode!r}", path=("--mode",), remedy=suggest(options.mode, MODES))
-    if options.mode == "pairs" and options.out is not None:
-        raise UserError("pairs have no picture", path=("--out",), remedy="Remove --out, or use --json.")
+    _check_options(options)
     model = options.open()
     documents = _read(options, model)
     longest = max(map(len, documents.inputs))
@@ -98,6 +117,43 @@ def knockout(options: KnockoutOptions) -> None:
         write_picture(found.chart, options.out)
 
 
+def _check_options(options: KnockoutOptions) -> None:
+    """Raise `UserError` for values that do not exist, and for options that have no effect."""
+    from taetpu.lens.ablation.replacements import METHODS
+
+    if options.mode not in MODES:
+        raise UserError(f"unknown mode {options.mode!r}", path=("--mode",), remedy=suggest(options.mode, MODES))
+    if options.mode == "pairs" and options.out is not None:
+        raise UserError("pairs have no picture", path=("--out",), remedy="Remove --out, or use --json.")
+    how = _how(options)
+    if how not in METHODS:
+        raise UserError(f"unknown replacement {how!r}", path=("--how",), remedy=suggest(how, METHODS))
+    errors = ErrorList()
+    for name, methods in METHODS_OF.items():
+        option, value = f"--{name.replace('_', '-')}", getattr(options, name)
+        if value not in (None, False) and how not in methods:
+            problem = f"{option}{'' if value is True else f' {value}'} has no effect with --how {how}"
+            remedy = f"Remove {option}, or use --how {' or '.join(methods)}."
+            errors.append(UserError(problem, path=(option,), remedy=remedy))
+    if options.split is not None and options.lines:
+        problem = f"--lines is about a text, and the documents are windows of the evaluation set {options.split!r}"
+        errors.append(UserError(problem, path=("--lines",), remedy="Remove --lines or --split."))
+    if options.split is None and options.documents is not None:
+        problem = f"--documents {options.documents} limits the windows of an evaluation set, and --split is missing"
+        errors.append(UserError(problem, path=("--documents",), remedy="Add --split, or remove --documents."))
+    if options.controls is not None and options.mode != "each":
+        option = "--controls" if options.controls else "--no-controls"
+        problem = f"{option} has no effect with --mode {options.mode}"
+        errors.append(UserError(problem, path=(option,), remedy=f"Remove {option}, or use --mode each."))
+    errors.raise_all()
+
+
+def _how(options: KnockoutOptions) -> str:
+    from taetpu.lens.ablation.replacements import default_how
+
+    return options.how or default_how(options.what)
+
+
 def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
     """Return the result of a mode for documents, components, a method and a function that shows progress."""
     from taetpu.lens.ablation.knockout import knockout as measure
@@ -105,18 +161,21 @@ def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
 
     *given, progress = what
     if options.mode == "each":
-        return measure(model, *given, controls=options.controls, progress=progress)
+        return measure(model, *given, controls=options.controls is not False, progress=progress, report=log)
     if options.mode == "pairs":
-        return pair_effects(model, *given, progress=progress)
-    return prune(model, *given, order=options.mode, progress=progress)
+        return pair_effects(model, *given, progress=progress, report=log)
+    return prune(model, *given, order=options.mode, progress=progress, report=log)
 
 
 def _print_steps(found: Any, options: KnockoutOptions) -> None:
     """Print pairs or the steps of a curve."""
-    rows = found.rows()[: options.top if options.mode == "pairs" else None]
-    table = [{name: _format(value) for name, value in row.items()} for row in rows]
-    print_table(table)
+    rows = found.rows()
+    shown = rows[: options.top if options.mode == "pairs" else None]
+    print_table([{name: _format(value) for name, value in row.items()} for row in shown])
     if options.mode == "pairs":
+        if more := len(rows) - len(shown):
+            size = f"{abs(rows[len(shown)]['interaction']):.4f}"
+            print_text(f"{plural(more, 'further pair')}, with interactions of at most ±{size}: see --top and --json")
         print_text("joint: the rise of the loss without both, in nats per target; interaction: joint, minus the sum of "
                    "both effects alone. Above 0, one compensates for the other.")  # fmt: skip
     else:
@@ -136,24 +195,24 @@ def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
         problem = "a text and an evaluation set are given"
         raise UserError(problem, path=("--split",), remedy="Use a text or --split.")
     else:
-        found = split_documents(find_split(model, options.split), options.documents)
+        found = split_documents(find_split(model, options.split), options.documents or DOCUMENTS)
     return found if options.at == "all" else found.last()
 
 
 def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
-    from taetpu.lens.ablation.replacements import Method
+    from taetpu.lens.ablation.replacements import DRAWS, SIGMA, STEPS, Method
 
     def lines(file: Path | None, option: str) -> "Documents | None":
         return None if file is None else read_lines(model, file, option)
 
     return Method(
-        options.how,
+        _how(options),
         by_position=options.by_position,
         reference=lines(options.reference, "--reference"),
         counterparts=lines(options.counterfactual, "--counterfactual"),
-        sigma=options.sigma,
-        draws=options.draws,
-        steps=options.steps,
+        sigma=SIGMA if options.sigma is None else options.sigma,
+        draws=options.draws or DRAWS,
+        steps=STEPS if options.steps is None else options.steps,
         seed=options.seed,
     )
 
@@ -177,7 +236,9 @@ def print_found(found: "Knockouts", top: int) -> None:
         table.append(cells | {name: f"{row[name]:+.4f}" for name in found.effects if name != "effect"})
     print_table(table)
     if len(rows) > top:
-        print_text(f"{len(rows) - top:,} further {found.components.what}, with smaller effects: see --top and --json")
+        low, high = rows[-1]["effect"], rows[top]["effect"]
+        print_text(f"{len(rows) - top:,} further {found.components.what}, with effects from {low:+.4f} to {high:+.4f}: "
+                   "see --top and --json")  # fmt: skip
     loss, error = found.intact
     noise = "" if error != error else f" ± {error:.4f}"
     print_text(

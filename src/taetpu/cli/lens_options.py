@@ -119,7 +119,8 @@ def _read_means(opened: "OpenedModel", name: str) -> "Documents":
     from taetpu.lens.ablation.removal import MOST_DOCUMENTS
     from taetpu.lens.losses import find_split
 
-    sets = () if opened.run is None else opened.run_config.task.evaluation_sets
+    named = () if opened.run is None else opened.run_config.task.evaluation_sets
+    sets = [one for one in named if opened.data.evaluation(one) is not None]
     if name in sets:
         return split_documents(find_split(opened, name), MOST_DOCUMENTS)
     if not Path(name).is_file():

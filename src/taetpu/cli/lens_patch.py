@@ -59,6 +59,9 @@ def patch(options: PatchOptions) -> None:
     from taetpu.lens.label_files import read_pair_file
 
     check_picture(options.out)
+    if options.receiver is not None and options.attribution:
+        problem = "--attribution has no effect with --receiver: it estimates scores of whole activations"
+        raise UserError(problem, path=("--attribution",), remedy="Remove --attribution or --receiver.")
     receiver = None if options.receiver is None else _read_receiver(options.receiver)
     columns = read_pair_file(options.pairs)
     model = options.open()
@@ -101,6 +104,9 @@ def _print_scores(found: "Patches", top: int) -> None:
             cells["95 % interval"] = f"{row['low']:+.3f} to {row['high']:+.3f}"
         table.append(cells | ({"estimate": f"{row['estimate']:+.3f}"} if "estimate" in row else {}))
     print_table(table)
+    if len(rows) > top:
+        size = f"{abs(rows[top]['score']):.3f}"
+        print_text(f"{len(rows) - top:,} further rows, with scores of at most ±{size}: see --top and --json")
     pairs = plural(found.effects.documents, "pair")
     print_text(f"{found.measure} of {pairs}: {found.clean:.3f} clean, {found.corrupted:.3f} corrupted; a score of 1 "
                "restores the whole difference")  # fmt: skip

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.lens.token_texts import read_text
 
 EXAMPLE = '{"text": "a dog", "label": "animal"}'
+PAIR_FIELDS = ("clean", "corrupted", "answer", "wrong")
 PAIR = '{"clean": "a cat and a", "corrupted": "a dog and a", "answer": " cat", "wrong": " dog"}'
 
 
@@ -52,7 +53,7 @@ def read_pair_file(file: str | Path) -> dict[str, list[Any]]:
     Texts may be lists of token numbers. `wrong` is empty if no line has it.
 
     Raises:
-        UserError: if the file cannot be read, or a line lacks a field.
+        UserError: if the file cannot be read, or a line lacks a field or has an unknown one.
     """
     path = Path(file)
     if path.suffix != ".jsonl":
@@ -63,6 +64,9 @@ def read_pair_file(file: str | Path) -> dict[str, list[Any]]:
         raise UserError("the file has no pairs", file=path, remedy=f"Write lines such as {PAIR}.")
     names = ["clean", "corrupted", "answer", *(["wrong"] if any("wrong" in row for _, row in rows) else [])]
     for line, row in rows:
+        if unknown := [name for name in row if name not in PAIR_FIELDS]:
+            problem = f"unknown field {unknown[0]!r}"
+            raise UserError(problem, file=path, line=line, remedy=suggest(unknown[0], PAIR_FIELDS))
         if missing := [name for name in names if name not in row]:
             problem = f"the field {missing[0]} is missing"
             raise UserError(problem, file=path, line=line, remedy=f"Write lines such as {PAIR}.")

@@ -17,8 +17,12 @@ SITES = {
     "positions": ("embed", 1),
 }  # fmt: skip
 """The site of each kind of component, and the axis of its activation along which components are counted."""
+RANKS = {"heads": 4, "kv-groups": 4, "neurons": 3, "experts": 4}
+"""The number of axes of an activation that has units of a kind."""
 LAYERS = "layers"
 """The kind of component whose layers are skipped."""
+UNREAD = ("final", "logits")
+"""Sites that no loss reads."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +159,9 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
     Raises:
         UserError: if the model has no such site or layer, or the site's activations have no axis of positions.
     """
+    if site in (LAYERS, *SITES):
+        problem = f"positions are those of a site, and {site!r} is not one"
+        raise UserError(problem, path=("what",), remedy="Add --what residual, or --what embed.")
     whole = find_components(opened, site, layer)
     shape = next(iter(site_shapes(opened, site).values()))
     if shape.position is None or shape.positions != 1:
@@ -169,9 +176,13 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
     return Components(site, site, axis, groups, 1, each, by_position=True)
 
 
+def _shares_layers(opened: OpenedModel) -> bool:
+    return any(stack.source is not None or stack.places is not None for stack in opened.model.stacks)
+
+
 def _skipped_layers(opened: OpenedModel) -> Components:
     number = len(opened.config.layers)
-    if any(stack.source is not None or stack.places is not None for stack in opened.model.stacks):
+    if _shares_layers(opened):
         problem = "layers of this model share parameters, so a single layer cannot be skipped"
         raise UserError(problem, path=("what",), remedy="Remove mixers or ffns instead.")
     each = tuple(Component(str(i), i) for i in range(number))
@@ -181,7 +192,7 @@ def _skipped_layers(opened: OpenedModel) -> Components:
 def _of_site(opened: OpenedModel, what: str) -> Components:
     site, axis = _find_site(opened, what)
     shapes = site_shapes(opened, site)
-    units = {layer: _count_units(what, shape, axis) for layer, shape in shapes.items()}
+    units = {layer: _count_units(shape, axis) for layer, shape in shapes.items()}
     if None in units:
         (number,) = units.values()
         return Components(what, site, axis, {}, number, (Component(site, None),))
@@ -202,39 +213,41 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
     """Return the site and the axis of a kind of components.
 
     Raises:
-        UserError: if the kind is unknown, or the model lacks its site.
+        UserError: if the kind is unknown, or the model lacks its site or units.
     """
     if what not in SITES:
         if what not in opened.site_layers:
             problem = f"this model has no components {what!r}"
-            known = [LAYERS, *SITES, *opened.site_layers]
+            known = [*_list_kinds(opened), *(site for site in opened.site_layers if site not in UNREAD)]
             raise UserError(problem, path=("what",), remedy=suggest(what, known))
         return what, None
     site, axis = SITES[what]
-    if site not in opened.site_layers:
+    if not _has_units(opened, what):
         slot = site.partition(".")[0]
         kinds = " and ".join(sorted({getattr(layer, slot).kind for layer in opened.config.layers}))
-        problem = f"this model has no {what}: its {slot} is {kinds}, without the site {site!r}"
-        there = [kind for kind, (own, _) in SITES.items() if own in opened.site_layers and kind != "experts"]
-        raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join([LAYERS, *there])}.")
+        problem = f"this model has no {what}: its {slot} is {kinds}"
+        problem += "" if site in opened.site_layers else f", without the site {site!r}"
+        raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join(_list_kinds(opened))}.")
     return site, axis
 
 
-def _count_units(what: str, shape: SiteShape, axis: int | None) -> int:
-    """Return the number of units of an activation.
+def _list_kinds(opened: OpenedModel) -> list[str]:
+    """Return the kinds of components that a model has."""
+    layers = [] if _shares_layers(opened) else [LAYERS]
+    return [*layers, *(what for what in SITES if _has_units(opened, what))]
 
-    Raises:
-        UserError: if an activation of this shape has no such axis.
-    """
-    if axis is None:
-        return 1
-    rank = len(shape.shape)
-    wrong = (what in ("heads", "kv-groups") and rank != 4) or (what == "experts" and rank != 4)
-    if wrong or (what == "neurons" and rank != 3):
-        problem = f"site activations of shape {shape.shape} have no axis of {what}"
-        remedy = "Use experts." if what == "neurons" else "Use mixers or ffns."
-        raise UserError(problem, path=("what",), remedy=remedy)
-    size = shape.shape[axis]
+
+def _has_units(opened: OpenedModel, what: str) -> bool:
+    """Return whether a model has the site of a kind, with an axis of its units in all layers."""
+    site = SITES[what][0]
+    if site not in opened.site_layers:
+        return False
+    ranks = {len(shape.shape) for shape in site_shapes(opened, site).values()}
+    return what not in RANKS or ranks == {RANKS[what]}
+
+
+def _count_units(shape: SiteShape, axis: int | None) -> int:
+    size = 1 if axis is None else shape.shape[axis]
     assert size is not None
     return size
 

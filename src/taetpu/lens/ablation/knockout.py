@@ -17,12 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from taetpu.core.errors import UserError
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
-from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements, zeros
+from taetpu.lens.ablation.passes import check_passes
+from taetpu.lens.ablation.replacements import (
+    Method,
+    Replacements,
+    check_counterparts,
+    check_method,
+    default_how,
+    make_replacements,
+    zeros,
+)
 from taetpu.lens.ablation.sweep import CONDITIONS, losses_without, read_intact, sweep
 from taetpu.lens.opened import OpenedModel
 from taetpu.stats.document_effects import Effects, estimate_effects
+
+ROUNDING = 1e-6
+"""The largest change of a document's loss, relative to the loss, that may be an error of rounding."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +120,11 @@ def knockout(
     opened: OpenedModel,
     inputs: Any,
     what: str | Components = "heads",
-    how: str | Method = "mean",
+    how: str | Method | None = None,
     *,
     controls: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Knockouts:
     """Return the effects of removing each component alone.
 
@@ -118,20 +132,28 @@ def knockout(
         opened: The model.
         inputs: Texts or token numbers (see `OpenedModel.encode`), each a document; or `Documents`.
         what: The kind of the components (see `components.find_components`), or the components.
-        how: How activations are replaced: one of `replacements.METHODS`, or a `Method` with its settings.
+        how: How activations are replaced: one of `replacements.METHODS`, or a `Method` with its settings. By default,
+            layers are skipped and all others become their means.
         controls: Whether the effects with frozen norms and the direct effects are measured too.
         progress: A function that is called with the number of passes done and of all passes.
+        report: A function that is called with a line about the time, before a long computation.
 
     Raises:
-        UserError: if the inputs cannot be read, the model has no such components, or the method does not apply.
+        UserError: if the inputs cannot be read, the model has no such components, the method does not apply, or no
+            loss changes.
     """
     documents = inputs if isinstance(inputs, Documents) else read_documents(opened, inputs)
     longest = max(map(len, documents.inputs))
     components = what if isinstance(what, Components) else find_components(opened, what, positions=longest)
-    method = how if isinstance(how, Method) else Method(how)
-    replacements = make_replacements(opened, components, documents, method)
+    method = how if isinstance(how, Method) else Method(how or default_how(components.what))
+    check_method(method, documents, components)
+    check_counterparts(method, documents)
     sets = [(number,) for number in range(len(components))]
     conditions = CONDITIONS if controls else CONDITIONS[:1]
+    passes, title = len(conditions) * (len(sets) + 1), f"removing each of {len(sets):,} {components.what}"
+    check_passes(opened, documents, components, method, title, passes,
+                 programs=len(conditions), limited=False, report=report)  # fmt: skip
+    replacements = make_replacements(opened, components, documents, method)
     whole, intact = {}, np.zeros(len(documents))
     for place, condition in enumerate(conditions):
 
@@ -140,12 +162,27 @@ def knockout(
                 progress(place * all_parts + part, len(conditions) * all_parts)
 
         losses = losses_of_sets(opened, documents, components, [(), *sets], replacements, condition, done)
-        intact = losses[0] if condition == CONDITIONS[0] else intact
+        if condition == CONDITIONS[0]:
+            check_changes(losses, components)
+            intact = losses[0]
         whole[condition] = losses[1:] - losses[0]
     scored = documents.scored
     effects = {condition: estimate_effects(changes, scored, seed=method.seed) for condition, changes in whole.items()}
     loss = estimate_effects(intact[None], scored, draws=1)
     return Knockouts(opened.name, components, method, (float(loss.estimate[0]), float(loss.error[0])), effects)
+
+
+def check_changes(losses: Float[np.ndarray, "set document"], components: Components) -> None:
+    """Raise `UserError` if no loss differs from that of the intact model by more than rounding.
+
+    Args:
+        losses: The losses of the intact model, and without each set of components.
+        components: The components.
+    """
+    if (np.abs(losses[1:] - losses[0]) <= ROUNDING * np.abs(losses[0])).all():
+        names = f"{components.what} {components.each[0].name}" if len(components) == 1 else f"the {components.what}"
+        problem = f"no loss changes without {names}: the model does not use them, or lacks them already"
+        raise UserError(problem, path=("what",), remedy="Choose other parts, or another replacement (--how).")
 
 
 def mean_effects(

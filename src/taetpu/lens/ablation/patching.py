@@ -130,8 +130,8 @@ class Patches:
         return float(np.corrcoef(self.estimates, self.effects.estimate)[0, 1])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each component, the largest score first."""
-        order = np.argsort(-self.scores, kind="stable")
+        """Return a row for each component, the largest absolute score first."""
+        order = np.argsort(-np.abs(self.scores), kind="stable")
         whole, found = self.clean - self.corrupted, self.effects
         rows = []
         for number in order.tolist():
@@ -204,6 +204,7 @@ def patch(
     """
     longest = max(map(len, pairs.clean.inputs))
     components = what if isinstance(what, Components) else find_components(opened, what, positions=longest)
+    check_activations(components)
     method = Method("counterfactual", counterparts=pairs.clean)
     replacements = make_replacements(opened, components, pairs.corrupted, method)
     sets = [(), *((number,) for number in range(len(components)))]
@@ -211,6 +212,13 @@ def patch(
     clean = clean_measure(opened, pairs, components)
     estimates = attribution_patching(opened, pairs, components) if attribution else None
     return make_patches(opened, pairs, components, clean, found, estimates)
+
+
+def check_activations(components: Components) -> None:
+    """Raise `UserError` if the components are skipped layers, which have no activation to patch."""
+    if components.site is None:
+        problem = f"{components.what} are skipped as a whole, so they have no activation to patch"
+        raise UserError(problem, path=("what",), remedy="Use --what residual, mixers or ffns.")
 
 
 def clean_measure(opened: OpenedModel, pairs: Pairs, components: Components) -> float:
@@ -267,10 +275,9 @@ def attribution_patching(opened: OpenedModel, pairs: Pairs, components: Componen
     Raises:
         UserError: if the components are skipped layers.
     """
-    if components.site is None:
-        remedy = "Use mixers, ffns or a site."
-        raise UserError("layers have no activation with a gradient", path=("what",), remedy=remedy)
+    check_activations(components)
     site = components.site
+    assert site is not None
     totals = np.zeros(len(components))
     nothing = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([()]))
     for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit, Ragged, capture
 from taetpu.lens.ablation.components import Components, find_components
-from taetpu.lens.ablation.patching import Pairs, Patches, clean_measure, make_patches, signed
+from taetpu.lens.ablation.patching import Pairs, Patches, check_activations, clean_measure, make_patches, signed
 from taetpu.lens.ablation.sweep import (
     OUTPUTS,
     batch_arrays,
@@ -75,6 +75,7 @@ def path_patching(opened: OpenedModel, pairs: Pairs, senders: str | Components, 
             raise UserError(f"site {receiver.site!r} has no heads", path=("receiver",), remedy=remedy)
         check_head(opened, layer, receiver.head, heads)
     found = senders if isinstance(senders, Components) else find_components(opened, senders)
+    check_activations(found)
     early = tuple(one for one in found.each if one.layer is not None and one.layer < layer)
     sent = found.site
     if not early or sent is None:

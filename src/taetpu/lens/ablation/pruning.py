@@ -20,18 +20,23 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from taetpu.core.errors import UserError
+from taetpu.core.errors import UserError, suggest
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
-from taetpu.lens.ablation.knockout import losses_of_sets
-from taetpu.lens.ablation.replacements import Method, Replacements, make_replacements
+from taetpu.lens.ablation.knockout import check_changes, losses_of_sets
+from taetpu.lens.ablation.passes import check_passes
+from taetpu.lens.ablation.replacements import (
+    Method,
+    Replacements,
+    check_counterparts,
+    check_method,
+    make_replacements,
+)
 from taetpu.lens.ablation.sweep import mask_slopes, read_intact, read_values
 from taetpu.lens.opened import OpenedModel
 from taetpu.stats.document_effects import Effects, estimate_effects
 
 ORDERS = ("greedy", "importance", "blocks")
-MOST_SETS = 20_000
-"""The maximum number of forward passes over the documents that pairs or a greedy search may take."""
 SHARE = 0.1
 """The share of components that a step of `importance` removes."""
 
@@ -110,6 +115,7 @@ def prune(
     *,
     steps: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Curve:
     """Return the loss while more and more components are removed.
 
@@ -121,10 +127,19 @@ def prune(
         order: One of `ORDERS`.
         steps: The maximum number of steps; by default, until all components but one are removed.
         progress: A function that is called with the number of steps done and of all steps.
+        report: A function that is called with a line about the time, before a long computation.
 
     Raises:
-        UserError: if the order does not apply to the components, or takes too many passes.
+        UserError: if the order does not apply to the components, takes too many passes, or changes no loss.
     """
+    _check_order(opened, components, order, steps)
+    check_method(method, documents, components)
+    check_counterparts(method, documents)
+    if order == "greedy":
+        number = _count_steps(components, steps)
+        passes = sum(len(components) - step for step in range(number)) + number + 1
+        title = f"a greedy search among {len(components):,} {components.what}"
+        check_passes(opened, documents, components, method, title, passes, programs=number + 1, report=report)
     replacements = make_replacements(opened, components, documents, method)
     distances = None
     if order == "blocks":
@@ -135,16 +150,33 @@ def prune(
         removed = choose(replacements, steps, progress)
         sets = [tuple(n for own in removed[: i + 1] for n in own) for i in range(len(removed))]
     losses = losses_of_sets(opened, documents, components, [(), *sets], replacements)
+    check_changes(losses, components)
     effects = estimate_effects(losses[1:] - losses[0], documents.scored, seed=method.seed)
     intact = float(losses[0].sum() / documents.scored.sum())
     return Curve(opened.name, components, order, removed, effects, intact, distances)
 
 
-def check_passes(passes: int, what: str) -> None:
-    """Raise `UserError` if too many passes are needed."""
-    if passes > MOST_SETS:
-        problem = f"{what} takes {passes:,} passes over the documents, and at most {MOST_SETS:,} are computed"
-        raise UserError(problem, path=("what",), remedy="Choose a layer (--layer), fewer steps, or larger components.")
+def _check_order(opened: OpenedModel, components: Components, order: str, steps: int | None) -> None:
+    """Raise `UserError` if an order does not exist, does not apply to the components, or has no step."""
+    if order not in ORDERS:
+        raise UserError(f"unknown order {order!r}", path=("order",), remedy=suggest(order, ORDERS))
+    if order == "blocks" and (components.what != LAYERS or len(components) != len(opened.config.layers)):
+        raise UserError("blocks consist of layers", path=("what",), remedy="Use --what layers, without --layer.")
+    if order == "importance" and (components.site is None or components.by_position):
+        remedy = "Use heads, mixers, ffns or neurons, or another order."
+        raise UserError(f"{components.what} have no importance", path=("what",), remedy=remedy)
+    if len(components) < 2:
+        problem = f"there is one component of the kind {components.what}, and a curve ends before the last is removed"
+        remedy = "Choose components with several members, or remove --layer."
+        raise UserError(problem, path=("what",), remedy=remedy)
+    if steps is not None and steps < 1:
+        raise UserError(f"steps must be at least 1, got {steps}", path=("steps",), remedy="Use at least 1 step.")
+
+
+def _count_steps(components: Components, steps: int | None, each: int = 1) -> int:
+    """Return the number of steps that remove `each` components, and leave at least one."""
+    most = (len(components) - 1) // each
+    return most if steps is None else min(most, steps)
 
 
 def _greedy(
@@ -152,8 +184,7 @@ def _greedy(
 ) -> list[tuple[int, ...]]:
     opened, documents, components = replacements.opened, replacements.documents, replacements.components
     left, gone = list(range(len(components))), list[int]()
-    number = min(len(left) - 1, len(left) - 1 if steps is None else steps)
-    check_passes(sum(len(left) - step for step in range(number)), "a greedy search")
+    number = _count_steps(components, steps)
     for step in range(number):
         losses = losses_of_sets(opened, documents, components, [(*gone, one) for one in left], replacements)
         gone.append(left.pop(int(losses.sum(-1).argmin())))
@@ -167,8 +198,7 @@ def _by_importance(
 ) -> list[tuple[int, ...]]:
     opened, documents, components = replacements.opened, replacements.documents, replacements.components
     each = max(1, round(SHARE * len(components)))
-    number = (len(components) - 1) // each
-    number = number if steps is None else min(number, steps)
+    number = _count_steps(components, steps, each)
     gone: list[tuple[int, ...]] = []
     for step in range(number):
         before = {one for own in gone for one in own}
@@ -192,16 +222,10 @@ def importances(
     Args:
         opened: The model.
         documents: The documents over which means are taken.
-        components: The components, of a site.
+        components: The components, of a site, without positions.
         replacements: What takes the place of removed components.
         removed: The numbers of the components that are removed already.
-
-    Raises:
-        UserError: if the components are skipped layers.
     """
-    if components.site is None or components.by_position:
-        remedy = "Use heads, mixers, ffns or neurons, or another order."
-        raise UserError(f"{components.what} have no importance", path=("what",), remedy=remedy)
     mask = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([tuple(removed)]))
     totals = np.zeros(len(components))
     for batch in documents.batches():
@@ -222,10 +246,8 @@ def _blocks(
     opened: OpenedModel, documents: Documents, components: Components, steps: int | None
 ) -> tuple[list[tuple[int, ...]], list[float]]:
     """Return for each number of layers the block with the smallest angle, and the angles divided by pi."""
-    if components.what != LAYERS or len(components) != len(opened.config.layers):
-        raise UserError("blocks consist of layers", path=("what",), remedy="Use --what layers, without --layer.")
     angles = angular_distances(opened, documents)
-    number = len(components) - 1 if steps is None else min(steps, len(components) - 1)
+    number = _count_steps(components, steps)
     found, distances = [], []
     for size in range(1, number + 1):
         own = np.array([angles[start, start + size] for start in range(len(components) - size + 1)])
@@ -313,21 +335,34 @@ def pair_effects(
     method: Method,
     *,
     progress: Callable[[int, int], None] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> PairEffects:
     """Return the effects of removing each pair of components together.
 
+    Args:
+        opened: The model.
+        documents: The documents on which losses are measured.
+        components: The components.
+        method: How activations are replaced.
+        progress: A function that is called with the number of batches done and of all batches.
+        report: A function that is called with a line about the time, before a long computation.
+
     Raises:
-        UserError: if there are too many pairs.
+        UserError: if there is one component, there are too many pairs, or no loss changes.
     """
     number = len(components)
-    pairs = [(i, j) for i in range(number) for j in range(i + 1, number)]
-    check_passes(len(pairs) + number + 1, f"each pair of {number:,} {components.what}")
-    if not pairs:
+    if number < 2:
         problem = f"there is one component of the kind {components.what}"
-        raise UserError(problem, path=("what",), remedy="Choose components with several members.")
+        raise UserError(problem, path=("what",), remedy="Choose components with several members, or remove --layer.")
+    check_method(method, documents, components)
+    check_counterparts(method, documents)
+    title, passes = f"each pair of {number:,} {components.what}", number * (number - 1) // 2 + number + 1
+    check_passes(opened, documents, components, method, title, passes, report=report)
+    pairs = [(i, j) for i in range(number) for j in range(i + 1, number)]
     replacements = make_replacements(opened, components, documents, method)
     sets = [(), *((i,) for i in range(number)), *pairs]
     losses = losses_of_sets(opened, documents, components, sets, replacements, progress=progress)
+    check_changes(losses, components)
     single, joint = losses[1 : number + 1] - losses[0], losses[number + 1 :] - losses[0]
     sums = np.stack([single[i] + single[j] for i, j in pairs])
     scored = documents.scored

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.lens.ablation.components import Components
+from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Batch, Documents
 from taetpu.lens.ablation.optimal import fit_constants
 from taetpu.lens.ablation.sweep import Replacement, read_values
@@ -26,7 +26,7 @@ from taetpu.lens.activations import SiteShape, site_shapes
 from taetpu.lens.opened import OpenedModel
 
 METHODS = ("zero", "mean", "resample", "counterfactual", "noise", "optimal")
-SIGMA, DRAWS = 3.0, 3
+SIGMA, DRAWS, STEPS = 3.0, 3, 50
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,13 @@ class Method:
     counterparts: Documents | None = None
     sigma: float = SIGMA
     draws: int = DRAWS
-    steps: int = 50
+    steps: int = STEPS
     seed: int = 0
+
+
+def default_how(what: str) -> str:
+    """Return the method for a kind of components: `zero` for layers, which are skipped, and `mean` for all others."""
+    return "zero" if what == LAYERS else "mean"
 
 
 def check_method(method: Method, documents: Documents, components: Components) -> None:
@@ -62,6 +67,9 @@ def check_method(method: Method, documents: Documents, components: Components) -
         problem = f"layers are skipped, and a skipped layer has no {method.how} activation"
         remedy = "Use --how zero, or --what mixers or ffns."
         raise UserError(problem, path=("how",), remedy=remedy)
+    if method.how == "noise" and not method.sigma > 0:
+        problem = f"sigma is {method.sigma:g}, and noise of this size changes nothing"
+        raise UserError(problem, path=("sigma",), remedy="Use a sigma above 0, such as 3.")
     if method.how == "optimal" and components.by_position:
         remedy = "Use --how mean."
         raise UserError("optimal constants are not defined for positions", path=("how",), remedy=remedy)
@@ -82,6 +90,14 @@ def check_method(method: Method, documents: Documents, components: Components) -
             problem = f"document {number} has {len(one)} tokens, and its counterfactual has {len(other)}"
             remedy = "Write counterfactuals with as many tokens as their documents."
             raise UserError(problem, path=("counterfactual", number), remedy=remedy)
+
+
+def check_counterparts(method: Method, documents: Documents) -> None:
+    """Raise `UserError` if all counterfactual documents are equal to their documents."""
+    others = None if method.how != "counterfactual" else method.counterparts
+    if others is not None and all(map(np.array_equal, documents.inputs, others.inputs)):
+        problem = f"all {len(documents)} counterfactual documents are equal to their documents, which changes nothing"
+        raise UserError(problem, path=("counterfactual",), remedy="Use counterfactuals that differ in some tokens.")
 
 
 def make_replacements(
