@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.lens.ablation import passes
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.ablation.knockout import knockout
 from taetpu.lens.losses import find_split
@@ -77,6 +78,28 @@ def test_layers_are_skipped_by_default(lens, lines):
     found = json.loads(lens("knockout", RUN, lines, "--lines", "--what", "layers", "--no-controls", "--json"))
     assert found["how"] == "zero"
     assert len(found["components"]) == 2
+
+
+@pytest.mark.parametrize(("mode", "what", "title"), [
+    ("each", "heads", "removing each of 4 heads takes 15 passes over batches of documents, about "),
+    ("pairs", "heads", "each pair of 4 heads takes 11 passes"),
+    ("greedy", "heads", "the order 'greedy' of 4 heads takes 13 passes"),
+    ("importance", "heads", "the order 'importance' of 4 heads takes 13 passes"),
+    ("blocks", "layers", "the order 'blocks' of 2 layers takes 3 passes"),
+])  # fmt: skip
+def test_the_time_is_printed_first_without_a_terminal(lens, monkeypatch, mode, what, title):
+    given = ("knockout", RUN, "--split", "val", "--documents", "5", "--mode", mode, "--what", what, "--how", "zero")
+    assert title not in lens(*given)
+    monkeypatch.setattr(passes, "TIMED", 0)
+    monkeypatch.setattr(passes, "LONG", 0.0)
+    assert lens(*given).startswith(title)
+
+
+def test_a_knockout_of_parts_that_are_missing_already_is_refused(lens):
+    given = ("knockout", RUN, "--split", "val", "--what", "mixers", "--layer", "1", "--how", "zero", "--no-controls")
+    with pytest.raises(UserError, match="no loss changes without mixers 1: the model does not use them") as caught:
+        lens(*given, "--without", "mixers:1")
+    assert caught.value.exit_code == 2
 
 
 def test_rows_that_are_cut_are_counted(lens, lines):

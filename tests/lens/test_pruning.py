@@ -115,8 +115,11 @@ def test_passes_are_counted_first(of, monkeypatch):
     draws = Method("noise", draws=5)
     with pytest.raises(UserError, match=f"each pair of 6 heads takes {22 * batches * 5} passes"):
         pair_effects(opened, documents, heads, draws)
-    with pytest.raises(UserError, match=f"a greedy search among 6 heads takes {26 * batches} passes"):
+    with pytest.raises(UserError, match=f"the order 'greedy' of 6 heads takes {26 * batches} passes"):
         prune(opened, documents, heads, ZERO, "greedy")
+    fitted = (22 + 3 * 6 * (4 + 2)) * batches  # each component has four steps, the mean and zero
+    with pytest.raises(UserError, match=f"each pair of 6 heads takes {fitted} passes"):
+        pair_effects(opened, documents, heads, Method("optimal", steps=4))
     monkeypatch.setattr(Documents, "batches", lambda self: iter(range(7)))
     with pytest.raises(UserError, match=f"takes {22 * 7} passes over batches of documents"):
         pair_effects(opened, documents, heads, ZERO)

@@ -13,6 +13,8 @@ from taetpu.stats import formatting
 
 MOST_PASSES = 100_000
 """The maximum number of forward passes over batches of documents that pairs or a greedy search may take."""
+GRADIENT = 3
+"""The number of passes that take about as long as a pass with its gradient."""
 TIMED = 100
 """The minimum number of passes that are timed: fewer often take less time than compiling one of them."""
 LONG = 10.0
@@ -31,7 +33,7 @@ def check_passes(
     limited: bool = True,
     report: Callable[[str], None] | None = None,
 ) -> None:
-    """Count the passes of a computation, and report the time of a long one.
+    """Count the passes of a computation, with those that fit optimal constants, and report the time of a long one.
 
     Args:
         opened: The model.
@@ -39,7 +41,7 @@ def check_passes(
         components: The components.
         method: How activations are replaced.
         what: The computation, for messages.
-        sets: The number of sets of components whose losses are computed.
+        sets: The number of passes over all documents, such as the number of sets whose losses are computed.
         programs: The number of programs that are compiled.
         limited: Whether the number of passes is limited.
         report: A function that is called with a line before a long computation.
@@ -49,6 +51,9 @@ def check_passes(
     """
     batches = sum(1 for _ in documents.batches())
     passes = sets * batches * (method.draws if method.how in ("resample", "noise") else 1)
+    if method.how == "optimal":
+        reference = sum(1 for _ in (method.reference or documents).batches())
+        passes += GRADIENT * len(components) * (method.steps + 2) * reference
     refused = limited and passes > MOST_PASSES
     if not refused and (report is None or passes < TIMED):
         return

@@ -24,7 +24,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
 from taetpu.lens.ablation.knockout import check_changes, losses_of_sets
-from taetpu.lens.ablation.passes import check_passes
+from taetpu.lens.ablation.passes import GRADIENT, check_passes
 from taetpu.lens.ablation.replacements import (
     Method,
     Replacements,
@@ -135,11 +135,13 @@ def prune(
     _check_order(opened, components, order, steps)
     check_method(method, documents, components)
     check_counterparts(method, documents)
-    if order == "greedy":
-        number = _count_steps(components, steps)
-        passes = sum(len(components) - step for step in range(number)) + number + 1
-        title = f"a greedy search among {len(components):,} {components.what}"
-        check_passes(opened, documents, components, method, title, passes, programs=number + 1, report=report)
+    greedy, number = order == "greedy", _count_steps(components, steps, _step_size(components, order))
+    passes = {
+        "greedy": sum(len(components) - step for step in range(number)), "importance": GRADIENT * number, "blocks": 1
+    }  # fmt: skip
+    title = f"the order {order!r} of {len(components):,} {components.what}"
+    check_passes(opened, documents, components, method, title, passes[order] + number + 1,
+                 programs=number + 1 if greedy else 2, limited=greedy, report=report)  # fmt: skip
     replacements = make_replacements(opened, components, documents, method)
     distances = None
     if order == "blocks":
@@ -173,6 +175,11 @@ def _check_order(opened: OpenedModel, components: Components, order: str, steps:
         raise UserError(f"steps must be at least 1, got {steps}", path=("steps",), remedy="Use at least 1 step.")
 
 
+def _step_size(components: Components, order: str) -> int:
+    """Return the number of components that a step of an order removes."""
+    return max(1, round(SHARE * len(components))) if order == "importance" else 1
+
+
 def _count_steps(components: Components, steps: int | None, each: int = 1) -> int:
     """Return the number of steps that remove `each` components, and leave at least one."""
     most = (len(components) - 1) // each
@@ -197,7 +204,7 @@ def _by_importance(
     replacements: Replacements, steps: int | None, progress: Callable[[int, int], None] | None
 ) -> list[tuple[int, ...]]:
     opened, documents, components = replacements.opened, replacements.documents, replacements.components
-    each = max(1, round(SHARE * len(components)))
+    each = _step_size(components, "importance")
     number = _count_steps(components, steps, each)
     gone: list[tuple[int, ...]] = []
     for step in range(number):
