@@ -133,11 +133,11 @@ def test_key_value_groups_are_the_heads_that_read_them(of):
 
 
 @pytest.mark.slow
-def test_noise_without_size_changes_nothing_and_with_size_something(of):
+def test_tiny_noise_changes_nothing_and_usual_noise_something(of):
     opened = of(MODELS["pre"])
     documents = read_documents(opened, ROWS)
     clean = document_losses(opened)
-    still, _ = sums(opened, documents, "ffns", [(0,)], Method("noise", sigma=0.0))
+    still, _ = sums(opened, documents, "ffns", [(0,)], Method("noise", sigma=1e-9))
     np.testing.assert_allclose(still[0], clean, rtol=1e-5)
     noisy, _ = sums(opened, documents, "ffns", [(0,), (0,)], Method("noise"))
     assert np.abs(noisy[0] - clean).max() > 1e-2
