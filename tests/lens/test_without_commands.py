@@ -72,6 +72,7 @@ def test_means(lens, opened, files, means, documents):
 
 MISTAKES = [
     (("--without", "headz:0.1"), "no components 'headz'", "Did you mean 'heads'"),
+    (("--without", "experts:0.1"), "this model has no experts: its ffn", "mixers, ffns, neurons."),
     (("--without", "heads:1.2"), "no component '1.2' among its heads", "Did you mean '1."),
     (("--without", "heads"), "'heads' is not a list of parts", "heads:0.1,1.2"),
     (("--without", "heads:0.1,"), "'heads:0.1,' is not a list of parts", "heads:0.1,1.2"),

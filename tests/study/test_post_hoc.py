@@ -250,7 +250,7 @@ def test_a_table_that_is_removed_from_the_study_file_stays_if_it_was_computed(ag
     ("table", "problem", "remedy", "place"),
     [
         ("{knockout: haeds}", "no components 'haeds'", "Did you mean 'heads'?", "knockout"),
-        ("{knockout: experts}", "no axis of experts", "mixers or ffns", "knockout"),
+        ("{knockout: experts}", "no experts: its ffn is swiglu", "mixers, ffns, neurons.", "knockout"),
         ("{knockout: states}", "this model has no states", "heads", "knockout"),
         ("{knockout: mixer.scores}", "needs one axis of positions", "how: zero", "how"),
         ("{knockout: logits}", "logits cannot be removed", "mixers", "knockout"),

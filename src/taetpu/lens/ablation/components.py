@@ -119,7 +119,7 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
         opened: The model.
         what: The kind: a key of `SITES`, `layers`, or the name of a site.
         layer: The layer whose components are returned; by default, all layers.
-        positions: The number of positions, for the kind `positions`.
+        positions: The number of positions of the documents; 0 without documents.
 
     Raises:
         UserError: if the model has no component of this kind, or no such layer.
@@ -131,7 +131,7 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
         each = tuple(Component(str(i), None, (i,)) for i in range(positions))
         found = Components(what, "embed", 1, {}, positions, each, by_position=True)
     else:
-        found = _of_site(opened, what)
+        found = _of_site(opened, what, positions > 0)
     if layers is None:
         return found
     kept = tuple(component for component in found.each if component.layer == layers)
@@ -189,8 +189,8 @@ def _skipped_layers(opened: OpenedModel) -> Components:
     return Components(LAYERS, None, None, {0: (number, 1)}, 1, each)
 
 
-def _of_site(opened: OpenedModel, what: str) -> Components:
-    site, axis = _find_site(opened, what)
+def _of_site(opened: OpenedModel, what: str, has_positions: bool) -> Components:
+    site, axis = _find_site(opened, what, has_positions)
     shapes = site_shapes(opened, site)
     units = {layer: _count_units(shape, axis) for layer, shape in shapes.items()}
     if None in units:
@@ -209,7 +209,7 @@ def _of_site(opened: OpenedModel, what: str) -> Components:
     return Components(what, site, axis, groups, 1, tuple(each))
 
 
-def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
+def _find_site(opened: OpenedModel, what: str, has_positions: bool) -> tuple[str, int | None]:
     """Return the site and the axis of a kind of components.
 
     Raises:
@@ -218,7 +218,7 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
     if what not in SITES:
         if what not in opened.site_layers:
             problem = f"this model has no components {what!r}"
-            known = [*_list_kinds(opened), *(site for site in opened.site_layers if site not in UNREAD)]
+            known = [*_list_kinds(opened, has_positions), *(site for site in opened.site_layers if site not in UNREAD)]
             raise UserError(problem, path=("what",), remedy=suggest(what, known))
         return what, None
     site, axis = SITES[what]
@@ -227,14 +227,15 @@ def _find_site(opened: OpenedModel, what: str) -> tuple[str, int | None]:
         kinds = " and ".join(sorted({getattr(layer, slot).kind for layer in opened.config.layers}))
         problem = f"this model has no {what}: its {slot} is {kinds}"
         problem += "" if site in opened.site_layers else f", without the site {site!r}"
-        raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join(_list_kinds(opened))}.")
+        raise UserError(problem, path=("what",), remedy=f"Use one of {', '.join(_list_kinds(opened, has_positions))}.")
     return site, axis
 
 
-def _list_kinds(opened: OpenedModel) -> list[str]:
-    """Return the kinds of components that a model has."""
+def _list_kinds(opened: OpenedModel, has_positions: bool) -> list[str]:
+    """Return the kinds of components that a model has; positions only if there are documents."""
     layers = [] if _shares_layers(opened) else [LAYERS]
-    return [*layers, *(what for what in SITES if _has_units(opened, what))]
+    known = [what for what in SITES if _has_units(opened, what)]
+    return [*layers, *(what for what in known if what != "positions" or has_positions)]
 
 
 def _has_units(opened: OpenedModel, what: str) -> bool:
