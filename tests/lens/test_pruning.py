@@ -33,6 +33,7 @@ def test_a_greedy_search_removes_the_least_harmful_component_each_time(of):
     assert found.rows()[1]["effect"] == pytest.approx(two.min() / documents.scored.sum() - found.intact, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_importances_are_the_mean_absolute_slopes_of_gates(of):
     """A gate of 1 - share on a head changes a document's loss by the share of A . dL/dA."""
     opened = of(MODELS["pre"])
