@@ -236,6 +236,7 @@ def test_mistakes(of, options, problem, remedy):
     assert remedy in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 def test_suggested_kinds_are_usable(of):
     opened = of(MODELS["pre"])
     with pytest.raises(UserError) as caught:

@@ -61,12 +61,14 @@ def arms_of(outcome):
     return {arm["name"]: {run["seed"]: run["value"] for run in arm["runs"]} for arm in outcome.results["arms"]}
 
 
+@pytest.mark.slow
 def test_the_unchanged_model_is_the_trained_baseline(outcome) -> None:
     values = arms_of(outcome)
     for seed, value in values["baseline"].items():
         assert values["unchanged"][seed] == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_removal_after_training_equals_zeroing_in_the_trained_model(trained, outcome) -> None:
     values = arms_of(outcome)
     for seed in range(2):
@@ -79,6 +81,7 @@ def test_removal_after_training_equals_zeroing_in_the_trained_model(trained, out
         assert values["unchanged"][seed] == pytest.approx(heads.intact[0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_removed_model_has_the_parameters_of_the_trained_one(trained, outcome) -> None:
     old = open_run("parts/baseline/0", root=trained / "runs").model
     new = open_run("parts-components-arms/removed-first-head/0", root=trained / "runs").model
@@ -88,12 +91,14 @@ def test_the_removed_model_has_the_parameters_of_the_trained_one(trained, outcom
     assert not all(np.array_equal(x, y) for x, y in zip(a, c, strict=True))
 
 
+@pytest.mark.slow
 def test_runs_of_the_study_are_reused(trained, outcome) -> None:
     folder = StudyFolder(open_store(str(trained / "runs")), "parts-components-arms")
     copied = {run.arm for run in folder.runs() if run.origin()}
     assert copied == {"baseline", "without-first-head", "without-ffn"}
 
 
+@pytest.mark.slow
 def test_each_way_has_a_baseline_of_its_own(outcome) -> None:
     against = {arm["name"]: arm["against"] for arm in outcome.results["arms"]}
     assert against["without-ffn"] == "baseline"
@@ -107,6 +112,7 @@ def test_each_way_has_a_baseline_of_its_own(outcome) -> None:
             assert row[way]["effect"] == arms[f"{way}-{row['part']}"]["effect"]
 
 
+@pytest.mark.slow
 def test_changes_are_in_words(outcome) -> None:
     change = {arm["name"]: arm["change"] for arm in outcome.results["arms"]}
     assert change["unchanged"] == "the trained baseline, evaluated again"
@@ -138,8 +144,9 @@ def test_repeating_the_command_trains_nothing(trained, outcome) -> None:
         ("arms", ["first-head", "ffn"]),
     ],
 )
-def test_parts(trained, what, names) -> None:
-    assert [part.name for part in find_parts(load_study(trained / "parts.yaml"), what)] == names
+def test_parts(tmp_path, what, names) -> None:
+    (tmp_path / "parts.yaml").write_text(STUDY)
+    assert [part.name for part in find_parts(load_study(tmp_path / "parts.yaml"), what)] == names
 
 
 def derive(trained, **options):
@@ -148,6 +155,7 @@ def derive(trained, **options):
     return component_study(study, StudyFolder(open_store(str(trained / "runs")), "parts"), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
@@ -175,6 +183,7 @@ def test_without_leave_one_out_arms_must_be_named(tmp_path) -> None:
     assert "--arm" in error.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -197,6 +206,7 @@ def test_models_without_the_parts_are_refused(tmp_path) -> None:
     assert "layers" in error.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", by_default(["missing", "other settings"], "missing"))
 def test_a_missing_baseline_is_refused(trained, tmp_path, change) -> None:
     file, root = trained / "parts.yaml", trained / "runs"
@@ -222,6 +232,7 @@ def test_the_command(trained, outcome, tmp_path, monkeypatch) -> None:
     assert printed == outcome.results["designs"]["components"]
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_parts(trained, outcome) -> None:
     page = Path(outcome.report["html"]).read_text()
     text = Path(outcome.report["markdown"]).read_text()
@@ -232,6 +243,7 @@ def test_the_report_shows_the_parts(trained, outcome) -> None:
             assert way["says"] in row
 
 
+@pytest.mark.slow
 def test_the_live_page_has_the_picture(trained, outcome) -> None:
     feed = Feed(StudyFolder(open_store(str(trained / "runs")), "parts-components-arms"))
     feed.poll()

@@ -140,6 +140,7 @@ def test_a_report_and_a_verification_have_the_results_of_the_run(again, computed
         assert "was added after the study was first run" in text
 
 
+@pytest.mark.slow
 def test_interrupted_tables_are_continued_and_seeds_share_programs(again, monkeypatch):
     call, folder = again
     build, built = sweep._build, []
