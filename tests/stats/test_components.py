@@ -65,4 +65,4 @@ def test_a_fragile_part_does_not_blur_the_removal_of_others() -> None:
         expected = stats.ttest_1samp(quiet, 0).confidence_interval()
         assert (low, high) == pytest.approx((expected.low, expected.high))
     low, high = fits["without-a"].interval
-    assert high - low > 1  # runs of their own, whose noise is pooled
+    assert high - low > 1  # separately trained runs, whose noise is pooled

@@ -88,14 +88,15 @@ def _forest_title(results: Results, logarithmic: bool) -> list[str]:
 def _reference(results: Results) -> list[alt.Chart]:
     """Return the reference layers: the noise band, the equivalence margin and the line at zero."""
     sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
-    layers = [_band(sd, "noise")] if sd else []
+    layers = [band(sd, "noise")] if sd else []
     if small:
         bounds = [{"bound": -small}, {"bound": small}]
-        layers += [_band(small, "equivalence"), chart(bounds).mark_rule(style="bound").encode(x="bound:Q")]
+        layers += [band(small, "equivalence"), chart(bounds).mark_rule(style="bound").encode(x="bound:Q")]
     return [*layers, chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))]
 
 
-def _band(half: float, style: str) -> alt.Chart:
+def band(half: float, style: str) -> alt.Chart:
+    """Return a band from `-half` to `half` on the x axis."""
     return chart([{"from": -half, "to": half}]).mark_rect(style=style).encode(x="from:Q", x2="to:Q")
 
 

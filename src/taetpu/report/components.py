@@ -6,7 +6,7 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import summary
-from taetpu.report.charts import COLOURS, ROW, SHAPES, Spec, chart, effect_scale, named_axis
+from taetpu.report.charts import COLOURS, ROW, SHAPES, Spec, band, chart, effect_scale, named_axis
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Results
 from taetpu.stats import formatting
@@ -112,8 +112,7 @@ def _margin(margin: float | None) -> list[alt.Chart]:
     zero = chart([{}]).mark_rule(style="zero").encode(x=alt.datum(0))
     if margin is None:
         return [zero]
-    band = chart([{"from": -margin, "to": margin}]).mark_rect(style="equivalence").encode(x="from:Q", x2="to:Q")
-    return [band, zero]
+    return [band(margin, "equivalence"), zero]
 
 
 def _points(rows: list[dict[str, Any]], y: alt.Y, x: alt.X) -> list[alt.Chart]:

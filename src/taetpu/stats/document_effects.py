@@ -3,7 +3,7 @@
 An effect is the mean change of the loss per target: the sum of the changes of all documents divided by the sum of their
 weights. Documents are drawn with replacement, the same for all effects. The largest of the effects' studentised errors
 gives intervals that contain all true effects together with the probability `LEVEL`. An effect that a few documents
-decide would make the intervals of all others wide, and has a critical value of its own, at Bonferroni's level.
+decide would widen the intervals of all others. It has a separate critical value, at Bonferroni's level.
 
 Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 12 (bootstrap-t); Romano and Wolf (2005),
     Stepwise multiple testing as formalized data snooping (largest studentised statistic).
@@ -108,11 +108,12 @@ def critical_values(
     effects = studentised.shape[1]
     usual = stats.t.isf((1 - level) / 2, df)
     heavy = np.quantile(studentised, level, axis=0, method="higher") > HEAVY * usual
-    own = np.quantile(studentised, 1 - (1 - level) / effects, axis=0, method="higher")
-    if heavy.all():
-        return own
-    shared = 1 - (1 - level) * (1 - heavy.sum() / effects)
-    return np.where(heavy, own, np.quantile(studentised[:, ~heavy].max(-1), shared, method="higher"))
+    found = np.empty(effects)
+    found[heavy] = np.quantile(studentised[:, heavy], 1 - (1 - level) / effects, axis=0, method="higher")
+    if not heavy.all():
+        shared = 1 - (1 - level) * (1 - heavy.sum() / effects)
+        found[~heavy] = np.quantile(studentised[:, ~heavy].max(-1), shared, method="higher")
+    return found
 
 
 def _errors(

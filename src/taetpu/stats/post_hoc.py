@@ -5,7 +5,7 @@ between seeds: head 2 of one seed is not head 2 of another. Arms are therefore c
 the order of the parts within a layer (see `measure_table`).
 
 Each number is compared with that of the baseline under the model of `stats.linear_model`. The p-values of all
-comparisons of a table are corrected together by Holm's method, as a family of their own.
+comparisons of a table are corrected together by Holm's method, separately from other comparisons.
 """
 
 from collections.abc import Mapping, Sequence

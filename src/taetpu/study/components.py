@@ -1,7 +1,7 @@
 """`taetpu.components`: each part of a model trained without, removed after training, and removed and healed.
 
-The three experiments make one change to the baseline at three times. All are runs of one further study, in which each
-has a baseline of its own (see `stats.components`):
+The three experiments make one change to the baseline at three times. All are runs of one further study, and each is
+compared with a different baseline (see `stats.components`):
 
 - `without`: the model is trained without the part, and compared with the baseline;
 - `removed`: the part is removed from the trained baseline, and the model is compared with `unchanged`, which starts

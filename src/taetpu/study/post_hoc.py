@@ -1,7 +1,7 @@
 """Post-hoc ablation tables of a study: what each trained model loses without each of its parts (`measure.post_hoc`).
 
 After training, the process that analyses the study computes the tables that finished runs lack. Each table is stored in
-its run's folder as soon as it is known, so an interrupted process continues with the missing ones. Runs whose models
+its run's folder as soon as it is computed, so a repeated command computes only the missing ones. Runs whose models
 have the same config share compiled programs.
 """
 
