@@ -166,6 +166,7 @@ def derive(trained, **options):
         ({"what": "heads", "arms": ["without-ffn"]}, "the parts are heads", "--what"),
         ({"heal": 0.0}, "0", "0.1"),
         ({"heal": 1.5}, "1.5", "0.1"),
+        ({"equivalence": 0.0}, "margin of equivalence is 0", "0.02"),
     ],
 )
 def test_invalid_parts_are_refused(trained, options, problem, remedy) -> None:

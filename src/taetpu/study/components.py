@@ -113,6 +113,9 @@ def component_study(
         remedy = "Use e.g. 0.1 for a tenth of the baseline's steps."
         raise UserError(f"the share of healing steps is {heal:g}, not above 0 and at most 1", path=("heal",),
                         remedy=remedy)  # fmt: skip
+    if equivalence is not None and equivalence <= 0:
+        problem = f"the margin of equivalence is {equivalence:g}, not above 0"
+        raise UserError(problem, path=("equivalence",), remedy="Use the smallest difference that matters, e.g. 0.02.")
     baseline, start = study.arms[0], _start(study, folder)
     what = what or ("arms" if arms or _left_out(study) else "branches")
     parts = find_parts(study, what, arms)
