@@ -27,8 +27,9 @@ slow:                    ## the tests that take longer
 alone: install           ## what is timed, the quick study among it, with nothing beside it
 	OPTIMISED=1 $(BIN)/python -m pytest -m alone --durations=20
 
-rest: install            ## a twelfth of the other slow tests, which changes daily, without those against the fake cloud
-	SHARE=12 $(BIN)/python -m pytest -n auto --dist loadgroup --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
+rest: install            ## slow tests near the last day's commits, then a sixth that changes daily (tests/slow_tests.py)
+	NEAR_MINUTES=12 REST_MINUTES=20 SHARE=6 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder \
+	  --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
 cloud: install           ## the tests against the fake cloud, which often wait; of the long ones a sixth
 	SHARE=6 $(BIN)/python -m pytest -n 4 --dist loadgroup --durations=20 -m 'not alone and not nightly' $(CLOUD)

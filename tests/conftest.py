@@ -14,7 +14,7 @@ import jaxtyping
 import pytest
 from tests.browsers import chromium, opened  # noqa: F401 (fixtures)
 from tests.fake_google.fixtures import bucket_server, google, gs_root, shared_google, world  # noqa: F401 (fixtures)
-from tests.suites import in_part
+from tests.slow_tests import SlowTests
 
 # Before jax is imported: the CPU, as two devices. Compiled programs are kept, found again by their text alone: tests
 # spend most of their time compiling.
@@ -61,17 +61,14 @@ def pytest_configure(config):
     """Refuse slow programs where time is measured. Collect garbage less often: that took a tenth of the time."""
     if config.option.markexpr in ("alone", "nightly") and not os.environ.get("OPTIMISED"):
         raise pytest.UsageError("Set OPTIMISED=1, as `make alone` and `make nightly` do.")
+    config.pluginmanager.register(SlowTests())
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    """Select the slow tests of today. Tests that share a fixture of their module run in one process."""
-    out = [item for item in items if item.get_closest_marker("slow") and not in_part(item.nodeid)]
-    config.hook.pytest_deselected(items=out)
-    dropped = set(map(id, out))
-    items[:] = [item for item in items if id(item) not in dropped]
+def pytest_collection_modifyitems(items):
+    """Run tests that share a fixture of their module in one process."""
     for item in items:
         made = item._fixtureinfo.name2fixturedefs.values()
         if any(fixture[-1].scope == "module" for fixture in made):

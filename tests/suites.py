@@ -1,7 +1,7 @@
 """The division of tests between the default suite, `make slow` and `make nightly`.
 
-`make slow` runs one of `SHARE` equal parts of the slow tests. The part changes from day to day, and `make nightly` runs
-all of them.
+`make slow` runs one of `SHARE` equal parts of the slow tests, and those near the last day's commits (`tests.slow_tests`).
+The part changes from day to day, and `make nightly` runs all of them.
 """
 
 import os
