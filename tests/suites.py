@@ -1,6 +1,6 @@
 """The division of tests between the default suite, `make slow` and `make nightly`.
 
-`make slow` runs one of `SHARE` equal parts of the slow tests, and those near the last day's commits (`tests.slow_tests`).
+`make slow` runs the slow tests near the last day's commits (`tests.slow_tests`) and one of `SHARE` equal parts of all.
 The part changes from day to day, and `make nightly` runs all of them.
 """
 
