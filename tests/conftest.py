@@ -15,6 +15,7 @@ import pytest
 from tests.browsers import chromium, opened  # noqa: F401 (fixtures)
 from tests.fake_google.fixtures import bucket_server, google, gs_root, shared_google, world  # noqa: F401 (fixtures)
 from tests.slow_tests import SlowTests
+from tests.wording import wording  # noqa: F401 (fixture)
 
 # Before jax is imported: the CPU, as two devices. Compiled programs are kept, found again by their text alone: tests
 # spend most of their time compiling.
