@@ -7,7 +7,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
-from taetpu.lens.generate import Sampling, generate, next_token_probabilities
+from taetpu.lens.generate import Sampling, generate
 from taetpu.train.sample import draw
 
 GREEDY = Sampling(temperature=0)
@@ -85,14 +85,6 @@ def test_the_streamed_text_is_the_text(opened):
     found = generate(opened, ["the ", "dog"], max_tokens=40, on_text=lambda i, text: parts[i].append(text))
     assert ["".join(part) for part in parts] == [one.text for one in found]
     assert len(parts[0]) > 1
-
-
-def test_next_token_probabilities(opened):
-    probabilities, tokens = next_token_probabilities(opened, ["the quick", "the "])
-    np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
-    (found,) = generate(opened, "the ", max_tokens=1, sampling=GREEDY)
-    assert probabilities[1].argmax() == found.tokens[0]
-    assert len(tokens) == 2
 
 
 @pytest.mark.parametrize(

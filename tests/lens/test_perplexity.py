@@ -9,7 +9,8 @@ from tests.suites import first_by_default
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.lens.perplexity import file_perplexity, perplexity, split_perplexity, windows
+from taetpu.lens.perplexity import perplexity, split_perplexity, windows
+from taetpu.lens.token_texts import read_text
 
 TEXT = "the lazy fox jumps over the brown dog. and the quick dog jumps over that."
 
@@ -102,13 +103,13 @@ def test_unknown_evaluation_sets_are_refused(opened):
     ("content", "problem"),
     [(None, "cannot read the text: No such file"), (b"", "the text is empty"), (b"a\n\xff", "not UTF-8: byte 0xff")],
 )
-def test_unreadable_files_are_refused(opened, tmp_path, content, problem):
+def test_unreadable_files_are_refused(tmp_path, content, problem):
     file = tmp_path / "story.txt"
     (tmp_path / "storyy.txt").write_text("near")
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(UserError, match=problem) as caught:
-        file_perplexity(opened, [file])
+        read_text(file)
     assert str(caught.value.file) == str(file)
     assert content is not None or "Did you mean 'storyy.txt'?" in str(caught.value.remedy)
 

@@ -25,7 +25,7 @@ from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.attention import head_progress
 from taetpu.lens.beam import beam_search
 from taetpu.lens.check_run import check_losses
-from taetpu.lens.generate import Sampling, generate, next_token_probabilities
+from taetpu.lens.generate import Sampling, generate
 from taetpu.lens.losses import find_split
 from taetpu.lens.norms import residual_norms
 from taetpu.lens.perplexity import perplexity, split_perplexity
@@ -105,7 +105,6 @@ def harness(opened):
 
 VIEWS = {
     "logits": lambda opened: opened(TEXT).logits,
-    "next token": lambda opened: next_token_probabilities(opened, TEXT)[0],
     "samples": lambda opened: [generate(opened, "the ", max_tokens=30, seed=seed)[0].tokens for seed in range(3)],
     "beams": lambda opened: [beam.score for beam in beam_search(opened, "the ", beams=3, max_tokens=8)],
     "perplexity": lambda opened: perplexity(opened, TEXTS).mean,

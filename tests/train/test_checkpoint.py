@@ -2,14 +2,12 @@
 
 import random
 import shutil
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore
 from taetpu.store.digests import Damaged
 from taetpu.store.pack_checkpoints import PackFolder
@@ -109,27 +107,11 @@ def test_checkpoint_that_does_not_match_the_runs_files_is_not_resumed(root):
     assert not (root / "study/damaged").exists()
 
 
-def test_a_checkpoint_that_orbax_wrote_is_resumed(tmp_path):
-    import orbax.checkpoint as ocp
-
-    from taetpu.core.tree import leaves_by_path
-    from taetpu.store.digests import seal_folder
-
-    folder = PackFolder(LocalStore(tmp_path), "study", "pack").folder()
-    with ocp.CheckpointManager(folder.absolute()) as manager:
-        manager.save(30, args=ocp.args.StandardSave(dict(leaves_by_path(state(30)))))
-    seal_folder(folder / "30", loss=3.0)
-    seen = []
-    assert resumed(tmp_path, seen.append) == (30, [])
-    assert seen == [{"loss": 3.0}]
-
-
-def test_without_orbax_its_checkpoint_is_refused_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+def test_a_checkpoint_that_orbax_wrote_is_moved_and_the_pack_starts_again(tmp_path):
     step = tmp_path / "study/packs/pack/30"
     step.mkdir(parents=True)
     (step / "_CHECKPOINT_METADATA").write_text("{}")
-    with pytest.raises(UserError, match="Orbax") as refused:
-        resumed(tmp_path)
-    assert "pip install orbax-checkpoint" in str(refused.value)
-    assert step.exists()
+    start, ((where, problem, moved),) = resumed(tmp_path)
+    assert (start, Path(where)) == (0, step.resolve())
+    assert "Orbax" in problem
+    assert (Path(moved) / "_CHECKPOINT_METADATA").is_file()

@@ -1,6 +1,6 @@
 """Activations at a site by layer, and checks of the sites, layers and heads that a user names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.core.sites import Edit, Ragged, Read, capture
+from taetpu.core.sites import Ragged, Read, capture
 from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length, pad_left
 from taetpu.lens.opened import OpenedModel
 
@@ -205,11 +205,3 @@ def by_layer(opened: OpenedModel, site: str, read: Read) -> dict[int | None, np.
         return {None: np.asarray(read)}
     parts = read.parts if isinstance(read, Ragged) else (read,)
     return dict(zip(layers, (own for part in parts for own in np.asarray(part)), strict=True))
-
-
-def read_layers(
-    opened: OpenedModel, tokens: Tokens, site: str, edits: Sequence[Edit] = (), values: Mapping[str, Any] | None = None
-) -> dict[int | None, np.ndarray]:
-    """Return the activations at a site of each layer, padding included; see `by_layer`."""
-    check_site(opened, site)
-    return by_layer(opened, site, opened(tokens, [site], edits, values).sites[site])

@@ -269,9 +269,3 @@ class _Stream:
         while isinstance(self.stopped, str) and len(self.opened.decode_after(self.prompt, tokens)) > len(text or ""):
             tokens = tokens[:-1]
         return Generated(self.prompt, np.array(tokens, np.int32), text, self.stopped)
-
-
-def next_token_probabilities(opened: OpenedModel, inputs: Any) -> tuple[Float[np.ndarray, "batch vocab"], Tokens]:
-    """Return the distribution of the token after each input, and the inputs."""
-    out = opened(inputs)
-    return np.asarray(jax.nn.softmax(out.logits[:, -1], -1)), out.tokens

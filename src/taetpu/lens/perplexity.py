@@ -9,7 +9,6 @@ do not overlap, as in the evaluation of training. A smaller stride gives each ta
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from taetpu.core.errors import UserError
 from taetpu.lens.inputs import as_sequences, check_length
 from taetpu.lens.losses import find_split, sequence_losses, split_losses
 from taetpu.lens.opened import OpenedModel
-from taetpu.lens.token_texts import read_text, visible
+from taetpu.lens.token_texts import visible
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,6 @@ def _count_bytes(opened: OpenedModel, texts: Sequence[Any]) -> tuple[int | None,
         return None, 0.0
     bits = sum(math.log2(opened.vocab_size) + (bits or 0.0) for bits in escaped)
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts), bits
-
-
-def file_perplexity(opened: OpenedModel, files: Sequence[str | Path], **options: Any) -> Perplexity:
-    """Return the losses of text files, each one text; see `perplexity`."""
-    names = [str(file) for file in files]
-    return perplexity(opened, [read_text(file) for file in files], names=names, **options)
 
 
 def split_perplexity(opened: OpenedModel, name: str) -> Perplexity:

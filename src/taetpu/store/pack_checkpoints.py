@@ -10,6 +10,8 @@ from taetpu.store.digests import seal, unseal
 from taetpu.store.errors import NotStored
 
 COMPLETE = "complete"
+ORBAX = "_CHECKPOINT_METADATA"
+"""A file that Orbax writes into the folder of a complete checkpoint."""
 KEPT = 2
 """Number of checkpoints that are kept. If the last checkpoint is damaged, training resumes from the previous one."""
 
@@ -47,15 +49,9 @@ class PackFolder:
         names |= {path.name for path in self.folder().iterdir() if path.is_dir()}
         return sorted(int(name) for name in names if name.isdecimal())
 
-    def fetch(self, step: int) -> Path | None:
-        """Return the local folder of a checkpoint in the format of earlier versions, or None if it is not stored.
-
-        Earlier versions stored a checkpoint in one piece instead of one part per process.
-
-        Raises:
-            Damaged: if a stored file is missing or damaged.
-        """
-        return self.folder() / str(step) if self.store.fetch_folder(f"{self.key}/{step}") else None
+    def is_of_orbax(self, step: int) -> bool:
+        """Return whether Orbax wrote a checkpoint, as in earlier versions of taetpu."""
+        return self.store.exists(f"{self.key}/{step}/{ORBAX}")
 
     def part(self, step: int, process: int) -> Path:
         """Create and return a local folder for one process's part of a checkpoint."""

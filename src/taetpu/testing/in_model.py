@@ -27,7 +27,7 @@ from taetpu.testing.tiny import (
     stack_trees,
     tokens,
 )
-from taetpu.testing.tiny_model import LOOP, PADDED, Outputs, TinyModel, compute_outputs
+from taetpu.testing.tiny_model import PADDED, Outputs, TinyModel, compute_outputs
 
 Step = Callable[..., Outputs] | None
 MODES = {"evaluation": "in evaluation", "training": "in training (ctx.key is given)"}
@@ -215,14 +215,6 @@ def check_packs(component: Any, tiny: TinyModel) -> str:
     pairs = list(zip(tiny.models, batches, strict=True))
     alone = stack_trees(*((tiny.forward(m, b), tiny.take(tiny.step, m, b)) for m, b in pairs))
     return check_agreement(component, packed, alone)
-
-
-def check_packed_logits(component: Any, tiny: TinyModel) -> str:
-    """Check that the logits of two packed runs, with layers in a loop, agree with those of the same runs alone."""
-    batches = jnp.stack([tiny.batch, (tiny.batch + 4) % VOCAB])
-    packed = jit_once(jax.vmap(lambda model, batch: LOOP.apply(model)(batch)))(stack_trees(*tiny.models), batches)
-    pairs = zip(tiny.models, batches, strict=True)
-    return check_agreement(component, packed, stack_trees(*(tiny.forward(m, b) for m, b in pairs)))
 
 
 def check_layers(component: Any, tiny: TinyModel) -> str:

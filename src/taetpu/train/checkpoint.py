@@ -20,7 +20,6 @@ from taetpu.core.signals import delay_interrupts
 from taetpu.core.tree import leaves_by_path
 from taetpu.store.digests import Damaged, seal_folder, unseal_folder
 from taetpu.store.pack_checkpoints import PackFolder
-from taetpu.train.orbax_reader import is_orbax_checkpoint, read_orbax
 from taetpu.train.shard_files import ArrayLike, local_bytes, read_shards, write_shards
 
 SHARDS = "shards.safetensors"
@@ -140,10 +139,10 @@ class Checkpoints:
         try:
             complete = self.pack.read_complete(step)
             if complete is None:
-                about, arrays = self._read_orbax(step, leaves)
-            else:
-                parts = [self._fetch(step, process) for process in range(complete["processes"])]
-                about, arrays = complete["about"], read_shards(parts, leaves)
+                self._refuse_orbax(step)
+                raise Unusable
+            parts = [self._fetch(step, process) for process in range(complete["processes"])]
+            about, arrays = complete["about"], read_shards(parts, leaves)
         except Damaged as error:
             raise Unusable(error, keep=True) from None
         try:
@@ -153,11 +152,11 @@ class Checkpoints:
             raise Unusable(error) from None
         return arrays
 
-    def _read_orbax(self, step: int, leaves: Mapping[str, ArrayLike]) -> tuple[Json, dict[str, jax.Array]]:
-        folder = self.pack.fetch(step)
-        if folder is None or not is_orbax_checkpoint(folder):
-            raise Unusable
-        return unseal_folder(folder) or {}, read_orbax(folder, leaves)
+    def _refuse_orbax(self, step: int) -> None:
+        """Raise `Damaged` if Orbax wrote a checkpoint, as in versions of taetpu before 2026-11-23."""
+        if self.pack.is_of_orbax(step):
+            problem = "an earlier version of taetpu wrote this checkpoint with Orbax; the pack is trained again"
+            raise Damaged(problem, file=f"{self.pack.where}/{step}")
 
     def _fetch(self, step: int, process: int) -> Path:
         """Return the local file with the shards of one process, after verifying its digest."""
