@@ -1,6 +1,9 @@
 """The analysis plan is frozen and hashed, and maps numbers of seeds to analyses."""
 
+import hashlib
+import json
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from scipy.optimize import brentq
 
 from taetpu.core.errors import UserError
 from taetpu.stats.group_sequential import inflated_error_rate
-from taetpu.stats.plan import Plan, read_plan
+from taetpu.stats.plan import FIRST_FIELDS, Plan, read_plan
 from taetpu.store.documents import from_yaml, to_yaml
 
 PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2, 3, 4), (5, 8), equivalence=0.02)
@@ -37,6 +40,8 @@ def test_plan_is_read_back_from_the_study(equivalence: float | None, alpha: floa
         ("seeds", [0, 1, 2]),
         ("sha256", "0" * 64),
         ("more", 1),
+        ("equivalence", date(2026, 1, 1)),
+        (5, 1),
     ],
 )
 def test_changed_plan_is_refused(name: str, value) -> None:
@@ -46,6 +51,31 @@ def test_changed_plan_is_refused(name: str, value) -> None:
     assert "the analysis plan differs from the plan that was frozen before the first run" in text
     assert "runs/x at plan" in text
     assert "Restore study.yaml" in text
+
+
+def test_later_fields_are_stored_only_if_they_differ_from_their_default() -> None:
+    """So a plan without them has the text and the hash of a plan that was frozen before they existed."""
+    own = PLAN.frozen()
+    assert own.keys() == {*FIRST_FIELDS, "sha256"}
+    for name in Plan.__dataclass_fields__.keys() - {*FIRST_FIELDS}:
+        later = replace(PLAN, **{name: {"a": 1}})
+        assert later.frozen().keys() - own.keys() == {name}
+        assert later.sha256 != PLAN.sha256
+        assert read_plan({"plan": later.frozen()}, "runs/x") == later
+
+
+def test_hash_of_a_plan_is_that_of_the_version_that_froze_it() -> None:
+    plan = Plan("val/loss", "min", ("baseline", "low-lr"), (0, 1), (2,), equivalence=0.02)
+    assert plan.sha256 == "588502ec49bdff02441455d84dbf34852233d9fa0082f609084b97578d1be09f"
+
+
+def test_plan_of_a_newer_version_asks_for_an_update() -> None:
+    newer = {name: value for name, value in PLAN.frozen().items() if name != "sha256"} | {"later": [0.5]}
+    newer["sha256"] = hashlib.sha256(json.dumps(newer, sort_keys=True).encode()).hexdigest()
+    with pytest.raises(UserError) as error:
+        read_plan({"plan": newer}, "runs/x")
+    assert ("'later'" in error.value.problem, error.value.path) == (True, ("plan", "later"))
+    assert error.value.remedy == "Update taetpu."
 
 
 def test_incomplete_plan_is_refused() -> None:

@@ -1,4 +1,9 @@
-"""A study folder of schema 2, which an earlier version wrote: it opens and reports, and no new run is added to it."""
+"""Study folders that earlier versions wrote. They open, report and verify; those of the current schema are resumed.
+
+`stored` holds the folders as these versions wrote them, without reports and times: of schema 1 (which had no plans),
+of schema 2, of the first version of schema 3 (which did not record the schema with runs), and of schema 3 before
+contrasts.
+"""
 
 import json
 import shutil
@@ -21,30 +26,79 @@ from taetpu.study.pack_store import resolve_runs
 from taetpu.study.preview import prepare_study
 from taetpu.study.reuse import Reuse
 from taetpu.study.run import run
+from taetpu.ui.feed import Feed
 
-HERE = Path(__file__).with_name("earlier")
-TEXT = TINY.replace("study: tiny", "study: earlier") + "seeds: 2\narms:\n  low-lr: {train.optimizer.lr: 1e-4}\n"
+STORED = Path(__file__).with_name("stored")
+ARM = "arms:\n  low-lr: {train.optimizer.lr: 1e-4}\n"
+TEXT = TINY.replace("study: tiny", "study: earlier") + f"seeds: 2\n{ARM}"
+THIRD = TINY.replace("study: tiny", "study: schema3") + "measure: {primary: val/loss, equivalence: 0.02}\n"
 
 
 @pytest.fixture
 def folder(tmp_path) -> StudyFolder:
-    shutil.copytree(HERE, tmp_path / "root/earlier")
     (tmp_path / "study.yaml").write_text(TEXT)
-    return StudyFolder(open_store(tmp_path / "root"), "earlier")
+    return copy_stored("schema2", tmp_path, "earlier")
+
+
+def copy_stored(version: str, tmp_path: Path, name: str) -> StudyFolder:
+    """Copy a stored folder into the root `root` under its study's name."""
+    shutil.copytree(STORED / version, tmp_path / "root" / name)
+    return StudyFolder(open_store(tmp_path / "root"), name)
 
 
 def files(root: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in root.rglob("*") if file.is_file()}
 
 
-def test_earlier_study_opens_reports_and_verifies(folder, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("version", "name"), [("schema2", "earlier"), ("schema3-first", "schema3"), ("schema3", "schema3")]
+)
+def test_stored_study_opens_reports_and_verifies(version, name, tmp_path) -> None:
+    """Its plan, hash and verdicts are those of the version that froze it."""
+    folder = copy_stored(version, tmp_path, name)
     (entry,) = list_studies(tmp_path / "root")
     assert (entry.problem, entry.done, entry.total) == (None, 4, 4)
-    before = folder.read_results()
+    before = folder.read_results() or {}
     after = json.loads(json.dumps(analyse(folder)))
-    assert [arm["runs"] for arm in after["arms"]] == [arm["runs"] for arm in before["arms"]]
+    assert after["plan"]["sha256"] == before["plan"]["sha256"]
+    assert after["plan"].keys() == before["plan"].keys()
+    for field in ("runs", "verdict", "effect", "ci95", "p_holm", "p_equivalent"):
+        assert [arm[field] for arm in after["arms"]] == [pytest.approx(arm[field]) for arm in before["arms"]]
     assert verify(folder) == []
     assert "low-lr" in Path(build_report(folder)["html"]).read_text()
+
+
+@pytest.mark.parametrize("version", ["schema3-first", pytest.param("schema3", marks=pytest.mark.slow)])
+def test_stored_study_of_this_schema_is_resumed(version, tmp_path) -> None:
+    """The runs have the IDs of this version, so the finished ones are kept and a deleted one is trained again."""
+    folder = copy_stored(version, tmp_path, "schema3")
+    (tmp_path / "study.yaml").write_text(THIRD + f"seeds: 2\n{ARM}")
+    shutil.rmtree(tmp_path / "root/schema3/runs/low-lr/1-f7be0d9f")
+    before, plan = files(tmp_path / "root/schema3/runs"), folder.read_study()["plan"]
+    run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
+    after = files(tmp_path / "root/schema3/runs")
+    assert {file: after[file] for file in before} == before
+    assert sum(file.name == "result.json" for file in after) == 4
+    assert folder.read_study()["plan"] == plan
+    assert verify(folder) == []
+
+
+def test_study_without_a_plan_is_named_and_left_alone(tmp_path) -> None:
+    """Studies of schema 1 had no plans: every command says so, and none changes the folder."""
+    folder = copy_stored("schema1", tmp_path, "schema1")
+    before = files(tmp_path / "root")
+    feed = Feed(folder)
+    feed.poll()
+    assert feed.study["primary"] == "val/loss"
+    assert "an earlier version of taetpu froze it" in feed.problem
+    for use in (analyse, verify):
+        with pytest.raises(UserError, match="an earlier version of taetpu froze it") as error:
+            use(folder)
+        assert (error.value.path, error.value.remedy) == (("plan",), "Run the study again under another name.")
+    (tmp_path / "study.yaml").write_text(TEXT.replace("study: earlier", "study: schema1"))
+    with pytest.raises(UserError, match="schema 1"):
+        run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
+    assert files(tmp_path / "root") == before
 
 
 def test_changed_run_of_an_earlier_study_is_found(folder, tmp_path) -> None:

@@ -9,8 +9,6 @@ SCHEMA = 3
 """The version of the identity hash. It is incremented when a default changes, or when the computation for the same
 config changes. Version 3 omits fields that equal their default, so that adding a field with a default changes no
 identity. Versions 1 and 2 hash all fields."""
-UNRECORDED_SCHEMA = 2
-"""The schema version of runs whose record does not contain one."""
 ID_LENGTH = 16
 
 OBSERVATION_FIELDS = (
@@ -107,7 +105,8 @@ def identity(
 
 def recorded_identity(record: Mapping[str, Any], fingerprint: str) -> str | None:
     """Return the identity computed from a run's record (`config.json`), or None if the record is incomplete."""
-    schema = record.get("schema", UNRECORDED_SCHEMA)
+    # The first versions of schema 3 did not record it, but unlike those of schema 2 they recorded the defaults.
+    schema = record.get("schema", 3 if "defaults" in record else 2)
     config, defaults = record.get("config"), record.get("defaults", {})
     if not config or not all(isinstance(part, Mapping) for part in (config, *config.values(), defaults)):
         return None

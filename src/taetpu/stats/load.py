@@ -9,6 +9,8 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 OUTCOMES = ("finished", "diverged")
+UNPLANNED_SCHEMAS = (1, 2)
+"""The schemas of which studies may have no analysis plan."""
 
 
 def read_study(folder: StudyFolder) -> dict[str, Any]:
@@ -19,7 +21,8 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
     """
     study, file = folder.read_study(), f"{folder.where}/study.yaml"
     arms, seeds = study.get("arms"), study.get("seeds")
-    wrong = [part for part in ("base", "plan") if not isinstance(study.get(part), Mapping)]
+    parts = ("base",) if "plan" not in study and study.get("schema") in UNPLANNED_SCHEMAS else ("base", "plan")
+    wrong = [part for part in parts if not isinstance(study.get(part), Mapping)]
     if not isinstance(arms, Mapping) or not arms or not all(isinstance(arm, Mapping) for arm in arms.values()):
         wrong.append("arms")
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):

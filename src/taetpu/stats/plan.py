@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from taetpu.core.errors import UserError
@@ -23,8 +23,8 @@ BOUNDS = {
 }
 """The smallest and largest possible values of metrics."""
 
-LATER_FIELDS = ("contrasts", "post_hoc")
-"""The fields of a plan that a stored plan lacks if they are empty."""
+FIRST_FIELDS = ("primary", "direction", "arms", "seeds", "looks", "equivalence", "alpha")
+"""The fields that every stored plan has. Other fields are stored only if they differ from their default."""
 
 MIN_SEEDS = 2
 """Minimum number of seeds for a verdict, since a single seed shows no noise."""
@@ -38,6 +38,10 @@ def metric_bounds(metric: str) -> tuple[float, float]:
 @dataclass(frozen=True)
 class Plan:
     """Analysis plan of a study.
+
+    A field that is not one of `FIRST_FIELDS` must have a default, which is what plans meant before the field existed: a
+    plan at the default has the text, hash and verdicts of such a plan. A changed rule therefore is a new field, whose
+    default is the earlier rule and which `study.freeze` sets in new plans.
 
     Attributes:
         primary: the metric used to compare arms at the end of training.
@@ -64,21 +68,23 @@ class Plan:
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
-        return {**json.loads(self._text()), "sha256": self.sha256}
+        return {**json.loads(_text(self._data())), "sha256": self.sha256}
 
     @property
     def sha256(self) -> str:
         """Hash of the plan."""
-        return hashlib.sha256(self._text().encode()).hexdigest()
+        return _sha256(_text(self._data()))
 
     @property
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest possible value of the primary metric."""
         return metric_bounds(self.primary)
 
-    def _text(self) -> str:
-        # Without contrasts or tables, the hash is that of a plan of earlier versions, which had none.
-        return json.dumps({k: v for k, v in asdict(self).items() if k not in LATER_FIELDS or v}, sort_keys=True)
+    def _data(self) -> dict[str, Any]:
+        """Return the stored fields."""
+        default = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(self)}
+        data = asdict(self)
+        return {name: data[name] for name in data if name in FIRST_FIELDS or data[name] != default[name]}
 
     def analysis_index(self, seeds: int) -> int | None:
         """Return the index of the planned analysis at this number of seeds, or None if no analysis is planned there."""
@@ -132,22 +138,35 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         where: the study's folder, for messages.
 
     Raises:
-        UserError: If the study has no plan, or the plan was changed.
+        UserError: If the study has no plan, the plan was changed, or a newer version of taetpu froze it.
     """
     if not isinstance(study.get("plan"), Mapping):
         problem = "the study has no analysis plan, because an earlier version of taetpu froze it"
         remedy = "Run the study again under another name."
         raise UserError(problem, path=("plan",), file=where, remedy=remedy)
-    data: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in study["plan"].items()
-    }
-    sha256 = data.pop("sha256", None)
-    plan = Plan(**data) if {*LATER_FIELDS, *data} == set(Plan.__dataclass_fields__) else None
-    if plan is None or plan.sha256 != sha256:
-        raise UserError(
-            "the analysis plan differs from the plan that was frozen before the first run",
-            path=("plan",),
-            file=where,
-            remedy="Restore study.yaml, or run the study again under another name.",
-        )
-    return plan
+    data = {str(name): value for name, value in study["plan"].items()}
+    sha256, known = data.pop("sha256", None), {f.name for f in fields(Plan)}
+    unknown = [name for name in data if name not in known]
+    unchanged = _sha256(_text(data)) == sha256
+    if unchanged and unknown:
+        problem = f"a newer version of taetpu froze the analysis plan: {unknown[0]!r} is unknown to this version"
+        raise UserError(problem, path=("plan", unknown[0]), file=where, remedy="Update taetpu.")
+    if unchanged and data.keys() >= {*FIRST_FIELDS}:
+        values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}
+        plan = Plan(**values)
+        if plan.sha256 == sha256:
+            return plan
+    raise UserError(
+        "the analysis plan differs from the plan that was frozen before the first run",
+        path=("plan",),
+        file=where,
+        remedy="Restore study.yaml, or run the study again under another name.",
+    )
+
+
+def _text(plan: Mapping[str, Any]) -> str:
+    return json.dumps(plan, sort_keys=True, default=str)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -133,7 +133,7 @@ class Feed:
         if (frozen_at := self.folder.frozen_at()) != self._frozen_at:
             frozen = read_study(self.folder)
             study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
-            study["primary"] = frozen.get("measure", frozen["plan"])["primary"]
+            study["primary"] = (frozen.get("measure") or frozen["plan"])["primary"]
             self.study, self._frozen_at = {**self.study, **study}, frozen_at
             self._send("study", self.study)
         for run in self.folder.runs():
