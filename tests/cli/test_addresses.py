@@ -1,7 +1,8 @@
-"""Commands print and store the same for a study on a disk and in a bucket."""
+"""All commands accept the same addresses, and print and store the same for a study on a disk and in a bucket."""
 
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,63 @@ import pytest
 from tests.cli.conftest import Done
 
 import taetpu as package
+from taetpu.store.addresses import find_study
 from taetpu.store.backend import open_store
-from taetpu.store.index import find_study
 
 CLAIMS = "claims: [low-lr is worse, low-lr is better]\n"
+
+
+COMMANDS = {
+    "report": lambda word: ("report", word, "--verify"),
+    "status": lambda word: ("status", word),
+    "plot": lambda word: ("plot", word, "--metric", "val/loss", "-o", "loss.json"),
+    "check": lambda word: ("check", "claims.yaml"),
+    "diff": lambda word: ("lens", "diff", word, word),
+    "export": lambda word: ("model", "export", word, "-o", "exported", "--family", "no-such"),
+}
+ADDRESSES = (
+    "small",
+    "small/baseline",
+    "small/baseline/0",
+    "ID",
+    "latest",
+    "runs/small",
+    "runs/small/baseline/0",
+    "FOLDER",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_accept_every_form_of_address(
+    taetpu: Callable[..., Done], here: Path, trained: tuple[Path, Done], command: str
+):
+    shutil.copytree(trained[0], here / "runs")
+    (run,) = (here / "runs/small/runs/baseline").glob("0-*")
+    for form in ADDRESSES:
+        address = form.replace("ID", run.name[2:]).replace("FOLDER", str(run))
+        (here / "claims.yaml").write_text(f"study: {address}\nclaims: [low-lr is better]\n")
+        done = taetpu(*COMMANDS[command](address))
+        one_run = command in ("diff", "export")
+        if one_run and form in ("small", "small/baseline", "runs/small"):
+            assert (done.code, "matches" in done.err) == (2, True), (form, done.err)
+            continue
+        assert "no study" not in done.err, (form, done.err)
+        assert "matches" not in done.err, (form, done.err)
+        assert ("latest: small" in done.err) == (form == "latest"), (form, done.err)
+
+
+def test_status_and_plot_show_only_the_arm_of_an_address(
+    taetpu: Callable[..., Done], here: Path, trained: tuple[Path, Done]
+):
+    shutil.copytree(trained[0], here / "runs")
+    rows = taetpu("status", "small/low-lr/1", "--json").json()["small"]
+    assert [(row["arm"], row["done"]) for row in rows] == [("low-lr", "1/1")]
+    taetpu("plot", "small/low-lr", "small/baseline/1", "--metric", "val/loss", "--by", "run", "-o", "loss.json")
+    text = (here / "loss.json").read_text()
+    assert [f"small: {run}" in text for run in ("low-lr 0", "low-lr 1", "baseline 0", "baseline 1")] == [
+        True, True, False, True,
+    ]  # fmt: skip
+    assert len(package.read_metrics("small/low-lr/1")["seed"].unique()) == 1
 
 
 @pytest.fixture

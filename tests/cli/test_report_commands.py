@@ -244,5 +244,5 @@ def test_malformed_claims_file_is_refused(taetpu, here, text, line):
     code, out, err = taetpu("check", "claims.yaml")
     assert (code, out) == (2, "")
     assert f"where:  claims.yaml{line}\n" in err
-    assert "study: runs/NAME" in err
+    assert "study: NAME" in err
     assert "taetpu new" not in err

@@ -16,7 +16,7 @@ from tests.forged import forged
 from tests.small import TINY
 from tests.suites import by_default
 
-from taetpu.store.index import find_study
+from taetpu.store.addresses import find_study
 
 
 def test_run_ends_with_verdicts_and_the_path_of_the_report(trained):

@@ -59,7 +59,7 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
 
 def test_diverged_run_is_shown_and_json_is_strict(taetpu, here, trained):
     """One arm's last losses are NaN in the store."""
-    from taetpu.store.index import find_study
+    from taetpu.store.addresses import find_study
 
     root = here / "root"
     shutil.copytree(trained[0], root)

@@ -78,8 +78,8 @@ def test_copies_of_a_run_and_of_its_model_open(opened, tmp_path):
         ("small/baselin/0", "no arm 'baselin'", "'baseline'"),
         ("small/baseline/7", "has no seed 7", "0, 1"),
         ("small/baseline", "matches 2 runs", "small/baseline/1"),
-        ("ffffffff", "no run has the ID 'ffffffff'", "study/arm/seed"),
-        ("what is this", "'what is this' is not a run", "latest"),
+        ("ffffffff", "no study or run 'ffffffff'", "STUDY/ARM/SEED"),
+        ("what is this", "no study or run 'what is this'", "latest"),
     ],
 )
 def test_unknown_names_are_refused(runs, name, problem, remedy):

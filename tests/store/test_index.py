@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from taetpu.core.errors import UserError
+from taetpu.store.addresses import find_study
 from taetpu.store.backend import LocalStore, Store, open_store
-from taetpu.store.index import find_studies, find_study, list_studies
+from taetpu.store.index import find_studies, list_studies
 from taetpu.store.study import StudyFolder
 
 

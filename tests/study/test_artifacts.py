@@ -26,7 +26,7 @@ seeds: [4]
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     import taetpu
-    from taetpu.store.index import find_study
+    from taetpu.store.addresses import find_study
 
     folder = tmp_path_factory.mktemp("kept")
     words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat"], 350)

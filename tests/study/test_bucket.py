@@ -13,7 +13,8 @@ from tests.fake_google.world import World
 
 import taetpu
 from taetpu.lens.opening import open_run
-from taetpu.store.index import find_study, list_studies
+from taetpu.store.addresses import find_study
+from taetpu.store.index import list_studies
 from taetpu.store.lease import LEASE_SECONDS
 
 STUDY = """

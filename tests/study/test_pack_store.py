@@ -123,7 +123,7 @@ assert not outcome.failed, outcome.failed
 @pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the address space is measured through /proc")
 def test_pack_is_halved_if_the_system_gives_no_more_memory(tmp_path):
-    from taetpu.store.index import find_study
+    from taetpu.store.addresses import find_study
 
     (tmp_path / "study.yaml").write_text(LARGE)
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_COMPILATION_CACHE", "XLA_FLAGS"))}

@@ -3,10 +3,11 @@
 import typer
 
 from taetpu.cli import lens_attention, lens_embed, lens_knockout, lens_layers, lens_patch, lens_perplexity, lens_sample
+from taetpu.store.errors import ADDRESS_FORMS
 
 app = typer.Typer(
-    help="Inspect trained and imported models.\n\nRUN is a run (its folder, the start of its ID, study/arm/seed, or "
-    "latest), or the folder of a model of taetpu or of Hugging Face."
+    help="Inspect trained and imported models.\n\n"
+    f"ADDRESS is {ADDRESS_FORMS}; or the folder of a model of taetpu or of Hugging Face."
     "\n\nExample: taetpu lens perplexity latest story.txt",
 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli.addresses import ModelAddress, log_latest
 from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.output import log, plural
 from taetpu.core.errors import UserError, suggest
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from taetpu.lens.ablation.documents import Documents
     from taetpu.lens.opened import OpenedModel
 
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run: its folder, ID, study/arm/seed, or latest; or a model's folder.")
-]
 Plugins = Annotated[
     list[Path] | None, typer.Option("--plugin", metavar="FILE", help="A plug-in with kinds of the model.")
 ]
@@ -43,7 +41,7 @@ Picture = Annotated[
 class ModelOptions:
     """The model that a command opens."""
 
-    run: RunName
+    run: ModelAddress
     step: Step = None
     plugin: Plugins = None
     root: Root = None
@@ -81,6 +79,7 @@ class ModelOptions:
             raise UserError(problem, path=("--means",), remedy="Add --without, or remove --means.")
         folder = Path(self.data_folder)
         opened = open_run(self.run, self.plugin or (), step=self.step, root=self.root, data_folder=folder)
+        log_latest(self.run, opened.name)
         if not parts:
             return opened
         documents = None if self.means is None else _read_means(opened, self.means)

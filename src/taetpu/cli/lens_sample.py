@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, RunName, parse_ids, warn_of_unknown
+from taetpu.cli.addresses import Address, ModelAddress, log_latest
+from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, parse_ids, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
 from taetpu.cli.output import print_json, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError
@@ -176,7 +177,7 @@ def _gap(model: "OpenedModel") -> str:
 
 
 def check(
-    run: RunName,
+    run: ModelAddress,
     plugin: Plugins = None,
     root: Root = None,
     data_folder: DataFolder = ".",
@@ -192,6 +193,7 @@ def check(
     from taetpu.lens.opening import open_run
 
     model = open_run(run, plugin or (), root=root, data_folder=data_folder)
+    log_latest(run, model.name)
     found = check_losses(model)
     if as_json:
         print_json([vars(one) for one in found])
@@ -213,20 +215,17 @@ def check(
         raise Failed(f"the model of {model.name} does not give the stored loss on {', '.join(wrong)}")
 
 
-TrainedRun = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run of a study: its folder, ID, study/arm/seed, or latest.")
-]
-
-
-def diff(run: TrainedRun, other: TrainedRun, root: Root = None, as_json: AsJson = False) -> None:
+def diff(run: Address, other: Address, root: Root = None, as_json: AsJson = False) -> None:
     """Show the settings that differ between two runs.
 
     Example: taetpu lens diff my-study/baseline/0 my-study/nope/0
     """
-    from taetpu.store.find_run import find_run
+    from taetpu.store.addresses import find_run
     from taetpu.store.flat_config import differing_paths, format_value, read_settings
 
     folders = [find_run(name, root) for name in (run, other)]
+    for name, folder in zip((run, other), folders, strict=True):
+        log_latest(name, f"{folder.study}/{folder.arm}/{folder.seed}")
     tables = [read_settings(folder) for folder in folders]
     names = [f"{one.arm}/{one.seed}" for one in folders]
     if folders[0].study != folders[1].study:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Plugins, RunName, Step
+from taetpu.cli.addresses import ModelAddress, log_latest
+from taetpu.cli.lens_options import Plugins, Step
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.output import plural, print_json
 from taetpu.core.errors import UserError
@@ -149,7 +150,7 @@ def _short(value: Any) -> Any:
 
 @app.command()
 def export(
-    run: RunName,
+    run: ModelAddress,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to write.")],
     family: Annotated[
         str | None,
@@ -170,6 +171,7 @@ def export(
     from taetpu.lens.opening import open_run
 
     opened = open_run(run, plugin or (), step=step, root=root)
+    log_latest(run, opened.name)
     save_folder(
         out,
         opened.config,

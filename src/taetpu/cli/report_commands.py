@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.options import AsJson
+from taetpu.cli.addresses import Address, Addresses, log_latest, resolve_address, resolve_study
+from taetpu.cli.options import AsJson, Root
 from taetpu.cli.output import print_json, print_text
 from taetpu.cli.status import print_departures
 from taetpu.core.errors import Failed
@@ -15,24 +16,24 @@ if TYPE_CHECKING:
 
 
 def report(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A study's folder.")],
+    address: Address,
     verify: Annotated[
         bool, typer.Option(help="Write nothing. Recompute the results from the raw metrics and list differences.")
     ] = False,
     figures: Annotated[
         str, typer.Option(metavar="pdf|svg|png", help="Also write each chart to a file in report/figures.")
     ] = "",
+    root: Root = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse the stored runs, and write the report and results.json.
 
-    Example: taetpu report runs/quickstart
+    Example: taetpu report quickstart
     """
     from taetpu.report.build import build_report
     from taetpu.stats.analyse import analyse
-    from taetpu.store.index import find_study
 
-    study = find_study(folder)
+    study = resolve_study(address, root)
     if verify:
         _verify(study, as_json)
         return
@@ -73,19 +74,21 @@ def _verify(study: "StudyFolder", as_json: bool) -> None:
 
 def check(
     file: Annotated[
-        Path, typer.Argument(metavar="CLAIMS", help="A YAML file with a study's folder and claims about it.")
+        Path, typer.Argument(metavar="CLAIMS", help="A YAML file with a study's address and claims about it.")
     ],
+    root: Root = None,
     as_json: AsJson = False,
 ) -> None:
     """Check claims about a study. Exits with 3 unless all claims hold.
 
-    The file contains `study: runs/quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
+    The file contains `study: quickstart` and `claims: [nope is worse by at least 0.02, layernorm is equivalent]`.
 
     Example: taetpu check claims.yaml
     """
     from taetpu.study.claims_file import check_claims
 
-    found = check_claims(file)
+    match, found = check_claims(file, root)
+    log_latest(match.address, match.name)
     if as_json:
         print_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
     else:
@@ -97,9 +100,7 @@ def check(
 
 
 def plot(
-    folders: Annotated[
-        list[str], typer.Argument(metavar="DIR...", help="Folders of studies, or roots with many studies.")
-    ],
+    addresses: Addresses,
     metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
     x: Annotated[
         str,
@@ -114,13 +115,15 @@ def plot(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .svg, .pdf, .png, .html or .json.")
     ] = Path("plot.svg"),
+    root: Root = None,
 ) -> None:
     """Draw a metric of all runs of one or more studies.
 
-    Example: taetpu plot runs/quickstart --metric val/loss --x tokens -o loss.pdf
+    Example: taetpu plot quickstart --metric val/loss --x tokens -o loss.pdf
     """
     from taetpu.report.chart_files import save_chart
     from taetpu.study.plots import plot as draw
 
-    save_chart(draw(folders, metric, x, by, arms=arm or ()), out)
+    matches = [resolve_address(address, root) for address in addresses]
+    save_chart(draw(matches, metric, x, by, arms=arm or ()), out)
     typer.echo(f"wrote {out}")

@@ -2,11 +2,11 @@
 
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taetpu.cli.addresses import OptionalAddress, resolve_address
 from taetpu.cli.options import AsJson, Root, integer
 from taetpu.cli.output import build_table, print_json, print_table, print_text, wrap
 from taetpu.core.errors import UserError
@@ -26,8 +26,6 @@ BAR = 16
 """Width of a study's progress bar."""
 APART = ("effect", "ci95", "standing", "places")
 """Keys of an arm's row that are not columns of the table."""
-
-Folder = Annotated[str | None, typer.Argument(metavar="DIR", help="A study's folder, or a root with many studies.")]
 
 
 def list_studies(
@@ -97,26 +95,26 @@ def _list_runs(root: str | None, where: list[str], since: str | None, until: str
 
 
 def status(
-    folder: Folder = None,
+    address: OptionalAddress = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Update until all studies are done or Ctrl-C is pressed.")
     ] = False,
+    root: Root = None,
     as_json: AsJson = False,
 ) -> None:
     """Show each arm's progress, losses and effect.
 
     For an unfinished study, the effects of its finished runs are shown, without verdicts.
 
-    Example: taetpu status runs/quickstart --watch
+    Example: taetpu status quickstart --watch
     """
     from taetpu.cli.status_model import StudyMonitor
     from taetpu.store.backend import default_root
 
-    place = folder or default_root()
-    monitor = StudyMonitor(place)
+    place = default_root(root)
+    match = None if address is None else resolve_address(address, root)
+    monitor = StudyMonitor(place if match is None else match.place, match)
     studies = monitor.update()
-    if folder and not studies:
-        raise UserError("no study is stored here", file=place, remedy="List studies with `taetpu list --root DIR`.")
     if watch and as_json:
         raise UserError(
             "--watch and --json cannot be used together", path=("--json",), remedy="Use only one of these options."
@@ -229,45 +227,45 @@ def watch_studies(monitor: "StudyMonitor", console: "Console | None" = None) -> 
 
 
 def ui(
-    folder: Folder = None,
+    address: OptionalAddress = None,
+    root: Root = None,
     port: Annotated[int, integer(least=0, most=65535, help="The port on 127.0.0.1. 0 selects any free port.")] = 8765,
 ) -> None:
     """Serve a live page with progress, curves and effects.
 
     The page only reads the store.
 
-    Example: taetpu ui runs
+    Example: taetpu ui quickstart
     """
     import getpass
     import secrets
     import socket
 
     from taetpu.store.backend import default_root
-    from taetpu.store.gcs_client import parse_address
 
     try:
         import uvicorn
 
         from taetpu.ui.page_data import Root as StudyRoot
+        from taetpu.ui.page_data import page_path
         from taetpu.ui.server import Server
     except ImportError as error:
         remedy = "Run `pip install 'taetpu[ui]'`."
         raise UserError(f"`taetpu ui` requires {error.name}, which is not installed", remedy=remedy) from None
-    place = folder or default_root()
-    if folder and parse_address(folder) is None and not Path(folder).expanduser().is_dir():
-        raise UserError("no such folder", file=place, remedy="List studies with `taetpu list --root DIR`.")
+    place, page = default_root(root), "/"
+    if address is not None:
+        match = resolve_address(address, root)
+        place, page = match.place, page_path(match)
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:
         problem = f"cannot listen on port {port}: {error.strerror}"
         raise UserError(problem, path=("--port",), remedy="Use another port, or --port 0 for any free port.") from None
     port, token = listener.getsockname()[1], secrets.token_urlsafe(16)
-    typer.echo(f"live page: http://127.0.0.1:{port}/?token={token}")
+    typer.echo(f"live page: http://127.0.0.1:{port}{page}?token={token}")
     typer.echo(
         f"over ssh:  ssh -L {port}:127.0.0.1:{port} {getpass.getuser()}@{socket.gethostname()}"
         "   Ctrl-C stops the server"
     )
-    config = uvicorn.Config(
-        Server(StudyRoot(str(place)), token).app(), log_level="warning", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(Server(StudyRoot(place), token).app(), log_level="warning", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[listener])

@@ -11,6 +11,7 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.report.summary import mean_places, verdict_label
 from taetpu.store import metrics
+from taetpu.store.addresses import Match
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
@@ -22,6 +23,8 @@ class StudyMonitor:
     """The studies in a folder or under a root, each with a feed that reads only new data."""
 
     place: str
+    match: Match | None = None
+    """The arm or run that is shown; None for all."""
     feeds: dict[str, Feed] = field(default_factory=dict)
 
     def update(self) -> "list[StudyProgress]":
@@ -30,14 +33,15 @@ class StudyMonitor:
         self.feeds = {folder.name: self.feeds.get(folder.name) or Feed(folder) for folder in found}
         for feed in self.feeds.values():
             feed.poll()
-        return [StudyProgress(feed) for feed in self.feeds.values()]
+        return [StudyProgress(feed, self.match) for feed in self.feeds.values()]
 
 
 class StudyProgress:
     """The progress of a study as of the last poll of its feed."""
 
-    def __init__(self, feed: Feed):
+    def __init__(self, feed: Feed, match: Match | None = None):
         self.feed, self.name, self.folder = feed, feed.folder.name, feed.folder
+        self.match = match
 
     @cached_property
     def runs(self) -> list[RunState]:
@@ -65,7 +69,7 @@ class StudyProgress:
         return not tuned or self.folder.read_results() is not None
 
     def arms(self) -> list[dict[str, Any]]:
-        """Return a row for each arm.
+        """Return a row for each arm, or for the arm that the address names.
 
         A row has the number of finished runs, the smallest step of any run, the means of the last losses, and the
         effect in the finished runs. For a study that cannot be read, the only row describes the problem.
@@ -75,13 +79,15 @@ class StudyProgress:
             return [{"problem": self.feed.problem}]
         judged = {arm["name"]: arm for arm in results["arms"]}
         shown = progress_metric(study["primary"], [run.series for run in self.runs])
+        chosen, seed = (None, None) if self.match is None else (self.match.arm, self.match.seed)
+        seeds = study["seeds"] if seed is None else [seed]
         rows = []
-        for arm in study["arms"]:
-            own = [run for run in self.runs if run.arm == arm]
+        for arm in [chosen] if chosen in study["arms"] else study["arms"]:
+            own = [run for run in self.runs if run.arm == arm and run.seed in seeds]
             rows.append(
                 {
                     "arm": arm,
-                    "done": f"{sum(run.status == 'done' for run in own)}/{len(study['seeds'])}",
+                    "done": f"{sum(run.status == 'done' for run in own)}/{len(seeds)}",
                     "step": min(map(_last_step, own), default=0),
                     "train/loss": _mean_last(own, "train/loss"),
                     shown: _mean_last(own, shown),

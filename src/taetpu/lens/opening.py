@@ -10,8 +10,9 @@ from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
 from taetpu.interop.huggingface import import_folder
 from taetpu.lens.opened import OpenedModel
+from taetpu.store.addresses import find_run, find_run_folder
 from taetpu.store.backend import open_store
-from taetpu.store.find_run import find_run, run_in_folder
+from taetpu.store.errors import ADDRESS_FORMS, NotStored
 from taetpu.store.gcs_client import parse_address
 from taetpu.store.runs import RunFolder
 from taetpu.train.model_io import CONFIG, SavedModel, from_files
@@ -28,8 +29,9 @@ def open_run(
     """Return a model with its tokenizer, data, metrics and config.
 
     Args:
-        name: a run (its folder, the start of its ID, `study/arm/seed`, or `latest` for the run that finished last), or
-            a folder with a model of taetpu or of Hugging Face.
+        name: the address of a run: `STUDY/ARM/SEED`, the start of its ID, `latest` for the run that finished last, the
+            path of its folder, or the address of a study or arm with one finished run (see `taetpu.store.addresses`);
+            or a folder with a model of taetpu or of Hugging Face.
         plugins: the plug-ins that define the model's kinds; plug-ins that are already loaded can be omitted. Loading a
             plug-in executes its code, so the study's copies are never loaded automatically.
         step: the training step of a stored checkpoint (`train.keep_checkpoints`); by default, the trained model.
@@ -41,7 +43,7 @@ def open_run(
     """
     if files := [Path(file) for file in plugins]:
         load_plugins(files)
-    run = run_in_folder(name)
+    run = find_run_folder(name)
     for place in (name, f"{name}/model") if run is None else ():  # the second of a run's folder that was copied
         if (config := _model_config(place)) is not None:
             if step is not None:
@@ -58,13 +60,13 @@ def _find_run(name: str | Path, root: str | Path | None) -> RunFolder:
     """
     try:
         return find_run(name, root)
-    except UserError:
+    except NotStored:
         if parse_address(name) is not None or not (folder := Path(name).expanduser()).is_dir():
             raise
         problem = f"{CONFIG} is missing in this folder"
         if (folder / CONFIG).is_file():
             problem = f"{CONFIG} has neither `model_type`, as models of Hugging Face, nor `format`, as those of taetpu"
-        remedy = "Use the folder of a model or of a run, a run's ID, study/arm/seed, or latest."
+        remedy = f"Use the folder of a model, or the address of a run: {ADDRESS_FORMS}."
         raise UserError(problem, file=name, remedy=remedy) from None
 
 

@@ -52,7 +52,13 @@ class Run:
 
 
 def plot(
-    studies: Sequence[StudyFolder], metric: str, x: str = "steps", by: str = "arm", *, arms: Sequence[str] = ()
+    studies: Sequence[StudyFolder],
+    metric: str,
+    x: str = "steps",
+    by: str = "arm",
+    *,
+    arms: Sequence[str] = (),
+    selects: Callable[[RunFolder], bool] = lambda run: True,
 ) -> alt.TopLevelMixin:
     """Plot a metric.
 
@@ -65,6 +71,7 @@ def plot(
         by: how runs are grouped into lines: by "arm", "study", "run" or a setting. Each line is the mean of its runs,
             with a band from their minimum to their maximum.
         arms: names of the arms to draw. If the sequence is empty, all arms are drawn.
+        selects: returns whether a run is drawn.
 
     Raises:
         UserError: If no run has the metric, the setting or one of the arms; if two studies have the same name; if `by`
@@ -75,7 +82,7 @@ def plot(
         for study in studies
         for named in [study.read_study()["arms"]]
         for run in study.runs()
-        if not arms or run.arm in arms
+        if (not arms or run.arm in arms) and selects(run)
     ]
     if unknown := [arm for arm in arms if arm not in {run.folder.arm for run in runs}]:
         known = sorted({run.arm for study in studies for run in study.runs()})

@@ -12,6 +12,10 @@ from taetpu.core.errors import KeyPath, UserError
 WRITTEN_ONCE = "Use another study name or --root, or remove the old study. Nothing was overwritten."
 """The remedy if a key is already stored with other content."""
 
+LATEST = "latest"
+ADDRESS_FORMS = f"STUDY, STUDY/ARM, STUDY/ARM/SEED, a run's ID, {LATEST}, or a path"
+"""The forms of an address (see `store.addresses`), for help texts and remedies."""
+
 CLAIM_PATIENCE = "TAETPU_CLAIM_PATIENCE"
 """Environment variable with the number of seconds to wait for a claim that another process holds."""
 

@@ -4,25 +4,26 @@ from pathlib import Path
 
 import pandas as pd
 
-from taetpu.store.index import find_study
+from taetpu.store.addresses import resolve
 
 COLUMNS = ("arm", "seed", "step", "metric", "value")
 
 
-def read_metrics(place: str | Path) -> pd.DataFrame:
-    """Read the metrics of all runs of a study, including unfinished runs.
+def read_metrics(address: str | Path, root: str | Path | None = None) -> pd.DataFrame:
+    """Read the metrics of all runs of a study, an arm or a run, including unfinished runs.
 
     Args:
-        place: the study's folder, or a root that contains exactly one study.
+        address: the address of a study, an arm or a run (see `taetpu.store.addresses`).
+        root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
 
     Returns:
         A table with one row per value and the columns `arm, seed, step, metric, value`.
 
     Raises:
-        UserError: if `place` contains no study or several studies, or a metrics file is damaged.
+        UserError: if nothing or several studies have this address, or a metrics file is damaged.
     """
-    parts = []
-    for run in find_study(place).runs():
+    match, parts = resolve(address, root), []
+    for run in [run for run in match.study.runs() if match.selects(run)]:
         for metric, series in run.metrics().items():
             columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
             parts.append(pd.DataFrame(columns))

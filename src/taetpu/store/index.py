@@ -60,22 +60,6 @@ def find_studies(place: str | Path, required: bool = False) -> list[StudyFolder]
     return [StudyFolder(store, key.partition("/")[0]) for key in keys]
 
 
-def find_study(place: str | Path) -> StudyFolder:
-    """Return the only study at `place`.
-
-    Args:
-        place: a study's folder, or a root that contains exactly one study.
-
-    Raises:
-        UserError: if `place` contains no study or several studies.
-    """
-    found = find_studies(place, required=True)
-    if len(found) == 1:
-        return found[0]
-    remedy = f"Pass the folder of one of these studies: {', '.join(folder.name for folder in found)}."
-    raise UserError(f"{len(found)} studies are stored here", file=place, remedy=remedy)
-
-
 def list_studies(place: str | Path) -> list[StudyEntry]:
     """Return an entry for each study at `place`. The entry of a damaged study describes the damage."""
     return [_entry(folder) for folder in find_studies(place)]

@@ -11,25 +11,28 @@ from taetpu.core.errors import Failed, UserError
 from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, check_claim, parse_claim
 from taetpu.stats.verify import recompute
-from taetpu.store.gcs_client import parse_address
-from taetpu.store.index import find_study
+from taetpu.store.addresses import Match, resolve
 from taetpu.store.study import StudyFolder
 
 FORM = Form(
     "claims",
-    "Write `study: runs/NAME` and `claims: [nope is worse by at least 0.02]`, as described in docs/statistics.md.",
+    "Write `study: NAME` and `claims: [nope is worse by at least 0.02]`, as described in docs/statistics.md.",
 )
 
 
 class Claims(Config):
     """The content of a file of claims."""
 
-    study: Annotated[str, Field(description="the study's folder: a path relative to this file, or gs://...")]
+    study: Annotated[str, Field(description="the study's address; a path is relative to this file")]
     claims: Annotated[tuple[Any, ...], Field(min_length=1, description="claims, e.g. `nope is worse by at least 0.02`")]
 
 
-def check_claims(file: Path) -> list[Finding]:
-    """Check every claim of a file against the stored runs.
+def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Finding]]:
+    """Check every claim of a file against the stored runs, and return the study's match and a finding for each claim.
+
+    Args:
+        file: the file.
+        root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
 
     Raises:
         UserError: if the file contains no claims, if a claim cannot be checked, or if the study has no results.
@@ -39,9 +42,9 @@ def check_claims(file: Path) -> list[Finding]:
     try:
         asked = load_config(Claims, document.data)
         claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        place = asked.study if parse_address(asked.study) else document.file.resolve().parent / asked.study
-        results = _results(find_study(place))
-        return [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
+        match = resolve(asked.study, root, folder=document.file.resolve().parent)
+        results = _results(match.study)
+        return match, [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:
         raise document.locate(error) from None
 

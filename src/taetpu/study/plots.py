@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from taetpu.core.errors import UserError
 from taetpu.report import metric_charts as report_plot
-from taetpu.store.index import find_studies
-from taetpu.store.study import StudyFolder
+from taetpu.store.addresses import Match, resolve
 
 if TYPE_CHECKING:
     import altair as alt
 
     from taetpu.study.run import Outcome
 
-Place: TypeAlias = Union[str, PathLike[str], "Outcome"]
+Place: TypeAlias = Union[str, PathLike[str], Match, "Outcome"]
 
 
 def plot(
@@ -23,7 +22,8 @@ def plot(
     """Return a chart of a metric, which a notebook displays. This is the Python form of `taetpu plot`.
 
     Args:
-        studies: one or more folders of studies, roots that contain studies, or outcomes of `taetpu.run`.
+        studies: one or more addresses of studies, arms or runs (see `taetpu.store.addresses`), folders that contain
+            several studies, or outcomes of `taetpu.run`.
         metric: see `taetpu.report.metric_charts`.
         x: see `taetpu.report.metric_charts`.
         by: see `taetpu.report.metric_charts`.
@@ -33,17 +33,25 @@ def plot(
         UserError: if no study is found, if no run has the metric or setting, or if the chart would have too many lines.
     """
     places = studies if isinstance(studies, Sequence) and not isinstance(studies, str) else [studies]
-    found = {folder.where: folder for place in places for folder in _folders(place)}
-    if not found:
-        raise UserError(
-            "there are no studies to draw", remedy="Pass folders of studies, or roots that contain studies."
-        )
-    return report_plot.plot(list(found.values()), metric, x, by, arms=[arms] if isinstance(arms, str) else arms)
+    matches = [_match(place) for place in places]
+    folders = {folder.where: folder for match in matches for folder in match.studies}
+    if not folders:
+        raise UserError("there are no studies to draw", remedy="Pass addresses of studies, or folders with studies.")
+    return report_plot.plot(
+        list(folders.values()),
+        metric,
+        x,
+        by,
+        arms=[arms] if isinstance(arms, str) else arms,
+        selects=lambda run: any(match.selects(run) for match in matches),
+    )
 
 
-def _folders(place: Place) -> list[StudyFolder]:
-    where = str(place) if isinstance(place, str | PathLike) else getattr(place, "folder", None)
-    if where is None:
-        remedy = "Pass a study's folder, a root of studies, or the result of taetpu.run."
+def _match(place: Place) -> Match:
+    if isinstance(place, Match):
+        return place
+    address = place if isinstance(place, str | PathLike) else getattr(place, "folder", None)
+    if address is None:
+        remedy = "Pass the address of a study, arm or run, or the result of taetpu.run."
         raise UserError(f"{place!r} is not a study", remedy=remedy)
-    return find_studies(where, required=True)
+    return resolve(str(address))

@@ -1,9 +1,11 @@
 """Data for the pages without a message stream: the list of studies, the table of all runs, and a single run."""
 
 from typing import Any
+from urllib.parse import quote
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.stats.load import read_result
+from taetpu.store.addresses import Match, only_run
 from taetpu.store.flat_config import differing_paths, read_settings
 from taetpu.store.index import find_studies, list_studies
 from taetpu.store.runs import RunFolder
@@ -80,6 +82,17 @@ class Root:
                 name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())
             },
         }
+
+
+def page_path(match: Match) -> str:
+    """Return the path of the page that shows a study or run; that of the list of studies for a folder of studies."""
+    if match.root is not None:
+        return "/"
+    run = match.run
+    if run is None and match.seed is not None:
+        run = only_run(match.runs(), match.name, match.place)
+    parts = ["study", match.study.name] if run is None else ["run", run.study, run.arm, f"{run.seed}-{run.id}"]
+    return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _run_facts(study: str, run: RunFolder) -> dict[str, Any]:
