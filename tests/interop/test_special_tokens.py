@@ -1,6 +1,7 @@
 """Tokens that begin and end texts are read from the files of Hugging Face, end samples, and are written again."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from typer.testing import CliRunner
 
 import taetpu
 from taetpu.cli.main import app
+from taetpu.core.errors import UserError
 from taetpu.lens.beam import beam_search
 from taetpu.lens.generate import Sampling, generate
+from taetpu.lens.opened import OpenedModel
+from taetpu.lens.token_texts import read_token
 
 BEGIN, END, OTHER = 1, 2, 3
 WORDS = ("▁the", "▁cat", "cat", "▁dog")
@@ -106,3 +110,44 @@ def test_a_call_pads_only_to_the_longest_input(folder):
     assert out.logits.shape == (2, 4, opened.vocab_size)
     assert out.tokens.padding.tolist() == [[False] * 4, [True, True, False, False]]
     np.testing.assert_allclose(out.logits[1, 2:], opened(rows[1]).logits[0], atol=1e-5)
+
+
+# --- the tokenizer and the model -------------------------------------------------------------------------------------
+
+
+def opened_with(folder, tmp_path, change) -> OpenedModel:
+    """Open the model with a changed tokenizer."""
+    shutil.copytree(folder, tmp_path / "changed")
+    tokens = tokenizer()
+    change(tokens)
+    (tmp_path / "changed" / "tokenizer.json").write_text(tokens.to_str())
+    return taetpu.open_run(tmp_path / "changed")
+
+
+@pytest.mark.parametrize("single", ["<s> $A", "<s> $A </s>", "<s> <end> $A </s> </s>", "$A </s>", "$A"])
+def test_tokens_that_are_always_there_cost_no_bits(folder, tmp_path, single):
+    special = [("<s>", BEGIN), ("</s>", END), ("<end>", OTHER)]
+
+    def change(tokens):
+        tokens.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+
+    opened, expected = opened_with(folder, tmp_path, change), 0.0
+    texts = ["the cat", "the dog the cat"]
+    for text in texts:
+        ids, inner = opened.tokenizer.encode(text), opened.tokenizer.encode_plain(text)
+        start = single.split().index("$A")
+        (losses,) = (one.losses for one in taetpu.perplexity(opened, [ids]).texts)
+        costs = np.concatenate([[np.log(opened.vocab_size)], losses])
+        expected += costs[start : start + len(inner)].sum() / np.log(2)
+    found = taetpu.perplexity(opened, texts)
+    assert found.bits_per_byte == pytest.approx(expected / len("".join(texts)), rel=1e-5)
+
+
+def test_tokens_beyond_the_rows_are_refused_where_a_text_has_them(folder, tmp_path):
+    opened = opened_with(folder, tmp_path, lambda tokens: tokens.add_special_tokens(["<more>"]))
+    rows = opened.vocab_size
+    assert opened.tokenizer.vocab_size == rows + 1
+    taetpu.perplexity(opened, "the cat")
+    for use in (lambda: taetpu.perplexity(opened, "the<more>"), lambda: read_token(opened, "<more>")):
+        with pytest.raises(UserError, match=rf"'<more>' \({rows}\), but the model has {rows} tokens"):
+            use()

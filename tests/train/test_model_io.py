@@ -48,3 +48,11 @@ def test_weights_of_another_model_are_refused(draw, make, text):
         from_files({**stored, "config.json": json.dumps(config).encode()})
     with pytest.raises(UserError, match=r"no model\.safetensors is stored here"):
         from_files({"config.json": stored["config.json"]}, "somewhere")
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff"])
+def test_a_damaged_tokenizer_is_refused(draw, make, text, content):
+    _, stored = files(draw, make, text, {})
+    with pytest.raises(UserError, match="not a tokenizer") as caught:
+        from_files({**stored, "tokenizer.json": content}, "place")
+    assert caught.value.file == "place/tokenizer.json"

@@ -241,10 +241,13 @@ def evaluation_split(
     num_bytes: int,
     escape_bits: float | None,
     documents: np.ndarray | None = None,
+    *,
+    starts: bool = False,
 ) -> Split:
     """Return a split with all targets in a stream, in windows as in training. The last window is padded with weight 0.
 
-    The first token is not a target. In bits per byte, it costs `log2(vocab_size)` bits, as if it were drawn uniformly.
+    The first token is not a target. In bits per byte, it costs `log2(vocab_size)` bits, as if it were drawn uniformly,
+    or nothing if the tokenizer starts every text with it.
 
     Args:
         stream: Token numbers, `(n,)`.
@@ -253,6 +256,7 @@ def evaluation_split(
         num_bytes: The number of UTF-8 bytes in the text.
         escape_bits: The result of `Tokenizer.escape_bits` for the text.
         documents: The document of each token, `(n,)`, if the task has segments.
+        starts: Whether the first token is one that the tokenizer adds to every text, such as `<s>`.
     """
     count = len(stream) - 1
     shape = (-(-count // seq_len), seq_len)
@@ -264,6 +268,6 @@ def evaluation_split(
         targets=padded[1:].reshape(shape),
         weights=weights.reshape(shape),
         num_bytes=None if escape_bits is None else num_bytes,
-        unpredicted_bits=math.log2(vocab_size) + (escape_bits or 0.0),
+        unpredicted_bits=(0.0 if starts else math.log2(vocab_size)) + (escape_bits or 0.0),
         segments=None if documents is None else np.pad(documents, (0, missing), "edge")[:-1].reshape(shape),
     )

@@ -170,7 +170,10 @@ class TextSource:
     def _split(self, name: str, seq_len: int) -> Split:
         num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))
         documents = None if self._segments is None else self._segments[name]
-        return evaluation_split(self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits, documents)
+        starts = len(self.tokenizer.start_tokens) > 0
+        return evaluation_split(
+            self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits, documents, starts=starts
+        )
 
     def prompt(self) -> np.ndarray:
         """Return the start of the validation text, or of the training text if there is no validation split."""

@@ -3,7 +3,11 @@
 Characters and bytes are looked up with numpy. This gives the same result as the library, about a hundred times faster.
 """
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +22,10 @@ from taetpu.core.registry import register
 UNK = "\ufffd"  # the text of the unknown token
 SPACE = "▁"  # a space in the tokens of SentencePiece, from which the tokenizer of Llama 2 comes
 REJECT = "<unseen character>"  # not in the vocabulary, so that the library also rejects unseen characters
+LONGEST_WORD = 4096
+"""The length in bytes from which training a BPE divides a word. Its time is quadratic in the length of words."""
+PROGRESS = 500_000
+"""The number of characters from which training a BPE shows its progress in a terminal."""
 
 
 class Tokenizer(ABC):
@@ -40,6 +48,11 @@ class Tokenizer(ABC):
         """The token numbers that `encode` adds before every text, such as that of `<bos>`: int32 `(n,)`."""
         return np.zeros(0, np.int32)
 
+    @property
+    def closing_tokens(self) -> np.ndarray:
+        """The token numbers that `encode` adds after every text, such as that of `</s>`: int32 `(n,)`."""
+        return np.zeros(0, np.int32)
+
     def encode_plain(self, text: str) -> np.ndarray:
         """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
         return self.encode(text)
@@ -53,7 +66,8 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Any) -> str:
         """Return the text for token numbers. Invalid UTF-8 becomes U+FFFD."""
-        return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+        with _explained("the tokenizer cannot decode these tokens"):
+            return self._inner.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def token(self, number: int) -> str | None:
         """Return the entry of the vocabulary with a number, such as `</s>`; None if there is none."""
@@ -65,8 +79,8 @@ class Tokenizer(ABC):
         number = None if unk is None else self._inner.token_to_id(unk)
         if number is None:
             return []
-        found = self._inner.encode(text, add_special_tokens=False)
-        return [text[slice(*place)] for one, place in zip(found.ids, found.offsets, strict=True) if one == number]
+        encoding = self._encoding(text, special=False)
+        return [text[slice(*place)] for id_, place in zip(encoding.ids, encoding.offsets, strict=True) if id_ == number]
 
     def escape_bits(self, text: str) -> float | None:
         """Return the number of bits needed to restore `text` from its tokens: 0 if decoding the tokens restores it.
@@ -80,6 +94,16 @@ class Tokenizer(ABC):
     def to_json(self) -> str:
         """Return the content of a `tokenizer.json`."""
         return self._inner.to_str()
+
+    def _encoding(self, text: str, *, special: bool = True) -> hf.Encoding:
+        """Return the library's encoding of a text, with or without the special tokens that it adds to every text.
+
+        Raises:
+            UserError: If the library rejects the text.
+        """
+        check_unicode(text)
+        with _explained("the tokenizer cannot encode the text"):
+            return self._inner.encode(text, add_special_tokens=special)
 
 
 class CharTokenizer(Tokenizer):
@@ -137,6 +161,7 @@ class ByteTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
+        check_unicode(text)
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
@@ -149,18 +174,30 @@ class LibraryTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode`."""
-        return np.array(self._inner.encode(text).ids, np.int32)
+        return np.array(self._encoding(text).ids, np.int32)
 
     @property
     def start_tokens(self) -> np.ndarray:
         """See `Tokenizer.start_tokens`."""
-        found = self._inner.encode("a")
-        number = (*found.special_tokens_mask, 0).index(0)
-        return np.array(found.ids[:number], np.int32)
+        return self._added[0]
+
+    @property
+    def closing_tokens(self) -> np.ndarray:
+        """See `Tokenizer.closing_tokens`."""
+        return self._added[1]
+
+    @cached_property
+    def _added(self) -> tuple[np.ndarray, np.ndarray]:
+        """The token numbers that the post-processor adds before and after every text."""
+        alone = hf.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))  # encodes "a" as one token
+        alone.post_processor = self._inner.post_processor
+        encoding = alone.encode("a")
+        place = (*encoding.special_tokens_mask, 0).index(0)
+        return np.array(encoding.ids[:place], np.int32), np.array(encoding.ids[place + 1 :], np.int32)
 
     def encode_plain(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_plain`."""
-        return np.array(self._inner.encode(text, add_special_tokens=False).ids, np.int32)
+        return np.array(self._encoding(text, special=False).ids, np.int32)
 
     def encode_part(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_part`."""
@@ -170,7 +207,7 @@ class LibraryTokenizer(Tokenizer):
 
     def _adds_space(self) -> bool:
         """Return whether a space is added before each text."""
-        return self._inner.encode("a", add_special_tokens=False).tokens[:1] in ([SPACE], [f"{SPACE}a"])
+        return self._encoding("a", special=False).tokens[:1] in ([SPACE], [f"{SPACE}a"])
 
     def escape_bits(self, text: str) -> float | None:
         """Return 0 if decoding the tokens restores the text, without the special tokens that are added to it."""
@@ -178,12 +215,66 @@ class LibraryTokenizer(Tokenizer):
 
 
 def load_tokenizer(text: str) -> Tokenizer:
-    """Load a tokenizer from the content of a `tokenizer.json`."""
-    inner = hf.Tokenizer.from_str(text)
-    if inner.to_str() == _bytes().to_str():
+    """Load a tokenizer from the content of a `tokenizer.json`.
+
+    Whole texts are encoded, each time as the same tokens: stored settings of truncation and padding are removed, as in
+    transformers, and so is the dropout of BPE.
+
+    Raises:
+        UserError: If the text is not the content of a `tokenizer.json`, or a token's number is too large.
+    """
+    return wrap_tokenizer(read_content(text))
+
+
+def read_content(text: str) -> hf.Tokenizer:
+    """Return the tokenizer of the library in the content of a `tokenizer.json`.
+
+    Raises:
+        UserError: If the text is not such a content.
+    """
+    with _explained("not a tokenizer", "Copy or download the file again."):
+        return hf.Tokenizer.from_str(text)
+
+
+def wrap_tokenizer(inner: hf.Tokenizer) -> Tokenizer:
+    """Return a tokenizer of the library as a `Tokenizer`; see `load_tokenizer`."""
+    vocab = inner.get_vocab()
+    token, number = max(vocab.items(), key=lambda entry: entry[1], default=("", 0))
+    if number >= MAX_SIZE:
+        problem = f"token {token!r} of the tokenizer has the number {number}, but numbers must be below {MAX_SIZE}"
+        raise UserError(problem, remedy="Use the tokenizer.json of the model.")
+    inner.no_truncation()
+    inner.no_padding()
+    if getattr(inner.model, "dropout", None) is not None:
+        inner.model.dropout = None  # pyright: ignore[reportAttributeAccessIssue]
+    content = inner.to_str()
+    if content == _bytes().to_str():
         return ByteTokenizer(inner)
-    by_char = isinstance(inner.decoder, decoders.Fuse) and all(len(token) == 1 for token in inner.get_vocab())
+    unk: str | None = getattr(inner.model, "unk_token", None)
+    by_char = bool(vocab) and all(len(token) == 1 for token in vocab) and content == _characters(vocab, unk).to_str()
     return (CharTokenizer if by_char else LibraryTokenizer)(inner)
+
+
+def check_unicode(text: str) -> None:
+    """Raise `UserError` if a text has a surrogate that is not part of a pair, which UTF-8 cannot represent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"the text contains U+{ord(text[error.start]):04X} (at index {error.start}), which is no character"
+        raise UserError(problem, remedy="Use text in UTF-8.") from None
+
+
+@contextmanager
+def _explained(problem: str, remedy: str = "Use another text, or another tokenizer.") -> Iterator[None]:
+    """Turn errors of the library in the `with` block into a `UserError`."""
+    try:
+        yield
+    except BaseException as error:
+        # The library raises plain exceptions. A panic of its Rust code, such as that of a regular expression that
+        # backtracks without end, is a `BaseException` of a class that cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{problem}: {error}", remedy=remedy) from None
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -214,10 +305,7 @@ class CharConfig(TokenizerConfig):
         chars = [*sorted(set(text) - {UNK}), UNK] if self.unseen == "unk" else sorted(set(text))
         vocab = {char: number for number, char in enumerate(chars)}
         unk = {"unk": UNK, "drop": None, "error": REJECT}[self.unseen]
-        # BPE without merges is a table of characters, and the only model of the library that can drop unknown text.
-        inner = hf.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unk))
-        inner.decoder = decoders.Fuse()
-        return CharTokenizer(inner)
+        return CharTokenizer(_characters(vocab, unk))
 
 
 @register("tokenizer", "byte")
@@ -234,7 +322,8 @@ class BPEConfig(TokenizerConfig):
     """Byte-level BPE trained on the training split, with GPT-2's word splitting. Radford et al. 2019.
 
     All 256 bytes are in the vocabulary, so no character is unknown. A short text may yield fewer than `vocab_size`
-    tokens.
+    tokens. For training, words longer than 4,096 bytes, as in DNA or base64, are divided every 4,096 bytes, because the
+    time is quadratic in the length of a word.
 
     Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units", arXiv 1508.07909;
     Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
@@ -244,14 +333,47 @@ class BPEConfig(TokenizerConfig):
 
     def train(self, text: str) -> Tokenizer:
         """See `TokenizerConfig.train`."""
-        inner = hf.Tokenizer(models.BPE())
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        inner.decoder = decoders.ByteLevel()
+        inner, words = hf.Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(length=LONGEST_WORD)])
         trainer = trainers.BpeTrainer(
-            vocab_size=self.vocab_size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+            vocab_size=self.vocab_size,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=len(text) >= PROGRESS,
         )
-        inner.train_from_iterator([text], trainer)
+        _run_interruptible(lambda: inner.train_from_iterator([text], trainer))
+        inner.pre_tokenizer, inner.decoder = words, decoders.ByteLevel()
         return LibraryTokenizer(inner)
+
+
+def _run_interruptible(work: Callable[[], None]) -> None:
+    """Run native code that does not react to Ctrl-C in a thread, so that Ctrl-C stops the wait for it."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)  # without a limit, the wait would not end with Ctrl-C on all platforms
+    if errors:
+        raise errors[0]
+
+
+# --- characters ------------------------------------------------------------------------------------------------------
+
+
+def _characters(vocab: dict[str, int], unk: str | None) -> hf.Tokenizer:
+    """Return a tokenizer with one token per character.
+
+    BPE without merges is a table of characters, and the only model of the library that can drop unknown text.
+    """
+    inner = hf.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unk))
+    inner.decoder = decoders.Fuse()
+    return inner
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------

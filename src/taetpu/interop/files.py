@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.families import Settings
 
 Tensors = Mapping[str, np.ndarray]
@@ -33,12 +33,12 @@ def read_config(folder: Path) -> Settings:
     Raises:
         UserError: If it is missing or not a JSON object.
     """
-    return _read_object(folder / CONFIG, f"Use a folder with {CONFIG} and {WEIGHTS}.")
+    return read_object(folder / CONFIG, f"Use a folder with {CONFIG} and {WEIGHTS}.")
 
 
 def read_generation_tokens(folder: Path) -> dict[str, Any]:
     """Return the `SPECIAL_TOKENS` in a folder's `generation_config.json`; they take precedence over `config.json`."""
-    found = _read_object(folder / GENERATION, RESTORE) if (folder / GENERATION).exists() else {}
+    found = read_object(folder / GENERATION, RESTORE) if (folder / GENERATION).exists() else {}
     return {name: found[name] for name in SPECIAL_TOKENS if found.get(name) is not None}
 
 
@@ -65,7 +65,7 @@ def read_shards(index: Path) -> list[str]:
     Raises:
         UserError: If the index is damaged or lists a file outside its folder.
     """
-    weights = _read_object(index, RESTORE).get("weight_map")
+    weights = read_object(index, RESTORE).get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()) or not weights:
         raise UserError("this index has no 'weight_map' from tensors to files", file=index, remedy=RESTORE)
     shards = sorted(set(weights.values()))
@@ -74,31 +74,6 @@ def read_shards(index: Path) -> list[str]:
             remedy = "Use an index whose files are safetensors files in its own folder."
             raise UserError(f"the index names {shard!r}, which is not read", file=index, remedy=remedy)
     return shards
-
-
-def read_tokenizer(folder: str | Path, vocab_size: int | None = None) -> Tokenizer | None:
-    """Return the tokenizer in a folder's `tokenizer.json`; None without such a file.
-
-    Texts are encoded with the special tokens that transformers adds, such as the `<bos>` of Gemma.
-
-    Args:
-        folder: The folder.
-        vocab_size: The size of the model's vocabulary, which the tokenizer must not exceed.
-
-    Raises:
-        UserError: If the file is damaged or has too many tokens.
-    """
-    file = Path(folder) / TOKENIZER
-    if not file.exists():
-        return None
-    try:
-        tokenizer = load_tokenizer(file.read_text(encoding="utf-8"))
-    except Exception as error:  # the library raises plain exceptions
-        raise UserError(f"not a tokenizer: {error}", file=file, remedy=RESTORE) from None
-    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
-        problem = f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has {vocab_size}"
-        raise UserError(problem, file=file, remedy="Use the tokenizer.json of the model.")
-    return tokenizer
 
 
 def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: Tokenizer | None = None) -> None:
@@ -116,7 +91,12 @@ def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: T
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def _read_object(file: Path, remedy: str) -> dict[str, Any]:
+def read_object(file: Path, remedy: str) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        UserError: If the file is missing or holds no JSON object.
+    """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

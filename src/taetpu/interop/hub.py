@@ -1,4 +1,4 @@
-"""Downloads of models from the Hugging Face hub: `config.json`, safetensors files and `tokenizer.json` only.
+"""Downloads of models from the Hugging Face hub: `config.json`, safetensors files and those of the tokenizer only.
 
 It needs the extra `taetpu[hub]`.
 """
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.interop.files import CONFIG, CONVERT, INDEX, PICKLES, TOKENIZER, WEIGHTS, read_shards
+from taetpu.interop.files import CONFIG, CONVERT, INDEX, PICKLES, WEIGHTS, read_shards
+from taetpu.interop.tokenizer_files import select_files
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 """The pattern of names of models on the hub."""
@@ -58,7 +59,7 @@ def _wanted(files: Sequence[str], name: str, revision: str | None) -> list[str]:
             problem = f"the weights are in {pickles[0]}, a pickle, which could execute any code and is never read"
             raise UserError(problem, file=place, remedy=CONVERT)
         raise UserError(f"the model has neither {WEIGHTS} nor {INDEX}", file=place, remedy="Use another revision.")
-    return [file for file in (CONFIG, TOKENIZER, weights) if file in files]
+    return [CONFIG, weights, *select_files(files)]
 
 
 @contextmanager

@@ -29,10 +29,10 @@ from taetpu.interop.files import (
     read_config,
     read_generation_tokens,
     read_tensors,
-    read_tokenizer,
     write_model,
 )
 from taetpu.interop.layouts import Conversion, expand_rules
+from taetpu.interop.tokenizer_files import read_tokenizer
 from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -47,9 +47,9 @@ class ImportedModel:
         family: The architecture.
         config: The config of the model.
         model: The model, with float32 parameters.
-        vocab_size: The number of rows of the embedding. The tokenizer may have fewer tokens.
+        vocab_size: The number of rows of the embedding. The tokenizer may have fewer or more tokens.
         seq_len: The maximum sequence length. Only learned positions depend on it.
-        tokenizer: The tokenizer; None if the folder has no `tokenizer.json`, or the model is not from a folder.
+        tokenizer: The tokenizer; None if the folder has none, or the model is not from a folder.
         special_tokens: The settings in `SPECIAL_TOKENS`, without those that are missing.
     """
 
@@ -337,10 +337,10 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
 
     Args:
         path: The model's folder.
-        tokenizer: Whether `tokenizer.json` is read.
+        tokenizer: Whether the tokenizer is read.
 
     Raises:
-        UserError: As `load_folder`; also if the tokenizer is damaged or has more tokens than the model.
+        UserError: As `load_folder`; also if the tokenizer is damaged or in files that are not read.
     """
     folder = Path(path)
     config = read_config(folder)
@@ -354,7 +354,7 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
     except UserError as error:
         raise error.within(file=folder / CONFIG if error.path else place) from None
     special = {**made.special_tokens, **read_generation_tokens(folder)}
-    found = read_tokenizer(folder, made.vocab_size) if tokenizer else None
+    found = read_tokenizer(folder) if tokenizer else None
     return replace(made, tokenizer=found, special_tokens=special)
 
 

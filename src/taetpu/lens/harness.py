@@ -10,6 +10,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.lens.generate import Sampling, generate
+from taetpu.lens.inputs import check_row
 from taetpu.lens.losses import sequence_losses
 from taetpu.lens.opened import OpenedModel
 
@@ -65,7 +66,9 @@ class HarnessModel(HarnessBase):
 
     def _encode(self, text: str) -> np.ndarray:
         """Return the tokens of a text, after the tokens that start every text."""
-        return np.concatenate([self.tokenizer.start_tokens, self.tokenizer.encode_plain(text)])
+        ids = np.concatenate([self.tokenizer.start_tokens, self.tokenizer.encode_plain(text)])
+        check_row(int(ids.max(initial=0)), self.opened.vocab_size, self.tokenizer)
+        return ids
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Return the log-likelihood of each text. Long texts are read in windows that score each token once."""

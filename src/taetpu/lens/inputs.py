@@ -98,8 +98,26 @@ def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int)
     if not ids.size:
         raise UserError(f"input {number} contains no token", remedy="Pass a text with at least one token.")
     if (wrong := ids[(ids < 0) | (ids >= vocab_size)]).size:
-        raise UserError(f"{wrong[0]} is not a token of this model", remedy=f"Use numbers from 0 to {vocab_size - 1}.")
+        check_row(int(wrong[0]), vocab_size, tokenizer if isinstance(row, str) else None)
     return ids.astype(np.int32)
+
+
+def check_row(token: int, vocab_size: int, tokenizer: Tokenizer | None = None, *where: str | int) -> None:
+    """Raise `UserError` unless a token has a row in the model's embedding.
+
+    Args:
+        token: The number of the token.
+        vocab_size: The number of rows.
+        tokenizer: The tokenizer, if the token is from a text. It may have more tokens than the model.
+        where: The place of the token in the user's input.
+    """
+    if 0 <= token < vocab_size:
+        return
+    problem, remedy = f"{token} is not a token of this model", f"Use numbers from 0 to {vocab_size - 1}."
+    if tokenizer is not None:
+        problem = f"the text has token {tokenizer.token(token)!r} ({token}), but the model has {vocab_size} tokens only"
+        remedy = "Remove it from the text, or use a model whose embedding has a row for it."
+    raise UserError(problem, path=where, remedy=remedy)
 
 
 def _as_array(row: Any, number: int) -> np.ndarray:

@@ -61,7 +61,8 @@ class Perplexity:
         stride: The number of tokens from the start of a window to the start of the next one.
         split: The name of the evaluation set; None for other texts.
         num_bytes: The number of UTF-8 bytes of all texts; None if tokens do not determine them.
-        unpredicted_bits: The bits of first tokens and of characters without a token; see `data.base.Split`.
+        unpredicted_bits: The bits of first tokens and of characters without a token (see `data.base.Split`), without
+            those of tokens that the tokenizer adds to every text, such as `<s>`, which are no part of the text.
     """
 
     model: str
@@ -178,17 +179,24 @@ def perplexity(
         losses, correct = (np.concatenate([score[i][-scored:] for score, scored in own]) for i in (0, 1))
         name = names[number] if names else str(number)
         found.append(TextLosses(name, row[1:], opened.token_texts(row[1:]), losses, correct))
-    return Perplexity(opened.name, found, window, stride, None, *_count_bytes(opened, texts))
+    return Perplexity(opened.name, found, window, stride, None, *_count_bytes(opened, texts, found))
 
 
-def _count_bytes(opened: OpenedModel, texts: Sequence[Any]) -> tuple[int | None, float]:
-    """Return the number of bytes of texts and the bits that no loss contains; None and 0 if they are not defined."""
-    if opened.tokenizer is None or not all(isinstance(text, str) for text in texts):
+def _count_bytes(opened: OpenedModel, texts: Sequence[Any], found: Sequence[TextLosses]) -> tuple[int | None, float]:
+    """Return the number of bytes of texts and `Perplexity.unpredicted_bits`; None and 0 if they are not defined."""
+    tokenizer = opened.tokenizer
+    if tokenizer is None or not all(isinstance(text, str) for text in texts):
         return None, 0.0
-    escaped = [opened.tokenizer.escape_bits(text) for text in texts]
+    escaped = [tokenizer.escape_bits(text) for text in texts]
     if None in escaped:
         return None, 0.0
-    bits = sum(math.log2(opened.vocab_size) + (bits or 0.0) for bits in escaped)
+    start, closing = len(tokenizer.start_tokens), len(tokenizer.closing_tokens)
+    first = 0.0 if start else math.log2(opened.vocab_size)
+    bits = sum(first + (bits or 0.0) for bits in escaped)
+    for text in found:  # the first of the start tokens has no loss
+        end = len(text.losses) - closing
+        added = np.concatenate([text.losses[: max(0, start - 1)], text.losses[max(0, end) :]])
+        bits -= float(added.sum(dtype=np.float64)) / math.log(2)
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts), bits
 
 

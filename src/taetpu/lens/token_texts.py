@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from taetpu.core.errors import UserError
+from taetpu.lens.inputs import check_row
 from taetpu.lens.opened import OpenedModel
 
 SYMBOLS = str.maketrans({" ": "·", "\n": "↵", "\t": "→", "\r": "←"})
@@ -41,12 +42,9 @@ def read_token(opened: OpenedModel, token: str | int, *where: str) -> int:
         digits = NUMBER.fullmatch(token)
         if digits and (token.startswith("#") or len(_part(opened, token)) != 1):
             token = int(digits[1])
-    if isinstance(token, str):
-        return _read_text_token(opened, token, where)
-    if not 0 <= token < opened.vocab_size:
-        remedy = f"Use numbers from 0 to {opened.vocab_size - 1}."
-        raise UserError(f"{token} is not a token of this model", path=where, remedy=remedy)
-    return int(token)
+    number = _read_text_token(opened, token, where) if isinstance(token, str) else int(token)
+    check_row(number, opened.vocab_size, opened.tokenizer if isinstance(token, str) else None, *where)
+    return number
 
 
 def _part(opened: OpenedModel, text: str) -> np.ndarray:

@@ -107,9 +107,17 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
         config=config,
         vocab_size=about["vocab_size"],
         seq_len=about["seq_len"],
-        tokenizer=load_tokenizer(files[TOKENIZER].decode()) if TOKENIZER in files else None,
+        tokenizer=_read_tokenizer(files[TOKENIZER], where) if TOKENIZER in files else None,
         special_tokens=about.get("special_tokens", {}),
     )
+
+
+def _read_tokenizer(content: bytes, where: str) -> Tokenizer:
+    try:
+        return load_tokenizer(content.decode())
+    except (UnicodeDecodeError, UserError) as error:
+        problem = error.problem if isinstance(error, UserError) else "not a tokenizer: the text is not UTF-8"
+        raise UserError(problem, file=f"{where}/{TOKENIZER}", remedy="Copy the model again.") from None
 
 
 def _blank(config: LMConfig, vocab_size: int, seq_len: int, constants: set[str]) -> LM:
