@@ -1,7 +1,9 @@
 """Tokenizers: round trips, parity with the `tokenizers` library, unseen characters, bytes."""
 
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data.tokenizers import UNK, Tokenizer, load_tokenizer
+from taetpu.data.tokenizers import LONGEST_WORD, UNK, Tokenizer, load_tokenizer
 
 TEXT = "To be, or not to be:\n\n    that is the question. \u00e9t\u00e9 \u4f60\u597d \U0001f600\n" * 3
 KINDS = [{"kind": "char"}, {"kind": "byte"}, {"kind": "bpe", "vocab_size": 300}]
@@ -114,6 +116,44 @@ def test_bpe_training_is_the_same_in_every_process():
     assert here.to_json() == other
     assert here.vocab_size == 290
     assert len(here.encode(TEXT)) < len(TEXT.encode()) / 2
+
+
+def test_long_words_are_divided_for_training_and_other_words_are_not():
+    assert trained({"kind": "bpe", "vocab_size": 300}, "a" * 3 * LONGEST_WORD).vocab_size == 256 + 12  # 2, 4 ... 4096
+    text, inner = f"{TEXT} {'a' * (LONGEST_WORD - 1)}", hf.Tokenizer(hf.models.BPE())
+    inner.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = hf.decoders.ByteLevel()
+    alphabet = hf.pre_tokenizers.ByteLevel.alphabet()
+    trainer = hf.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    inner.train_from_iterator([text], trainer)
+    assert trained({"kind": "bpe", "vocab_size": 300}, text).to_json() == inner.to_str()
+
+
+@pytest.mark.slow
+def test_a_word_of_a_million_bytes_is_trained_and_encoded():
+    text = "".join(np.random.default_rng(0).choice([*"ACGT"], 1_000_000))
+    tokenizer = trained({"kind": "bpe", "vocab_size": 300}, text)
+    assert tokenizer.vocab_size == 300
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_training_of_bpe():
+    program = (
+        "import random, sys; from taetpu.data.tokenizers import BPEConfig;"
+        "text = ''.join(random.Random(0).choices('ACGT', k=6_000_000)); print('ready', flush=True);"
+        "BPEConfig(vocab_size=20_000).train(text)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert b"KeyboardInterrupt" in errors
+    assert process.returncode
 
 
 def test_bpe_needs_room_for_the_bytes():
