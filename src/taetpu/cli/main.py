@@ -4,6 +4,7 @@ Exit codes: 0 success, 1 bug or declined confirmation, 2 invalid input, 3 failed
 still train packs (`--no-wait`), 130 interrupted.
 """
 
+import errno
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -12,8 +13,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from taetpu.core.errors import Failed, UserError
+from taetpu.core.streams import discard_output, prepare_streams
 
 INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a full disk or an exhausted quota. Standard output has no file name."""
 
 COMMANDS = {
     "new": ("new:new", "Write a commented template of a study and a plug-in."),
@@ -48,12 +52,12 @@ class LazyCommand(TyperCommand):
     def load(self) -> Any:
         """Import the module, and return the command or group."""
         module, _, attribute = COMMANDS[str(self.name)][0].partition(":")
-        found = getattr(import_module(f"taetpu.cli.{module}"), attribute)
+        target = getattr(import_module(f"taetpu.cli.{module}"), attribute)
         group = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
-        if isinstance(found, typer.Typer):
-            group.add_typer(found, name=self.name)
+        if isinstance(target, typer.Typer):
+            group.add_typer(target, name=self.name)
         else:
-            group.command(self.name)(found)
+            group.command(self.name)(target)
         return typer.main.get_group(group).commands[str(self.name)]
 
     def make_context(self, *args: Any, **options: Any) -> Any:
@@ -123,12 +127,22 @@ def options(
 def main() -> None:
     """Run the command in `sys.argv` and exit with its code. An error is printed and determines the exit code."""
     arguments = sys.argv[1:] or ["--help"]
+    prepare_streams()
     try:
         code = app(arguments, prog_name="taetpu", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
         _fail(_usage_error(error))
     except UserError as error:
         _fail(error)
+    except BrokenPipeError:  # the reader of the output ended, such as `head`
+        discard_output()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        discard_output()
+        _fail(UserError(f"cannot write the output: {error.strerror}", remedy="Free space, or redirect the output."))
     except Failed as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(Failed.exit_code)

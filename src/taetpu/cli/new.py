@@ -41,7 +41,7 @@ def new(
         raise UserError("file exists", file=taken[0], remedy="Use another name.")
     for target, text in texts.items():
         try:
-            with target.open("x") as out:
+            with target.open("x", encoding="utf-8") as out:
                 out.write(text)
         except OSError as error:
             remedy = "Change to a folder with write permission."
@@ -62,7 +62,7 @@ def _template(name: str) -> dict[Path, str]:
     header = to_yaml({"study": name}).decode().rstrip()  # a name such as 123 needs quotes
     templates = files("taetpu.study").joinpath("templates")
     targets = Path(f"{name}.yaml"), Path(f"{name}.py")
-    texts = {target: templates.joinpath(f"new{target.suffix}").read_text() for target in targets}
+    texts = {target: templates.joinpath(f"new{target.suffix}").read_text(encoding="utf-8") for target in targets}
     return {target: text.replace("HEADER", header).replace("NAME", name) for target, text in texts.items()}
 
 

@@ -99,7 +99,7 @@ def stop(request):
     path = os.path.join(JOBS, request["name"])
     pid = leader(path)
     if pid:
-        open(os.path.join(path, "stopped"), "w").close()
+        open(os.path.join(path, "stopped"), "w", encoding="utf-8").close()
         for number, patience in ((signal.SIGTERM, request["grace"]), (signal.SIGKILL, 5.0)):
             try:
                 os.killpg(pid, number)
@@ -185,7 +185,7 @@ def leader(path):
 def read_text(path, name):
     """Return the text of a job's file, or "" if the file cannot be read."""
     try:
-        with open(os.path.join(path, name)) as file:
+        with open(os.path.join(path, name), encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
@@ -198,7 +198,7 @@ def read_json(path, name):
 
 def write_text(path, name, content):
     """Write a job's file atomically."""
-    with open(os.path.join(path, name + ".new"), "w") as file:
+    with open(os.path.join(path, name + ".new"), "w", encoding="utf-8") as file:
         file.write(content)
     os.replace(os.path.join(path, name + ".new"), os.path.join(path, name))
 

@@ -169,7 +169,7 @@ def _execute(
     """Run a command and return its standard output and error."""
     process = subprocess.Popen(
         [program("gcloud"), "--format=json", "--quiet", *command.words],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
         env={**os.environ, **PROPERTIES, **environment}, pass_fds=() if held is None else (held,),
         start_new_session=True,  # Ctrl-C must not end gcloud between a request and its answer
     )  # fmt: skip

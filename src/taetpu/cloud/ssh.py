@@ -153,8 +153,8 @@ class Hosts:
         remote = KEEP_255.format(command=shlex.join(words))
         try:
             done = subprocess.run(
-                [*self.ssh(worker), remote], input=stdin, capture_output=True, timeout=limit, check=False, text=True,
-                errors="replace",
+                [*self.ssh(worker), remote], input=stdin, capture_output=True, timeout=limit, check=False,
+                encoding="utf-8", errors="replace",
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return CommandResult(worker, None)

@@ -150,7 +150,7 @@ def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> CommandResult:
     shell = f"ssh -F '{str(hosts.folder / 'config').replace(chr(39), chr(39) * 2)}'"  # quoted by the rules of rsync
     options = ("--archive", "--compress", "-s", "--partial-dir=.rsync-partial", "--out-format=%n", "-e", shell)
     done = subprocess.run(
-        [program("rsync"), *options, *words], capture_output=True, text=True, errors="replace",
+        [program("rsync"), *options, *words], capture_output=True, encoding="utf-8", errors="replace",
         stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     return CommandResult(worker, 0 if done.returncode == VANISHED else done.returncode, done.stdout, done.stderr)

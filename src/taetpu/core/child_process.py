@@ -30,10 +30,10 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str] | None = None):
-        self.stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (open as long as the process runs)
+        self.stderr = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (open as long as the process runs)
         # In a new session, because Ctrl-C must reach only the parent. The parent then ends its children.
         self.process = subprocess.Popen(
-            command, text=True, start_new_session=True, env=environ,
+            command, encoding="utf-8", errors="replace", start_new_session=True, env=environ,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr,
         )  # fmt: skip
 

@@ -110,7 +110,15 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
                 "TPU_ACCELERATOR_TYPE": "v5litepod-4", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
     command = [sys.executable, "-P", "-c", PROBES[name]]
     try:
-        ended = subprocess.run(command, env=own, capture_output=True, text=True, check=False, timeout=PROBE_SECONDS)
+        ended = subprocess.run(
+            command,
+            env=own,
+            capture_output=True,
+            check=False,
+            timeout=PROBE_SECONDS,
+            encoding="utf-8",
+            errors="replace",
+        )
     except subprocess.TimeoutExpired:
         raise _error(name, f"XLA did not start within {PROBE_SECONDS} s with {text}", "Use fewer flags.") from None
     if ended.returncode:

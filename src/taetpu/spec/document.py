@@ -212,7 +212,7 @@ def _text(file: Path, form: Form) -> str:
         if len(content) > LONGEST_FILE:
             problem = f"the {form.name} file is larger than {LONGEST_FILE} bytes"
             raise UserError(problem, file=file, remedy="Move data to separate files.")
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         near = [other.name for other in file.parent.glob("*.y*ml")]
         remedy = suggest(file.name, near) if near else form.start
@@ -223,6 +223,9 @@ def _text(file: Path, form: Form) -> str:
     except OSError as error:
         problem = f"cannot read the {form.name} file: {error.strerror}"
         raise UserError(problem, file=file, remedy="Pass a readable YAML file.") from None
+    if "\0" in text:  # UTF-16 without a byte order mark is also valid UTF-8
+        raise UserError("not a UTF-8 text file", file=file, line=1, remedy="Save the file as UTF-8.")
+    return text
 
 
 def _syntax(error: MarkedYAMLError, text: str, file: Path) -> UserError:

@@ -188,8 +188,8 @@ def check_reload(tokenizer: Any) -> str:
     """Check that a tokenizer loaded from tokenizer.json, as in `open_run`, agrees with the trained tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "tokenizer.json")
-        file.write_text(tokenizer.to_json())
-        opened = load_tokenizer(file.read_text())
+        file.write_text(tokenizer.to_json(), encoding="utf-8")
+        opened = load_tokenizer(file.read_text(encoding="utf-8"))
     if not np.array_equal(opened.encode(TEXT), tokenizer.encode(TEXT)):
         raise CheckFailed("the tokenizer read from tokenizer.json encodes differently", at=(tokenizer, "to_json"))
     if opened.decode(tokenizer.encode(TEXT)) != tokenizer.decode(tokenizer.encode(TEXT)):

@@ -48,9 +48,9 @@ def largest_buffers(folder: Path, count: int = LIMIT) -> list[Buffer]:
     text = next(folder.glob("*after_optimizations.txt"), None)
     if report is None or text is None:
         return []
-    names = _SourceNames(text.read_text())
+    names = _SourceNames(text.read_text(encoding="utf-8", errors="replace"))
     groups: dict[tuple[int, str, str], int] = {}
-    for size, shape, what in _buffers(report.read_text(), names):
+    for size, shape, what in _buffers(report.read_text(encoding="utf-8", errors="replace"), names):
         groups[size, shape, what] = groups.get((size, shape, what), 0) + 1
     buffers = [Buffer(size, shape, what, number) for (size, shape, what), number in groups.items()]
     return sorted(buffers, key=lambda buffer: -buffer.bytes * buffer.count)[:count]

@@ -168,7 +168,7 @@ def read_costs(dump: Path) -> Json:
     file = next(dump.glob("*after_codegen.txt"), None)
     if file is None:
         return {"missing": "the compiler wrote no program text, so cycles and memory traffic are unknown"}
-    module = hlo.parse(file.read_text())
+    module = hlo.parse(file.read_text(encoding="utf-8", errors="replace"))
     return {
         "cycles": module.step.cycles,
         "bytes": module.step.bytes,

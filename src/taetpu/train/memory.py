@@ -64,7 +64,7 @@ def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")
     Containers and services usually run in a control group with a limit.
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    lines = member.read_text().splitlines() if member.exists() else []
+    lines = member.read_text(encoding="utf-8").splitlines() if member.exists() else []
     for group in (line.removeprefix("0::/") for line in lines if line.startswith("0::/")):
         for folder in (cgroups / group, *(cgroups / group).parents):  # a group's limit also applies to its subgroups
             file = folder / "memory.max"

@@ -123,6 +123,6 @@ def _step_key(plan: PackPlan, config: ResolvedConfig) -> str:
 def cpu_model() -> str:
     """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()

@@ -76,5 +76,5 @@ def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
 def resident_bytes() -> int:
     """Return the resident set size of this process in bytes. Without `/proc`, as on macOS, return the peak size."""
     if STATM.exists():
-        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(STATM.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -82,8 +82,11 @@ def _run_in_child(checks: list[Check], on_start: Callable[[str], None]) -> list[
     """Run checks in one child process; stop after a check that ends the process, or if `devices` fails."""
     command = [sys.executable, "-m", "taetpu.tpu.verifying.worker", *(check.name for check in checks)]
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL,
+            encoding="utf-8", errors="replace",
+        )  # fmt: skip
         try:
             assert child.stdout is not None
             lines = _read_lines(child.stdout)
