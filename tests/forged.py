@@ -5,6 +5,8 @@ from pathlib import Path
 
 from taetpu.store.runs import RunFolder
 
+REMOVED = ("digest", "files", "schema", "run")
+
 
 def forged(run: RunFolder) -> None:
     """Reduce the final loss by 0.01 consistently in the result, the log and the evaluation sums."""
@@ -20,13 +22,11 @@ def forged(run: RunFolder) -> None:
 
 
 def unsealed(study: Path) -> Path:
-    """Remove the digests from a study's folder, as a forger could; earlier versions wrote none."""
+    """Remove the digests from a study's folder, as a forger could; the first versions wrote none, and no schema."""
     for file in study.glob("runs/*/*/*.json"):
         if file.name in ("config.json", "result.json"):
             data = json.loads(file.read_text())
-            file.write_text(
-                json.dumps({name: value for name, value in data.items() if name not in ("digest", "files")})
-            )
+            file.write_text(json.dumps({name: value for name, value in data.items() if name not in REMOVED}))
     file = study / "study.yaml"
     file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("#")))
     return study

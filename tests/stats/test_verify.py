@@ -29,7 +29,8 @@ def recorded(stored: StudyFolder, made: RunFolder) -> RunFolder:
     number = identity(config, made.seed, "data", [])
     run = stored.run(made.arm, made.seed, number)
     about = {"schema": SCHEMA, "arm": made.arm, "seed": made.seed, "id": number}
-    run.copy_from(made, {**about, "config": config, "data": "data", "plugins": []})
+    run.start({**about, "config": config, "data": "data", "defaults": {}, "plugins": []})
+    run.finish(made.result() or {})
     stored.store.delete(made.key)
     return run
 

@@ -1,12 +1,15 @@
 """The folder of a study and its runs: files that are written once or replaced, resuming, and listing."""
 
+import json
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 from taetpu.core.errors import UserError
+from taetpu.core.identity import SCHEMA
 from taetpu.store.backend import open_store
-from taetpu.store.digests import seal
+from taetpu.store.digests import Damaged, seal
 from taetpu.store.errors import NotStored
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -228,3 +231,86 @@ def test_wall_times_of_earlier_versions_are_read(study: StudyFolder):
     study.store.write(f"{study.name}/times.json", seal({"packs": {"p0": {"seconds": 1}, "p1": {"seconds": 2}}}))
     study.write_pack_time("p1", {"seconds": 3})
     assert study.read_pack_times() == {"p0": {"seconds": 1}, "p1": {"seconds": 3}}
+
+
+# --- digests and owners ----------------------------------------------------------------------------------------------
+
+
+def finished(study: StudyFolder, arm: str, seed: int, identity: str, schema: int | None = SCHEMA) -> RunFolder:
+    run = study.run(arm, seed, identity)
+    run.start({"arm": arm} if schema is None else {"arm": arm, "schema": schema})
+    run.append(0, 10, {"train/loss": ([10], [float(seed)])})
+    run.write_model({"model.safetensors": identity.encode()})
+    run.finish({"outcome": "finished"})
+    run.write_post_hoc("heads", {"effects": [seed]})
+    return run
+
+
+def copy_files(source: RunFolder, target: RunFolder, *names: str) -> None:
+    for key in source.store.list(source.key):
+        name = key.removeprefix(f"{source.key}/")
+        if name.startswith(names):
+            target.store.write(f"{target.key}/{name}", source.store.read(key), replace=True)
+
+
+def test_table_of_another_run_is_refused(study: StudyFolder):
+    runs = [finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8), finished(study, "a", 1, "a" * 8)]
+    for other, named in ((runs[1], "bbbbbbbb with seed 0"), (runs[2], "aaaaaaaa with seed 1")):
+        copy_files(other, runs[0], "post_hoc/")
+        with pytest.raises(Damaged, match=named) as error:
+            runs[0].read_post_hoc("heads")
+        assert error.value.file == runs[0].store.where(runs[0].post_hoc_key("heads"))
+        assert "delete the file" in str(error.value.remedy)
+
+
+def test_result_of_another_run_is_damage_although_its_files_came_along(study: StudyFolder):
+    run, other = finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8)
+    copy_files(other, run, "result.json", "metrics/", "model/")
+    (problem,) = run.find_damage()
+    assert "result.json: this file belongs to run bbbbbbbb with seed 0" in problem
+    with pytest.raises(Damaged, match="--retrain-damaged"):
+        run.result()
+
+
+def test_model_of_another_run_is_not_opened(study: StudyFolder):
+    run, other = finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8)
+    copy_files(other, run, "model/")
+    with pytest.raises(Damaged, match="does not match its checksum") as error:
+        run.read_model()
+    assert error.value.file == f"{run.where}/model/model.safetensors"
+
+
+def without(run: RunFolder, name: str, *keys: str) -> None:
+    data = json.loads(run.store.read(f"{run.key}/{name}"))
+    left = {key: value for key, value in data.items() if key not in keys}
+    run.store.write(f"{run.key}/{name}", json.dumps(left).encode(), replace=True)
+
+
+@pytest.mark.parametrize("name", ["result.json", "config.json", "post_hoc/knockout-heads.json"])
+def test_document_without_its_digest_is_damaged(study: StudyFolder, name: str):
+    run = finished(study, "a", 0, "a" * 8)
+    without(run, name, "digest")
+    read = {"result.json": run.result, "config.json": run.config}.get(name, lambda: run.read_post_hoc("heads"))
+    with pytest.raises(Damaged, match="this file has no checksum") as error:
+        read()
+    assert error.value.file == f"{run.where}/{name}"
+    if "post_hoc" not in name:
+        assert run.find_damage() == [f"{run.where}/{name}: this file has no checksum"]
+
+
+@pytest.mark.parametrize("schema", [None, 2])
+def test_documents_of_earlier_schemas_are_read_without_digest_and_owner(study: StudyFolder, schema: int | None):
+    run = finished(study, "a", 0, "a" * 8, schema)
+    for name in ("result.json", "config.json"):
+        without(run, name, "digest", "run", "files")
+    assert (run.result(), run.config()["arm"], run.find_damage()) == ({"outcome": "finished"}, "a", [])
+
+
+def test_sealed_documents_without_owner_are_read(study: StudyFolder):
+    run = finished(study, "a", 0, "a" * 8)
+    for name in ("result.json", "post_hoc/knockout-heads.json"):
+        without(run, name, "digest", "run")
+        data = json.loads(run.store.read(f"{run.key}/{name}"))
+        run.store.write(f"{run.key}/{name}", seal(data), replace=True)
+    assert (run.result(), run.read_post_hoc("heads")) == ({"outcome": "finished"}, {"effects": [0]})
+    assert run.find_damage() == []

@@ -1,10 +1,11 @@
 """SHA-256 digests that show whether stored documents and folders are intact.
 
 A sealed document contains the digest of its content. A sealed folder contains a document with the digests of its files.
-Documents that earlier versions wrote have no digest and are read without verification.
+Documents that the first versions wrote have no digest and are read without verification.
 """
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +42,34 @@ def seal(data: dict[str, Any]) -> bytes:
     return to_json({**data, _SEAL: digest(to_json(data))})
 
 
-def unseal(data: bytes, file: str, remedy: str = DAMAGED) -> Any:
+def unseal(
+    data: bytes, file: str, remedy: str = DAMAGED, required: Callable[[Any], bool] = lambda document: False
+) -> Any:
     """Decode a document and verify its digest, if it has one.
 
     Args:
         data: the bytes that `seal` returned, or a document without a seal.
         file: the path for error messages.
         remedy: the remedy for error messages.
+        required: returns whether a document without a digest is damaged.
 
     Raises:
-        Damaged: if the document cannot be read, or its content does not match its digest.
+        Damaged: if the document cannot be read, its content does not match its digest, or a required digest is missing.
     """
     try:
-        found = from_json(data, file)
+        document = from_json(data, file)
     except UserError as error:
         raise Damaged(error.problem, file=file, line=error.line, remedy=remedy) from error
-    if not isinstance(found, dict):
-        return found
-    stated = found.pop(_SEAL, None)
+    if not isinstance(document, dict):
+        return document
+    stated = document.pop(_SEAL, None)
     # A digest under any other key means that the key `digest` was damaged.
-    misnamed = any(isinstance(value, str) and value.startswith(_KIND) for value in found.values())
-    if misnamed or (stated is not None and stated != digest(to_json(found))):
+    misnamed = any(isinstance(value, str) and value.startswith(_KIND) for value in document.values())
+    if misnamed or (stated is not None and stated != digest(to_json(document))):
         raise Damaged("the content of this file does not match its checksum", file=file, remedy=remedy)
-    return found
+    if stated is None and required(document):
+        raise Damaged("this file has no checksum", file=file, remedy=remedy)
+    return document
 
 
 def seal_folder(folder: Path, **about: Any) -> None:

@@ -1,6 +1,7 @@
 """The folder of one run: its config, metrics, samples, checkpoints, model and result. The result is written last.
 
-Post-hoc ablation tables are added to a finished run. The digests in its result do not include them.
+Post-hoc ablation tables are added to a finished run. The digests in its result do not include them. The result and the
+tables name the run that they belong to, by ID and seed.
 """
 
 import json
@@ -25,6 +26,10 @@ Status = Literal["absent", "started", "done"]
 SOURCE = "reused.json"  # names the study from which a run was copied
 REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. It contains only wall times, on which no result depends."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
+OWNER = "run"
+"""The key under which a document stores the ID and the seed of its run. Earlier versions did not store it."""
+SEALED_SCHEMA = 3
+"""The first schema (see `core.identity`) recorded in `config.json`. Versions that record one write digests."""
 POST_HOC = "post_hoc"
 """The folder of post-hoc ablation tables."""
 
@@ -79,7 +84,7 @@ class RunFolder:
             NotStored: if the run was not started.
             Damaged: if the file of the config is damaged.
         """
-        return self._document("config.json")
+        return self._document("config.json", _records_seals)
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write the result, which marks the run as done. Call this method after all other files have been written.
@@ -95,7 +100,7 @@ class RunFolder:
         end = metrics.segment_bounds(keys[-1])[1] if keys else 0
         # The digest is computed from the values, because the segments' boundaries depend on when a run is interrupted.
         files[METRICS] = {"end": end, "digest": metrics.content_digest(self.metrics())}
-        self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files}))
+        self.store.write(f"{self.key}/{RESULT}", seal({**finite(result), FILES: files, OWNER: self._owner}))
 
     def result(self) -> dict[str, Any] | None:
         """Return the result that `finish` wrote; None if the run is not done.
@@ -105,8 +110,8 @@ class RunFolder:
         """
         if self.status() != "done":
             return None
-        found = self._document(RESULT)
-        return {name: value for name, value in found.items() if name != FILES} if isinstance(found, dict) else found
+        result = self._result()
+        return {name: value for name, value in result.items() if name != FILES} if isinstance(result, dict) else result
 
     # Integrity.
 
@@ -141,11 +146,11 @@ class RunFolder:
         problems = list[UserError]()
         stated: dict[str, Any] = {}
         try:
-            found = self._document(RESULT)
-            if not isinstance(found, dict) or "outcome" not in found:
+            result = self._result()
+            if not isinstance(result, dict) or "outcome" not in result:
                 file = self.store.where(f"{self.key}/{RESULT}")
                 raise Damaged("this is not the result of a run", file=file, remedy=RETRAIN)
-            stated = found.get(FILES, {})
+            stated = result.get(FILES, {})
         except Damaged as error:
             problems.append(error)
         for check in (self.config, *(partial(self._verify, name, about, contents) for name, about in stated.items())):
@@ -312,31 +317,43 @@ class RunFolder:
         self._write_files("model", files)
 
     def read_model(self) -> dict[str, bytes]:
-        """Return the files that `write_model` stored, by name; empty if no model is stored."""
-        return self._read_files("model")
+        """Return the files that `write_model` stored, by name; empty if no model is stored.
+
+        Raises:
+            Damaged: if a file of a finished run differs from the digest in its result.
+        """
+        files = self._read_files("model")
+        result = self._result() if self.status() == "done" else None
+        stated = result.get(FILES, {}) if isinstance(result, dict) else {}
+        for name, data in files.items():
+            about = stated.get(f"model/{name}")
+            if about is not None and about["digest"] != digest(data):
+                file = self.store.where(f"{self.key}/model/{name}")
+                raise Damaged("the content of this file does not match its checksum", file=file, remedy=RETRAIN)
+        return files
 
     # Post-hoc ablation tables, which are computed after the run is done.
 
     def write_post_hoc(self, name: str, table: Mapping[str, Any]) -> None:
         """Store the post-hoc ablation table with a name, replacing an earlier one. NaN and infinities become null."""
-        self.store.write(self.post_hoc_key(name), seal(finite(dict(table))), replace=True)
+        self.store.write(self.post_hoc_key(name), seal({**finite(dict(table)), OWNER: self._owner}), replace=True)
 
     def read_post_hoc(self, name: str) -> dict[str, Any] | None:
         """Return the post-hoc ablation table that `write_post_hoc` stored; None if no table is stored.
 
         Raises:
-            Damaged: if the file of the table is damaged.
+            Damaged: if the file of the table is damaged, or belongs to another run.
         """
         key = self.post_hoc_key(name)
         try:
             data = self.store.read(key)
         except NotStored:
             return None
-        found = unseal(data, self.store.where(key))
-        if not isinstance(found, dict):
-            problem = f"a post-hoc ablation table must be a mapping, got {type(found).__name__}"
+        table = self._without_owner(unseal(data, self.store.where(key), required=lambda table: True), key, DAMAGED)
+        if not isinstance(table, dict):
+            problem = f"a post-hoc ablation table must be a mapping, got {type(table).__name__}"
             raise Damaged(problem, file=self.store.where(key), remedy=DAMAGED)
-        return found
+        return table
 
     def post_hoc_key(self, name: str) -> str:
         """Return the key of the post-hoc ablation table with a name."""
@@ -347,9 +364,33 @@ class RunFolder:
         names = (key.rpartition("/")[2] for key in self.store.list(f"{self.key}/{POST_HOC}"))
         return [name.removeprefix("knockout-").removesuffix(".json") for name in names]
 
-    def _document(self, name: str) -> Any:
+    @property
+    def _owner(self) -> dict[str, Any]:
+        return {"id": self.id, "seed": self.seed}
+
+    def _without_owner(self, document: Any, key: str, remedy: str) -> Any:
+        """Return a document without its owner. Raises `Damaged` if the owner is another run."""
+        owner = document.pop(OWNER, self._owner) if isinstance(document, dict) else self._owner
+        if owner != self._owner:
+            other = f"{owner.get('id')} with seed {owner.get('seed')}" if isinstance(owner, dict) else repr(owner)
+            problem = f"this file belongs to run {other}, but the run of its folder is {self.id} with seed {self.seed}"
+            raise Damaged(problem, file=self.store.where(key), remedy=remedy)
+        return document
+
+    def _result(self) -> Any:
+        """Return the document of the result, with the digests of the run's files."""
+
+        def required(document: Any) -> bool:
+            try:
+                return _records_seals(self.config())
+            except NotStored:
+                return False
+
+        return self._without_owner(self._document(RESULT, required), f"{self.key}/{RESULT}", RETRAIN)
+
+    def _document(self, name: str, required: Callable[[Any], bool] = lambda document: False) -> Any:
         key = f"{self.key}/{name}"
-        return unseal(self.store.read(key), self.store.where(key), RETRAIN)
+        return unseal(self.store.read(key), self.store.where(key), RETRAIN, required)
 
     def _series(self, kind: str) -> dict[str, Series]:
         return metrics.join_segments(
@@ -389,6 +430,12 @@ class RunFolder:
     def _read_files(self, name: str) -> dict[str, bytes]:
         folder = f"{self.key}/{name}"
         return {key.removeprefix(f"{folder}/"): self.store.read(key) for key in self.store.list(folder)}
+
+
+def _records_seals(config: Any) -> bool:
+    """Return whether a run's config records a schema whose versions write digests."""
+    schema = config.get("schema") if isinstance(config, dict) else None
+    return isinstance(schema, int) and schema >= SEALED_SCHEMA
 
 
 def _has_digest(name: str) -> bool:
