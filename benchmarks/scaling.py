@@ -20,7 +20,8 @@ from benchmarks.contest import contest, machine, over_rounds, request, shown_mac
 from benchmarks.shapes import SHAPES, baseline, write_text
 from benchmarks.study import run_study
 from taetpu.core.jax_setup import cpu_cores
-from taetpu.report.charts import COLOURS, THEMES
+from taetpu.report.charts import THEMES
+from taetpu.report.verdict_style import LIGHT
 
 MIDDLE, SMALL = SHAPES[64], SHAPES[32]
 SEEDS = 2  # of each study
@@ -127,7 +128,7 @@ def _panel(panel: str, rows: Sequence[Row]) -> alt.LayerChart | alt.FacetChart:
     x = alt.X("value:Q", title=what, scale=x_scale, axis=alt.Axis(values=values, format="d", grid=False))
     y = alt.Y("median:Q", title=unit, scale=y_scale, axis=alt.Axis(tickCount=5, format=".2~f"))
     legend = alt.Legend(title=None, orient="top-left") if panel == "arms" else None
-    kind = alt.Color("kind:N", scale=alt.Scale(range=[COLOURS["better"], COLOURS["worse"]]), legend=legend)
+    kind = alt.Color("kind:N", scale=alt.Scale(range=[LIGHT["better"], LIGHT["worse"]]), legend=legend)
     table = alt.Chart(alt.Data(values=list(rows))).encode(x=x, color=kind)  # pyright: ignore[reportArgumentType]
     line, ranges = table.mark_line(point=True).encode(y=y), table.mark_rule(strokeWidth=3, opacity=0.4)
     return (line + ranges.encode(y="least:Q", y2="most:Q")).properties(width=230, height=190)

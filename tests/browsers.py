@@ -39,8 +39,9 @@ def opened(chromium) -> Iterator[Callable]:
         there = urlsplit(request.url)
         return there.scheme in ("file", "data", "blob") or there.hostname == "127.0.0.1"
 
-    def open_page(url: str, width: int = DESK, scheme: str = "light", offline: bool = True):
-        context = chromium.new_context(offline=offline, color_scheme=scheme, viewport={"width": width, "height": 900})
+    def open_page(url: str, width: int = DESK, scheme: str = "light", offline: bool = True, height: int = 900):
+        size = {"width": width, "height": height}
+        context = chromium.new_context(offline=offline, color_scheme=scheme, viewport=size)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda m: faults.append(m.text) if m.type in ("error", "warning") else None)

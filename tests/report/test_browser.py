@@ -72,6 +72,7 @@ def test_long_names_and_paths_fit_on_a_phone(store_study, opened) -> None:
 def test_keyboard_leads_from_a_verdict_to_its_arm(results, url, opened) -> None:
     page = opened(url)
     page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Verdicts"  # of the contents
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

@@ -24,7 +24,7 @@ from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
 
 DIFFERENCES = ("effect", "interval", "95 %", "difference", "minus", "worst case", "without a seed", "sum of", "excess")
-OTHERS = ("in noise sd", "correlation", "p", "95 % over texts")
+OTHERS = ("effect / sd", "correlation", "p", "95 % over texts")
 STUDIES = st.tuples(
     st.floats(-3, 4).map(lambda power: 10**power),  # the baseline's mean
     st.one_of(st.just(0.0), st.floats(-6, 0).map(lambda power: 10**power)),  # noise, as a share of the mean

@@ -50,7 +50,7 @@ def test_arms_that_learned_no_more_than_a_rule_are_named(results) -> None:
     for part in ("large", "2.5", "bigrams counted"):
         assert part in rule
     (guess,) = overview.learning_cautions(results, {**data, "chance_loss": 2.5})
-    assert guess.endswith("a uniform guess (2.5): large.")
+    assert guess.endswith("a uniform guess (loss 2.5): large.")
     assert overview.learning_cautions(results, {**data, "decoy_loss": 9.0}) == []
     assert overview.learning_cautions({**results, "primary": "val/accuracy"}, data) == []
     longer = {**data, "val@64": {**data, "decoy_loss": 9.0}}

@@ -99,7 +99,7 @@ def test_latex_has_a_row_for_each_arm_and_the_caveats_in_the_caption(results):
     ("plain", "typeset"),
     [
         ("a_b & 5% $x {y} #1", r"a\_b \& 5\% \$x \{y\} \#1"),
-        ("rope -> none", r"rope $\to$ none"),
+        ("rope \u2192 none", r"rope $\to$ none"),
         ("~^\\<|", r"\textasciitilde{}\textasciicircum{}\textbackslash{}\textless{}\textbar{}"),
     ],
 )

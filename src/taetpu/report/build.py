@@ -55,12 +55,12 @@ def _charts(results: Results, inputs: Inputs) -> Iterator[tuple[str, Spec]]:
     """Yield the title and the spec of every chart in the report. The specs contain the data of the page's charts."""
     drawn = chart_data(results, inputs)
     yield from ((name, spec) for name, spec in drawn["charts"].items() if spec is not None)
-    for found in drawn["curves"]:
-        for arm, line in found["arms"].items():
-            colour = drawn["colours"][drawn["verdicts"][arm]]
-            baseline = found["arms"].get(drawn["baselines"].get(arm, arm), {})
-            lines = {"arm": line, "seeds": found["seeds"].get(arm, {}), "baseline": baseline}
-            yield f"{found['metric']} {arm}", fill_spec(found["curve"], lines, colour, found["ranges"][arm])
-            if difference := found["differences"].get(arm):
-                spec = fill_spec(found["difference"], {"arm": difference}, colour, found["difference_ranges"][arm])
-                yield f"{found['metric']} difference {arm}", spec
+    for curves in drawn["curves"]:
+        for arm, line in curves["arms"].items():
+            colour = drawn["colours"]["light"][drawn["verdicts"][arm]]
+            baseline = curves["arms"].get(drawn["baselines"].get(arm, arm), {})
+            lines = {"arm": line, "seeds": curves["seeds"].get(arm, {}), "baseline": baseline}
+            yield f"{curves['metric']} {arm}", fill_spec(curves["curve"], lines, colour, curves["ranges"][arm])
+            if difference := curves["differences"].get(arm):
+                spec = fill_spec(curves["difference"], {"arm": difference}, colour, curves["difference_ranges"][arm])
+                yield f"{curves['metric']} difference {arm}", spec

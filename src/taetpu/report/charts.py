@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -11,23 +11,23 @@ import numpy as np
 from taetpu.report import summary
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
+from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
 
 Spec = dict[str, Any]
 
-UNDECIDED = ("inconclusive", "interim", "single seed", "baseline")
-COLOURS = {"better": "#2a7fc1", "worse": "#d5562f", "equivalent": "#3f9b6d", **dict.fromkeys(UNDECIDED, "#8a9099")}
-"""Colours by verdict. Colour-blind readers can distinguish blue from vermilion in the light and the dark theme."""
-SHAPES = {"better": "diamond", "worse": "square", "equivalent": "triangle-up", **dict.fromkeys(UNDECIDED, "circle")}
-"""Shapes by verdict, the same as the symbols `summary.MARKS`."""
-ROW = 30
-"""Height of an arm's row in the forest plot, in pixels."""
-LABEL_WIDTH = 26
-"""Maximum number of characters in a name on an axis."""
+ROW, LEAST_ROW, TALL = 30, 13, 420
+"""Height of an arm's row in the forest plot in pixels: at most, and at least if the rows would exceed a height."""
+LABEL_WIDTH, NARROW_LABEL = 26, 15
+"""Maximum number of characters in a name on an axis, also in windows narrower than `NARROW` pixels."""
+NARROW = 600
+SIDES = ("left", "right", "bottom")
+LOGARITHMIC = "linear near 0, logarithmic beyond"
+"""Remark on a symlog axis."""
 SYMLOG_RATIO = 30
 """The scale is symlog if the largest absolute value is at least this multiple of the intervals' median half-width."""
 
 
-def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
+def _theme(text: str, faint: str, grid: str, band: str, palette: Mapping[str, str], middle: str) -> Spec:
     font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
     axis = {"labelColor": text, "titleColor": text, "gridColor": grid, "tickColor": grid, "domainColor": grid}
     return {
@@ -37,14 +37,21 @@ def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
         "axis": {**axis, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 10},
         "title": {"color": text},
         "legend": {"labelColor": text, "titleColor": text, "titleFontWeight": "normal"},
+        "range": {
+            "category": [palette[verdict] for verdict in SHAPES],
+            "diverging": [palette["better"], middle, palette["worse"]],
+        },
         "style": {
             "zero": {"color": text, "strokeWidth": 1},
-            "equivalence": {"color": COLOURS["equivalent"], "opacity": 0.13},
-            "bound": {"color": COLOURS["equivalent"], "strokeWidth": 1, "strokeDash": [4, 3]},
+            "equivalence": {"color": palette["equivalent"], "opacity": 0.13},
+            "bound": {"color": palette["equivalent"], "strokeWidth": 1, "strokeDash": [4, 3]},
             "noise": {"color": band},
             "note": {"color": faint, "fontSize": 12},
+            **{verdict: {"color": palette[verdict], "fontSize": 12} for verdict in ("better", "worse")},
+            "cell": {"color": "#1d2126", "fontSize": 12},
             "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
-            "baseline-band": {"color": faint},
+            "baseline-range": {"color": text, "strokeWidth": 0.7, "strokeDash": [1, 2]},
+            "connection": {"color": faint, "strokeWidth": 1},
             "front": {"color": faint, "strokeWidth": 1, "strokeDash": [3, 3]},
             "arm-line": {"strokeWidth": 2},
         },
@@ -52,10 +59,13 @@ def _theme(text: str, faint: str, grid: str, band: str) -> Spec:
 
 
 THEMES = {
-    "light": _theme(text="#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3"),
-    "dark": _theme(text="#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33"),
+    "light": _theme("#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3", palette=LIGHT, middle="#f4f5f6"),
+    "dark": _theme("#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33", palette=DARK, middle="#d9dce1"),
 }
-INLINE_THEME = _theme(text="currentColor", faint="currentColor", grid="#8a909955", band="#8a909930")
+"""Vega's config by theme. A colour by verdict is the range `category`, so that a chart follows the page's theme."""
+INLINE_THEME = _theme(
+    "currentColor", faint="currentColor", grid="#8a909955", band="#8a909930", palette=COLOURS, middle="#f4f5f6"
+)
 """Theme for an SVG inside a light or dark page, with the colour of the surrounding text."""
 
 
@@ -71,18 +81,47 @@ def forest_plot(results: Results) -> Spec | None:
     title = _forest_title(results, bool(ticks))
     axis = alt.Axis(title=title, values=ticks, format="~g") if ticks else alt.Axis(title=title, tickCount=7)
     order = [arm["name"] for arm in sorted(arms, key=lambda arm: _rank(arm, results["direction"]))]
-    y = alt.Y("arm:N", sort=order, title=None, axis=named_axis(order, labelPadding=10))
+    y = alt.Y("arm:N", sort=order, title=None, axis=None)
     x = alt.X("effect:Q", scale=scale, axis=axis)
-    layers = [*_reference(results), *_estimates(rows, x, y), _seed_dots(seeds, y, summary.mean_places(results))]
-    return responsive_spec(alt.layer(*layers).properties(height=ROW * len(arms)))
+    row = row_height(len(arms))
+    dots = _seed_dots(seeds, y, summary.mean_places(results), offset=round(0.27 * row))
+    layers = [
+        *_names(rows, y, order, results),
+        *_reference(results),
+        *_directions(results["direction"]),
+        *_estimates(rows, x, y),
+        dots,
+    ]
+    drawn = alt.layer(*layers).resolve_axis(y="independent")
+    return responsive_spec(drawn.properties(height=row * len(arms), padding={"top": 22, **dict.fromkeys(SIDES, 5)}))
+
+
+def row_height(rows: int) -> int:
+    """Return the height of a row in a chart with a row for each arm, in pixels."""
+    return max(LEAST_ROW, min(ROW, TALL // rows))
+
+
+def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: Results) -> list[alt.Chart]:
+    """Return invisible layers whose axes are the names on the left and the effects on the right."""
+    effects = {arm["name"]: summary.format_effect(arm, results) for arm in results["arms"]}
+    values = alt.Axis(orient="right", ticks=False, domain=False, labelExpr=f"{json.dumps(effects)}[datum.value]")
+    base = chart(rows).mark_point(opacity=0, style="zero")
+    return [base.encode(y=y.copy().axis(axis)) for axis in (named_axis(order, labelPadding=8), values)]
 
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
-    lower, higher = ("better", "worse") if results["direction"] == "min" else ("worse", "better")
-    lines = [summary.metric_with_unit(results["primary"]), "arm minus baseline"]
-    if logarithmic:
-        lines.append("logarithmic outside the noise")
-    return [*lines, f"\u2190 {lower} \u00b7 {higher} \u2192"]
+    lines = [f"arm minus baseline, {summary.metric_with_unit(results['primary'])}"]
+    return [*lines, LOGARITHMIC] if logarithmic else lines
+
+
+def _directions(direction: str) -> list[alt.Chart]:
+    """Return the words on both sides of zero, above the first row."""
+    lower, higher = ("better", "worse") if direction == "min" else ("worse", "better")
+    marks = [
+        chart([{}]).mark_text(align="right", dx=-8, dy=-9, style=lower, text=f"\u2190 {lower}"),
+        chart([{}]).mark_text(align="left", dx=8, dy=-9, style=higher, text=f"{higher} \u2192"),
+    ]
+    return [mark.encode(x=alt.datum(0), y=alt.value(0)) for mark in marks]
 
 
 def _reference(results: Results) -> list[alt.Chart]:
@@ -106,14 +145,14 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     point = known.mark_point(filled=True, size=110, opacity=1)
-    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0))
-    note = unknown.mark_text(align="left", dx=6, style="note", text="no effect can be estimated")
+    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0), text="missing:N")
+    note = unknown.mark_text(align="left", dx=6, style="note")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
     return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=["arm:N", "evidence:N"]), note]
 
 
-def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int) -> alt.Chart:
-    dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=8)
+def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int, offset: int) -> alt.Chart:
+    dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=offset)
     difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
     return dots.encode(y=y, x="difference:Q", color=verdict_colour(), tooltip=["arm:N", "seed:N", difference])
 
@@ -123,19 +162,20 @@ def named_axis(names: Sequence[str], width: int = LABEL_WIDTH, **options: Any) -
     return alt.Axis(ticks=False, domain=False, **options, **label_options(names, width))
 
 
-def label_options(names: Sequence[str], width: int = LABEL_WIDTH) -> dict[str, Any]:
-    """Return axis or legend options that shorten names to at most `width` characters.
+def label_options(names: Sequence[str], width: int = LABEL_WIDTH, narrow: int = NARROW_LABEL) -> dict[str, Any]:
+    """Return axis or legend options that shorten names to at most `width` characters, in narrow windows to `narrow`.
 
     Shortened names stay distinct, which Vega's own truncation does not guarantee.
     """
-    shown = json.dumps(dict(zip(names, shorten_names(names, width), strict=True)))
-    return {"labelLimit": 0, "labelExpr": f"{shown}[datum.value]"}
+    wide, short = (
+        json.dumps(dict(zip(names, shorten_names(names, most), strict=True))) for most in (width, min(width, narrow))
+    )
+    return {"labelLimit": 0, "labelExpr": f"(windowSize()[0] < {NARROW} ? {short} : {wide})[datum.value]"}
 
 
 def verdict_colour() -> alt.Color:
-    """Return the encoding of the verdict as colour."""
-    scale = alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
-    return alt.Color("verdict:N", scale=scale, legend=None)
+    """Return the encoding of the verdict as colour. The theme defines the colours."""
+    return alt.Color("verdict:N", scale=alt.Scale(domain=list(SHAPES), range="category"), legend=None)
 
 
 def verdict_shape() -> alt.Shape:
@@ -157,7 +197,17 @@ def _rank(arm: Arm, direction: str) -> tuple[bool, float]:
 def _forest_row(arm: Arm) -> dict[str, Any]:
     low, high = arm["ci95"] or (None, None)
     row = {"arm": arm["name"], "verdict": summary.verdict_label(arm), "evidence": arm["evidence"]}
-    return {**row, "effect": arm["effect"], "low": low, "high": high}
+    return {**row, "effect": arm["effect"], "low": low, "high": high, "missing": _missing_effect(arm)}
+
+
+def _missing_effect(arm: Arm) -> str:
+    """Return the reason why an arm has no effect, or an empty string."""
+    if arm["effect"] is not None:
+        return ""
+    if summary.all_diverged(arm):
+        return "all runs diverged"
+    finished = any(run["outcome"] == "finished" for run in arm["runs"])
+    return "no effect can be estimated" if finished else "no finished run"
 
 
 def _differences(results: Results) -> list[dict[str, Any]]:

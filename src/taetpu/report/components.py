@@ -6,7 +6,17 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import summary
-from taetpu.report.charts import COLOURS, ROW, SHAPES, Spec, band, chart, effect_scale, named_axis
+from taetpu.report.charts import (
+    LOGARITHMIC,
+    ROW,
+    Spec,
+    band,
+    chart,
+    effect_scale,
+    named_axis,
+    verdict_colour,
+    verdict_shape,
+)
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Results
 from taetpu.stats import formatting
@@ -19,6 +29,7 @@ CHART = "components"
 CAPTION = (
     "Effects with 95 % intervals: a square hurts, a triangle is equivalent, a circle is unclear; the band is the margin"
 )
+BY_WORD = {word: verdict for verdict, word in WORDS.items()}
 WIDTH = 165
 """Width of a panel, in pixels."""
 
@@ -88,7 +99,7 @@ def draw_components(results: Results) -> Any:
         names = named_axis(order, labelPadding=8) if number == 0 else None
         y = alt.Y("part:N", sort=order, title=None, axis=names)
         rows = [{"part": row["part"], **_drawn(row[way])} for row in found]
-        title_lines = [f"effect on {results['primary']}", *(["logarithmic outside the noise"] if ticks else [])]
+        title_lines = [f"effect on {results['primary']}", *([LOGARITHMIC] if ticks else [])]
         axis = alt.Axis(title=title_lines if number == 1 else None, **ends)
         layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
         caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")
@@ -105,7 +116,8 @@ def _drawn(cell: Mapping[str, Any]) -> dict[str, Any]:
     low, high = cell["ci95"] or (None, None)
     places = formatting.effect_places(cell["effect"] or 0.0, cell["ci95"])
     text = formatting.effect(cell["effect"], cell["ci95"], places)
-    return {"effect": cell["effect"], "low": low, "high": high, "says": cell["says"], "text": text}
+    facts = {"says": cell["says"], "verdict": BY_WORD[cell["says"]], "text": text}
+    return {**facts, "effect": cell["effect"], "low": low, "high": high}
 
 
 def _margin(margin: float | None) -> list[alt.Chart]:
@@ -116,11 +128,7 @@ def _margin(margin: float | None) -> list[alt.Chart]:
 
 
 def _points(rows: list[dict[str, Any]], y: alt.Y, x: alt.X) -> list[alt.Chart]:
-    by_word = {word: verdict for verdict, word in WORDS.items()}
-    colours, shapes = ([table[by_word[word]] for word in by_word] for table in (COLOURS, SHAPES))
-    colour = alt.Color("says:N", scale=alt.Scale(domain=list(by_word), range=colours), legend=None)
-    shape = alt.Shape("says:N", scale=alt.Scale(domain=list(by_word), range=shapes), legend=None)
-    base = chart(rows).transform_filter("datum.effect !== null").encode(y=y, color=colour)
+    base = chart(rows).transform_filter("datum.effect !== null").encode(y=y, color=verdict_colour())
     interval = base.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     tip = ["part:N", "says:N", alt.Tooltip("text:N", title="effect")]
-    return [interval, base.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=shape, tooltip=tip)]
+    return [interval, base.mark_point(filled=True, size=90, opacity=1).encode(x=x, shape=verdict_shape(), tooltip=tip)]

@@ -10,25 +10,24 @@ from typing import Any
 import altair as alt
 
 from taetpu.report import summary
-from taetpu.report.charts import COLOURS, UNDECIDED, Spec, chart, responsive_spec
+from taetpu.report.charts import Spec, chart, responsive_spec
 from taetpu.report.curves import Columns, Curves, as_rows
 
 HEIGHT = 150
-VIOLET = "#8663b5"
-ARM_COLOURS = COLOURS | dict.fromkeys(UNDECIDED, VIOLET)
-"""Colours by verdict. Violet replaces grey, which is hard to see on the baseline's grey band."""
 
 
 def curve_chart(metric: str) -> Spec:
     """Return the chart of an arm's curve and the baseline's curve.
 
-    The chart shows means and bands over seeds for both arms, and a line for each seed of the arm. Its datasets are
-    `arm`, `baseline` and `seeds`.
+    The chart shows means and ranges over seeds for both arms, and a line for each seed of the arm. The baseline has
+    dashed lines without an area, because a second area would hide an arm in the colour of an inconclusive verdict. The
+    datasets are `arm`, `baseline` and `seeds`.
     """
     title = summary.metric_with_unit(metric)
     baseline, seeds = (alt.Chart(alt.NamedData(name)).encode(x=_x()) for name in ("baseline", "seeds"))
+    bounds = [baseline.mark_line(clip=True, style="baseline-range").encode(y=_y(end, title)) for end in ("low", "high")]
     layers = [
-        baseline.mark_area(opacity=0.18, clip=True, style="baseline-band").encode(y=_y("low", title), y2="high:Q"),
+        *bounds,
         _band(title),
         seeds.mark_line(clip=True, strokeWidth=0.7, opacity=0.5, stroke=alt.expr("colour")).encode(
             y=_y("value", title), detail="seed:N"
@@ -84,6 +83,6 @@ def _tooltip() -> list[alt.Tooltip]:
 
 def _with_parameters(layered: Any) -> Spec:
     """Return the spec with parameters for colour and vertical range."""
-    colour = alt.param("colour", value=VIOLET)
+    colour = alt.param("colour", value="grey")
     bounds = [alt.param(name, value=value) for name, value in (("low", 0.0), ("high", 1.0))]
     return responsive_spec(layered.add_params(colour, *bounds).properties(height=HEIGHT))

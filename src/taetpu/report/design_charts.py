@@ -1,20 +1,24 @@
 """Charts for designs and costs: tradeoffs, effects over scales, and interactions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
 from taetpu.report import factors, summary
-from taetpu.report.charts import COLOURS, Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
+from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
 from taetpu.report.components import CHART, components_chart
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
+from taetpu.report.point_labels import REACH, SIDES, place_labels
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Costs, Results
+from taetpu.report.verdict_style import MARKS
 from taetpu.stats import formatting
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
+PLOT_WIDTH = 240
+"""Width that the points of a tradeoff chart have at least on pages and in files, in pixels."""
 FACTOR, POINT = 17, 22
 """Maximum number of characters in a factor's label in the heatmap, and in an arm's label in the tradeoff chart."""
 CELL = 48
@@ -42,42 +46,55 @@ def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: i
     for term in terms:
         first, last = term["factors"][0], term["factors"][-1]
         shown = {"effect": term["effect"], "text": formatting.effect(term["effect"], term["ci95"], places)}
-        cells += [{"one": one, "other": other, **shown} for one, other in {(first, last), (last, first)}]
+        cells += [{"column": column, "row": row, **shown} for column, row in {(first, last), (last, first)}]
     names = list(dict.fromkeys(term["factors"][0] for term in terms if len(term["factors"]) == 1))
     most = max((abs(cell["effect"]) for cell in cells), default=1.0) or 1.0
-    least, greatest = ("better", "worse") if direction == "min" else ("worse", "better")
-    colours = alt.Scale(
-        domain=[-most, 0, most], range=[COLOURS[least], "#f4f5f6", COLOURS[greatest]], interpolate="rgb"
-    )
+    colours = alt.Scale(domain=[-most, 0, most], range="diverging", reverse=direction != "min", interpolate="rgb")
     axis = named_axis(names, FACTOR, labelAngle=0)
     base = chart(cells).encode(
-        x=alt.X("one:N", sort=names, title=None, axis=axis), y=alt.Y("other:N", sort=names, title=None, axis=axis)
+        x=alt.X("column:N", sort=names, title=None, axis=axis), y=alt.Y("row:N", sort=names, title=None, axis=axis)
     )
     squares = base.mark_rect(stroke="white", strokeWidth=2).encode(
-        color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["one:N", "other:N", "text:N"]
+        color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["column:N", "row:N", "text:N"]
     )
-    text = base.mark_text(color="#1d2126", fontSize=12).encode(text="text:N")
+    text = base.mark_text(style="cell").encode(text="text:N")
     return responsive_spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
-    """Return the chart of means over cost. The arms on the Pareto front are labelled and joined by a line."""
+    """Return the chart of means over cost, with a line that joins the arms on the Pareto front.
+
+    Points are labelled as far as there is room: first the Pareto front, then arms with a verdict.
+    """
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
-    y = alt.Y("mean:Q", title=summary.metric_with_unit(metric), scale=alt.Scale(zero=False, padding=18), axis=axis)
-    labels = shorten_names([point["arm"] for point in points], POINT)
-    base = chart([{**point, "label": label} for point, label in zip(points, labels, strict=True)]).encode(x=x, y=y)
-    best = base.transform_filter("datum.front")
+    y = alt.Y("mean:Q", title=summary.metric_with_unit(metric), scale=alt.Scale(zero=False, padding=24), axis=axis)
+    names = shorten_names([point["arm"] for point in points], POINT)
+    order = sorted(range(len(points)), key=lambda i: _label_rank(points[i]))
+    sides = place_labels([(p["cost"], p["mean"]) for p in points], names, order, (PLOT_WIDTH, TRADEOFF_HEIGHT))
+    rows = [{**point, "label": name, "side": side} for point, name, side in zip(points, names, sides, strict=True)]
+    base = chart(rows).encode(x=x, y=y)
     mean = alt.Tooltip("mean:Q", format=f".{places}f")
     tip = [alt.Tooltip("arm:N"), alt.Tooltip("cost:Q", format=".4~s"), mean, "verdict:N"]
     dots = base.mark_point(filled=True, size=80, opacity=0.9)
+    labels = [
+        base.transform_filter(f"datum.side === '{side}'")
+        .mark_text(align=align, baseline=baseline, dx=REACH * right, dy=REACH * down, style="note")
+        .encode(text="label:N")
+        for side, (align, baseline, right, down) in SIDES.items()
+        if side in sides
+    ]
     layers = [
-        best.mark_line(interpolate="step-after", style="front"),
+        base.transform_filter("datum.front").mark_line(interpolate="step-after", style="front"),
         dots.encode(color=verdict_colour(), shape=verdict_shape(), tooltip=tip),
-        best.mark_text(align="left", baseline="bottom", dx=6, dy=-4, style="note").encode(text="label:N"),
+        *labels,
     ]
     return responsive_spec(alt.layer(*layers).properties(height=TRADEOFF_HEIGHT))
+
+
+def _label_rank(point: Mapping[str, Any]) -> tuple[bool, bool, int]:
+    return not point["front"], point["verdict"] != "baseline", [*MARKS].index(point["verdict"])
 
 
 def ladder_chart(results: Results, arm: str) -> Spec:
@@ -99,7 +116,7 @@ def ladder_chart(results: Results, arm: str) -> Spec:
     base = chart(known).encode(x=x, tooltip=["scale:N", alt.Tooltip("text:N", title="effect"), "verdict:N"])
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
-        base.mark_line(strokeWidth=1, color=COLOURS["inconclusive"]).encode(y=y),
+        base.mark_line(style="connection").encode(y=y),
         base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=verdict_colour(), shape=verdict_shape()),
     ]

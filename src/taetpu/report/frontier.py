@@ -27,8 +27,8 @@ def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, flo
     Returns:
         A mapping from each arm to medians over its runs. `train_seconds` is the time for all steps of a run without
         compilation, `inference_seconds` is the time per token in an evaluation batch, and `width` is the number of runs
-        in a pack (the runs that are trained together). Each time is a run's share of the time of its pack, so times are
-        comparable only at equal width. Values that were not recorded are None.
+        in a pack (the runs that are trained together). The time of a pack is divided evenly among its runs, so times
+        are comparable only at equal width. Values that were not recorded are None.
     """
     found = {}
     for arm in results["arms"]:
@@ -95,10 +95,10 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
     return kept
 
 
-def describe_frontiers(frontier: dict[str, list[dict[str, Any]]]) -> list[str]:
+def describe_frontiers(frontier: dict[str, list[dict[str, Any]]], metric: str) -> list[str]:
     """Return a sentence for each Pareto front."""
     found = []
     for title, points in frontier.items():
         arms = [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
-        found.append(f"No arm with the same or fewer {title} is clearly better than {' or '.join(arms)}.")
+        found.append(f"Pareto front of {metric} and {title}, ignoring differences within the noise: {', '.join(arms)}.")
     return found

@@ -9,10 +9,11 @@ from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
 from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
+from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
 from taetpu.report.summary import Arm, Costs, Results
 from taetpu.stats import formatting
-from taetpu.store.flat_config import differing_paths, flatten, format_value, read_settings
+from taetpu.store.flat_config import differing_paths, format_value, read_settings
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -61,8 +62,8 @@ class Inputs:
     curves: Sequence[Curves] = ()
     positions: Sequence[PositionCurves] = ()
     arms: Sequence[ArmDetails] = ()
-    provenance: Sequence[tuple[str, str]] = ()
-    """Facts on the runs' environment, as pairs of name and value."""
+    provenance: Sequence[tuple[str, Facts]] = ()
+    """Groups of facts on the study's data, software and machines, each with its title."""
     trained: Sequence[str] = ()
     """Sentences on the training setup."""
     cautions: Sequence[str] = ()
@@ -90,7 +91,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
         curves=read_curves(folder, results),
         positions=read_position_curves(folder, results),
         arms=[_arm_details(arm, results, runs[arm["name"]], settings) for arm in results["arms"]],
-        provenance=_provenance(results, [run for ended in runs.values() for run in ended]),
+        provenance=read_provenance(results, [run for ended in runs.values() for run in ended]),
         trained=overview.describe_training(results, folder, settings.get(results["arms"][0]["name"], {})),
         cautions=[
             *overview.learning_cautions(results, next(iter(data.values()), {})),
@@ -98,18 +99,6 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
         ],
         priors=find_priors(results, folder.read_study().get("base", {})),
     )
-
-
-def _provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[str, str]]:
-    """Return facts on the runs' environment. If a fact differs between runs, all its values are listed."""
-    facts = {"study": [results["study"]], "seeds": list(map(str, results["seeds"])), "runs that ended": [len(ended)]}
-    for result in (run.result() or {} for run in ended):
-        details = {**result.get("environment", {}), "steps": result.get("steps"), "pack": result.get("pack", {})}
-        for name, value in flatten(details):
-            values = facts.setdefault(name, [])
-            if value is not None and str(value) not in values:
-                values.append(str(value))
-    return [(name, ", ".join(map(str, values))) for name, values in facts.items() if values]
 
 
 def _arm_details(

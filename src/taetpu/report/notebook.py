@@ -9,6 +9,7 @@ from taetpu.core.notebook_html import paragraph, table
 from taetpu.report import charts, summary
 from taetpu.report.chart_files import draw_svg, render_svg
 from taetpu.report.summary import Results
+from taetpu.report.verdict_style import MARKS, VERDICTS
 
 COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
 SHOWN = 10
@@ -25,7 +26,7 @@ def notebook_html(results: Results, report: Mapping[str, str], problems: Sequenc
     """
     rows = []
     for r in summary.verdict_rows(results):
-        verdict = f"{summary.MARKS.get(r.verdict, '')} {r.verdict_on_terms}".strip()
+        verdict = f"{MARKS[r.verdict]} {r.verdict_on_terms}" if r.verdict in VERDICTS else r.verdict_on_terms
         rows.append([r.arm, r.change, verdict, r.mean, r.effect, r.interval, r.p])
     forest = charts.forest_plot(results)
     parts = [

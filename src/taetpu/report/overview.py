@@ -1,11 +1,13 @@
 """Overview of a study: the training setup and cost, effects sorted by size, limitations, and a reading guide."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from taetpu.report import summary
 from taetpu.report.summary import Arm, Results
+from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.plan import metric_bounds
 from taetpu.store.study import StudyFolder
@@ -25,6 +27,18 @@ def rank_effects(results: Results) -> list[str]:
         named = [f"{arm['name']} ({_effect(arm, results)})" for arm in arms if arm["verdict"] == verdict]
         found += [f"{verdict.capitalize()}: {', '.join(named)}."] if named else []
     return found
+
+
+def count_labels(results: Results) -> list[tuple[str, int]]:
+    """Return the number of arms in the forest plot by `summary.verdict_label`, in the order of `verdict_style`.
+
+    If there are verdicts, the counts include the verdicts that no arm has. Equivalent is included only if the plan sets
+    a margin or an arm is equivalent.
+    """
+    counts = Counter(summary.verdict_label(arm) for arm in results["arms"] if arm["against"])
+    possible = {verdict for verdict in VERDICTS if verdict != "equivalent" or results["plan"]["equivalence"]}
+    shown = {*counts, *(possible if counts.keys() & {*VERDICTS} else ())}
+    return [(label, counts[label]) for label in MARKS if label in shown]
 
 
 def _effect(arm: Arm, results: Results) -> str:
@@ -93,10 +107,10 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
     found = []
     if nothing:
-        found.append(f"Loss no better than that of a uniform guess ({chance:.4g}): {summary.join_and(nothing)}.")
+        found.append(f"No better than a uniform guess (loss {chance:.4g}): {summary.join_and(nothing)}.")
     if no_more:
         found.append(
-            f"Loss no better than that of a rule that sees only the current token ({decoy:.4g}; {data['decoy']}): "
+            f"No better than predicting from the current token alone (loss {decoy:.4g}; {data['decoy']}): "
             f"{summary.join_and(no_more)}."
         )
     return found
@@ -144,7 +158,7 @@ def reading_guide(results: Results) -> list[str]:
         "Inconclusive means that these seeds do not suffice for a verdict, not that the arms are equal.",
         "An interval in the table is not corrected for the number of arms, so it may exclude zero although the verdict "
         'is inconclusive. Simultaneous intervals are under "Sensitivity to the analysis".',
-        "In noise sd: the effect divided by the standard deviation of one run.",
+        "Effect / sd: the effect divided by the standard deviation of one run.",
     ]
     if margin:
         found.append(

@@ -19,8 +19,10 @@ from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
 from taetpu.report.position_curves import position_chart
 from taetpu.report.post_hoc import post_hoc_charts
+from taetpu.report.prose_html import cell_html, prose_html
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
+from taetpu.report.verdict_style import DARK, LIGHT, MARKS, VERDICTS, verdict_css
 
 
 def render_page(results: Results, inputs: Inputs) -> str:
@@ -30,7 +32,11 @@ def render_page(results: Results, inputs: Inputs) -> str:
         results=results,
         rows=summary.verdict_rows(results, inputs.costs),
         summary=summary,
-        overview=overview,
+        counts=overview.count_labels(results),
+        notices=[*summary.notices(results), *inputs.cautions],
+        marks=MARKS,
+        verdicts=VERDICTS,
+        verdict_css=Markup(verdict_css()),
         sections=build_sections(results, inputs.costs, inputs.priors, inputs.positions),
         inputs=inputs,
         arms=[arm["name"] for arm in results["arms"] if arm["against"]],
@@ -54,7 +60,7 @@ def chart_data(results: Results, inputs: Inputs) -> dict[str, Any]:
         "curves": curve_charts.drawings(inputs.curves),
         "baselines": {arm["name"]: arm["against"] for arm in results["arms"] if arm["against"]},
         "verdicts": {arm["name"]: summary.verdict_label(arm) for arm in results["arms"]},
-        "colours": curve_charts.ARM_COLOURS,
+        "colours": {"light": LIGHT, "dark": DARK},
         "themes": charts.THEMES,
     }
 
@@ -73,6 +79,7 @@ def _template():
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(prose=prose_html, cell=cell_html)
     return environment.get_template("page.html.j2")
 
 

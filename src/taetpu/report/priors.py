@@ -144,7 +144,10 @@ def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
 def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:
     """Return the section that compares published findings by arm with this study's results."""
     known = [(arm, priors[arm["name"]]) for arm in results["arms"] if arm["name"] in priors]
-    rows = [[arm["name"], prior.change, prior.found, prior.by, _own_result(arm, results)] for arm, prior in known]
+    rows = [
+        [arm["name"], summary.with_arrows(prior.change), prior.found, prior.by, _own_result(arm, results)]
+        for arm, prior in known
+    ]
     lead = (
         "The table shows the direction of published findings on the same or the closest changes. Models, data and "
         "budgets differ, so the findings neither confirm nor refute the results of this study, and verdicts do not use "

@@ -42,9 +42,9 @@ def costs_section(results: Results, measured: Costs) -> Section:
     """Return the section on effects and costs. Columns without values, such as unmeasured times, are omitted."""
     rows = [_cost_row(arm, baseline_of(results, arm), measured, results) for arm in results["arms"]]
     lead = (
-        "Parameters, training FLOPs and memory are computed from the program. Runs are trained in packs of several "
-        "runs at once. A time is a run's share of the time of its pack on the machine that trained the study, as the "
-        "median over seeds."
+        "Parameters, training FLOPs and memory are computed from the program. Times are measured on the machine that "
+        "trained the study, and are medians over seeds. The time of a pack, which trains several runs at once, is "
+        "divided evenly among its runs."
     )
     if len({measured.get(arm["name"], {}).get("width") for arm in results["arms"]}) > 1:
         lead += (
@@ -58,7 +58,13 @@ def costs_section(results: Results, measured: Costs) -> Section:
     )  # fmt: skip
     costs = frontiers(results, measured)
     charts = [(f"{results['primary']} over {title}", title) for title in costs]
-    return Section("Costs", lead, [Table(columns, rows).without_empty_columns()], charts, describe_frontiers(costs))
+    return Section(
+        "Costs",
+        lead,
+        [Table(columns, rows).without_empty_columns()],
+        charts,
+        describe_frontiers(costs, results["primary"]),
+    )
 
 
 def _cost_row(arm: Arm, base: Arm, measured: Costs, results: Results) -> list[str]:
@@ -132,7 +138,7 @@ def sensitivity_section(results: Results) -> Section:
         "left out. The correlation of arm and baseline over seeds shows how much shared seeds reduce the noise."
     )
     columns = (
-        "arm", "effect", "in noise sd", "95 % simultaneous", "paired 95 %", "paired p", "sign-flip p",
+        "arm", "effect", "effect / sd", "95 % simultaneous", "paired 95 %", "paired p", "sign-flip p",
         "one seed left out", "correlation",
     )  # fmt: skip
     return Section("Sensitivity to the analysis", lead, [Table(columns, rows)], folded=True)

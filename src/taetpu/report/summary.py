@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from taetpu.report import factors
+from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.plan import metric_bounds
@@ -27,8 +28,6 @@ UNITS = {
     "exact_match": "share of answers",
     "in_context_score": "nats per token",
 }
-MARKS = {"better": "\u25c6", "worse": "\u25a0", "equivalent": "\u25b2", "inconclusive": "\u25cf"}
-"""Symbol for each verdict, so that readers do not need colour. The forest plot uses the same shapes."""
 LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 TIME_TOLERANCE = 0.1
@@ -71,7 +70,7 @@ def _row(arm: Arm, results: Results, costs: Costs) -> Row:
     terms = comparison_terms(arm, results, costs)
     return Row(
         arm=arm["name"],
-        change=arm["change"],
+        change=with_arrows(arm["change"]),
         mean=formatting.number(arm["mean"], mean_places(results)),
         effect=format_effect(arm, results),
         interval=format_interval(arm["ci95"], results),
@@ -82,6 +81,11 @@ def _row(arm: Arm, results: Results, costs: Costs) -> Row:
         evidence=(f"{terms[:1].upper()}{terms[1:]}: {arm['evidence']}" if terms else arm["evidence"])
         + _seeds_needed(arm),
     )
+
+
+def with_arrows(change: str) -> str:
+    """Return a change with the arrow of pages and documents in place of the arrow of terminals, `->`."""
+    return change.replace(" -> ", " \u2192 ")
 
 
 def _seeds_needed(arm: Arm) -> str:
@@ -189,11 +193,11 @@ def headline(results: Results) -> str:
     """Return the study's main finding."""
     baseline, name, arms = results["arms"][0], results["primary"], counted_arms(results)
     if baseline["mean"] is None:
-        why = "diverged on every seed" if _all_diverged(baseline) else "has no finished run yet"
+        why = "diverged on every seed" if all_diverged(baseline) else "has no finished run yet"
         return f"The baseline {why}, so the arms cannot be compared with it."
     if not arms:
         return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
-    if all(map(_all_diverged, arms)):
+    if all(map(all_diverged, arms)):
         return f"Every run of {_count(len(arms), 'arm')} diverged."
     if len(results["seeds"]) == 1:
         return f"{_count(len(arms), 'arm')} on a single seed. Effects have no error bars, so there are no verdicts."
@@ -208,7 +212,7 @@ def headline(results: Results) -> str:
     return f"{at}{crossed}{f' Other arms: {tuned}{_count_verdicts(others, name)}' if others else ''}"
 
 
-def _all_diverged(arm: Arm) -> bool:
+def all_diverged(arm: Arm) -> bool:
     """Return whether all runs of an arm diverged."""
     return arm["diverged"] == len(arm["runs"])
 
@@ -218,7 +222,7 @@ def _count_verdicts(arms: list[Arm], metric: str) -> str:
     counts, total = Counter(arm["verdict"] for arm in arms), _count(len(arms), "arm")
     if counts["inconclusive"] == len(arms):
         return f"None of {total} differs significantly from the baseline in {metric}."
-    (first, number), *others = [(verdict, counts[verdict]) for verdict in MARKS if counts[verdict]]
+    (first, number), *others = [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]]
     compared = "equivalent to" if first == "equivalent" else f"{first} than"
     parts = [f"{number} of {total} {_be(number)} {compared} the baseline in {metric}"]
     return f"{join_and([*parts, *(f'{number} {_be(number)} {verdict}' for verdict, number in others)])}."

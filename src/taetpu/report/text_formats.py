@@ -24,6 +24,7 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    "\u2192": r"$\to$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
 ARM = ("name", "against", "change", "planned", "diverged", "mean", "sd", "effect", "effect_sd", "p", "p_holm",
@@ -40,7 +41,7 @@ def markdown(results: Results, inputs: Inputs) -> str:
     lines += [f"- {escape(line)}" for line in overview.rank_effects(results)]
     lines += ["", *(f"{escape(line)}\n" for line in inputs.trained)]
     lines += [f"> {escape_prose(notice)}\n" for notice in [*summary.notices(results), *inputs.cautions]]
-    columns = ("arm", "change", "mean", "effect", "95 % interval", "in noise sd", "Holm p", "verdict")
+    columns = ("arm", "change", "mean", "effect", "95 % interval", "effect / sd", "Holm p", "verdict")
     rows = summary.verdict_rows(results, inputs.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
     lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
@@ -150,7 +151,7 @@ def format_figure(text: str) -> str:
 
 def escape_latex(text: str) -> str:
     """Escape text for LaTeX."""
-    return "".join(_LATEX.get(sign, sign) for sign in text).replace(r"-\textgreater{}", r"$\to$")
+    return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------

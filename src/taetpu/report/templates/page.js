@@ -9,19 +9,19 @@ function rows(columns) {
   return names.length ? columns[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]]))) : [];
 }
 
-function spec(place) {
+function spec(place, theme) {
   const { chart, metric, arm } = place.dataset;
   if (metric === undefined) return data.charts[chart];
-  const found = data.curves[metric];
+  const curves = data.curves[metric];
   const difference = chart === "difference";
-  const [low, high] = (difference ? found.difference_ranges : found.ranges)[arm];
-  const values = { colour: data.colours[data.verdicts[arm] ?? "baseline"], low, high };
+  const [low, high] = (difference ? curves.difference_ranges : curves.ranges)[arm];
+  const values = { colour: data.colours[theme][data.verdicts[arm] ?? "baseline"], low, high };
   const params = Object.entries(values).map(([name, value]) => ({ name, value }));
   const columns = difference
-    ? { arm: found.differences[arm] }
-    : { arm: found.arms[arm], baseline: found.arms[data.baselines[arm] ?? arm], seeds: found.seeds[arm] };
+    ? { arm: curves.differences[arm] }
+    : { arm: curves.arms[arm], baseline: curves.arms[data.baselines[arm] ?? arm], seeds: curves.seeds[arm] };
   const datasets = Object.fromEntries(Object.entries(columns).map(([name, table]) => [name, rows(table)]));
-  return { ...found[chart], datasets, params };
+  return { ...curves[chart], datasets, params };
 }
 
 async function draw(place, theme = dark.matches ? "dark" : "light") {
@@ -29,7 +29,7 @@ async function draw(place, theme = dark.matches ? "dark" : "light") {
   drawn.set(place, theme);
   const config = data.themes[theme];
   // `ast` makes Vega interpret expressions, as the content security policy requires.
-  await vegaEmbed(place, spec(place), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
+  await vegaEmbed(place, spec(place, theme), { ast: true, actions: false, renderer: "svg", defaultStyle: false, config });
   place.querySelector("svg").setAttribute("aria-hidden", "true"); // the container has the label, and the tables have the data
 }
 
@@ -38,10 +38,30 @@ const near = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, 
 places.forEach((place) => near.observe(place));
 dark.addEventListener("change", () => [...drawn.keys()].forEach((place) => draw(place)));
 
-// Print in the light theme, and print only expanded sections.
+// Print in the light theme. Folded warnings and tables are expanded, but the details of arms are printed only if the reader expanded them.
 const shown = () => places.filter((place) => place.checkVisibility());
-addEventListener("beforeprint", () => shown().forEach((place) => draw(place, "light")));
-addEventListener("afterprint", () => shown().forEach((place) => draw(place)));
+let unfolded = [];
+addEventListener("beforeprint", () => {
+  unfolded = [...document.querySelectorAll("main details:not(.arm):not([open])")];
+  unfolded.forEach((part) => { part.open = true; });
+  shown().forEach((place) => draw(place, "light"));
+});
+addEventListener("afterprint", () => {
+  unfolded.forEach((part) => { part.open = false; });
+  shown().forEach((place) => draw(place));
+});
+
+// The contents are a column beside a wide page, and a menu above a narrow page.
+const wide = matchMedia("(min-width: 1100px)");
+const contents = document.querySelector(".contents");
+const arrange = () => { contents.open = wide.matches; };
+wide.addEventListener("change", arrange);
+contents.querySelectorAll("a").forEach((link) => link.addEventListener("click", arrange));
+arrange();
+
+// Tables that are wider than the page get a hint.
+const measure = new ResizeObserver((seen) => seen.forEach(({ target }) => target.classList.toggle("more", target.scrollWidth > target.clientWidth + 1)));
+document.querySelectorAll(".wide").forEach((table) => measure.observe(table));
 
 // A link to an arm expands its section.
 function unfold() {
