@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -320,3 +321,42 @@ def test_submitits_local_executor_trains_a_study_in_shards(taetpu, here, shared,
     assert alone.code == 0, alone.err
     results = [(here / root / "tiny" / "results.json").read_bytes() for root in ("runs", "alone")]
     assert results[0] == results[1]
+
+
+# --- control characters -----------------------------------------------------------------------------------------------
+
+BREAK = "runs\ntouch hacked #"
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "skypilot", "kueue"])
+@pytest.mark.parametrize("place", ["root", "study file", "set", "out"])
+def test_line_breaks_do_not_enter_a_script(taetpu, here, shared, scheduler, place):
+    """Before, the second line of a folder's name was a line of the Slurm script, and ran."""
+    words = {"slurm": ("slurm", "s.yaml", "--shards", "2", "--root", "shared"), "skypilot": SKYPILOT, "kueue": KUEUE}
+    given = [*words[scheduler], *(() if scheduler == "slurm" else ("--tpu", "v5e-8"))]
+    if place == "root":
+        given[given.index("--root") + 1] = BREAK if scheduler == "slurm" else f"{ROOT}/{BREAK}"
+    elif place == "study file":
+        (here / BREAK).mkdir()
+        given[1] = shutil.copy(here / "s.yaml", here / BREAK / f"{'a' if scheduler == 'slurm' else BREAK[4:]}.yaml")
+    elif place == "set":
+        given += ["--set", "train.sample={tokens: 3,\n top_k: 2}"]
+    else:
+        given += ["--out", BREAK]
+    before = {path.name for path in here.iterdir()}
+    done = taetpu("export", *given)
+    assert done.code == 2, done.out
+    assert r"\n" in done.err.splitlines()[0]
+    assert "remedy: " in done.err
+    assert {path.name for path in here.iterdir()} == before
+
+
+def test_next_commands_are_quoted(taetpu, here, shared):
+    (here / "my jobs; $(touch hacked)").mkdir()
+    file = "my jobs; $(touch hacked)/a job.sh"
+    done = taetpu("export", "slurm", "s.yaml", "--shards", 2, "--root", "my runs", "--out", file)
+    lines = dict(line.split(": ", 1) for line in done.out.splitlines()[1:])
+    assert shlex.split(lines["next"]) == ["sbatch", file]
+    assert shlex.split(lines["then"]) == ["taetpu", "report", f"{here}/my runs/small"]
+    (output,) = re.findall(r"--output='(.*)/%A_%a_0_log.out'", (here / file).read_text())
+    assert output == str(here / Path(file).parent / "small-slurm")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from taetpu.cloud.settings import Settings, read_settings
+from taetpu.cloud.ssh import state_folder
 from taetpu.core.errors import UserError
 
 
@@ -97,3 +98,21 @@ def test_the_bucket_is_named_after_the_project(tmp_path: Path) -> None:
     assert read_settings(tmp_path, {"TAETPU_PROJECT": "example.com:my-lab"}).bucket == "example-com-my-lab-taetpu"
     assert read_settings(tmp_path, {"GOOGLE_CLOUD_PROJECT": "my-project", "TAETPU_BUCKET": "b-b"}).bucket == "b-b"
     assert read_settings(tmp_path, {}).bucket == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"), [("GOOGLE_CLOUD_PROJECT", "my-project\nProxyCommand x"), ("TAETPU_IMAGE", "image\nreboot")]
+)
+def test_line_breaks_in_what_enters_scripts_are_refused(tmp_path: Path, variable: str, text: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_settings(tmp_path, {"USER": "me", variable: text})
+    assert repr(text) in error.value.problem
+    assert error.value.path in ((variable,), ("image",))
+
+
+@pytest.mark.parametrize("name", ["a\nb", 'a"b', "a,b"])
+def test_state_folder_that_configurations_cannot_name_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", f"/tmp/{name}")
+    with pytest.raises(UserError) as error:
+        state_folder()
+    assert error.value.path == ("XDG_STATE_HOME",)

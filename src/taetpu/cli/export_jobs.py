@@ -1,5 +1,6 @@
 """`taetpu export slurm | skypilot | kueue`: write a study as a job with numbered tasks for another scheduler."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,7 +84,7 @@ def slurm(options: ExportOptions) -> None:
     logs = file.parent / f"{study.name}-slurm"
     _write(file, slurm_script(_share(options, study, root), options.study, logs))
     logs.mkdir(parents=True, exist_ok=True)  # without this folder, Slurm ends tasks silently
-    _print_next(f"sbatch {file}", root, study)
+    _print_next("sbatch", file, root, study)
 
 
 @app.command()
@@ -140,7 +141,7 @@ def _export_to_cloud(
     file = options.out or Path(f"{study.name}.{ending}")
     _write(file, text(_share(options, study, root), base, names, tpu))
     _print_cost(tpu, options)
-    _print_next(f"{command} {file}", root, study)
+    _print_next(command, file, root, study)
 
 
 def _share(options: ExportOptions, study: "Study", root: str) -> "Share":
@@ -201,10 +202,12 @@ def _write(file: Path, text: str) -> None:
     """Write a job to a file, and print the file's path.
 
     Raises:
-        UserError: if the file exists with different content.
+        UserError: if the file exists with different content, or its path has a control character.
     """
     from taetpu.core import atomic_files
+    from taetpu.core.script_text import check_script_text
 
+    check_script_text(str(file), "file", ("--out",))
     if file.exists() and file.read_bytes() != text.encode():
         remedy = "Delete the file, or use another --out."
         raise UserError("file exists with other content", file=file, remedy=remedy)
@@ -212,5 +215,5 @@ def _write(file: Path, text: str) -> None:
     typer.echo(f"wrote {file}")
 
 
-def _print_next(command: str, root: str, study: "Study") -> None:
-    typer.echo(f"next: {command}\nthen: taetpu report {root}/{study.name}")
+def _print_next(command: str, file: Path, root: str, study: "Study") -> None:
+    typer.echo(f"next: {command} {shlex.quote(str(file))}\nthen: taetpu report {shlex.quote(f'{root}/{study.name}')}")

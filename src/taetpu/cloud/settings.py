@@ -14,6 +14,7 @@ from taetpu.cloud.gcloud import SIGN_IN
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
+from taetpu.core.script_text import check_script_text
 
 FILE, TABLE, PREFIX = "taetpu.toml", "cloud", "TAETPU_"
 ZONE = r"[a-z]+-[a-z]+\d+-[a-z0-9]+"
@@ -139,10 +140,20 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
         if (name := str(error.path[1] if len(error.path) > 1 else "")) in given:
             raise UserError(error.problem, path=(variables[name],), remedy=error.remedy) from None
         raise error.within(file=file) if file else error from None
-    project = settings.project or environment.get("GOOGLE_CLOUD_PROJECT", "")
+    check_script_text(settings.image, "image", ("image",))
+    project = settings.project or _check_project(environment.get("GOOGLE_CLOUD_PROJECT", ""))
     owner = settings.owner or environment.get("USER", "") or _login()
     bucket = settings.bucket or (re.sub("[.:]", "-", project) + "-taetpu" if project else "")
     return settings.model_copy(update={"project": project, "owner": owner, "bucket": bucket})
+
+
+def _check_project(project: str) -> str:
+    """Return the project of GOOGLE_CLOUD_PROJECT. It enters scripts, so other text than an ID is refused."""
+    pattern, what = PATTERNS["project"]
+    if project and not re.fullmatch(pattern, project, re.ASCII):
+        path = ("GOOGLE_CLOUD_PROJECT",)
+        raise UserError(f"invalid project {project!r}", path=path, remedy=f"Set GOOGLE_CLOUD_PROJECT to {what}.")
+    return project
 
 
 def _read_table(file: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from taetpu.cloud.gcloud import CloudError, Command, command, program
 from taetpu.cloud.machine_api import Machine, Worker, add_instance_names
 from taetpu.core import atomic_files
 from taetpu.core.errors import UserError
+from taetpu.core.script_text import check_script_text
 
 NO_CONNECTION = 255
 """Exit code of ssh if the connection failed or was lost."""
@@ -246,6 +247,10 @@ def public_key() -> str:
 def state_folder() -> Path:
     """Return the folder for keys, ssh configurations and startup scripts: `$XDG_STATE_HOME/taetpu`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    check_script_text(str(base), "folder", ("XDG_STATE_HOME",))
+    if '"' in str(base):
+        problem = f"{str(base)!r} contains a double quote, which ssh_config cannot represent"
+        raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set XDG_STATE_HOME to a folder without one.")
     if "," in str(base):
         problem = f"{str(base)!r} contains a comma, which separates files in gcloud's lists"
         raise UserError(problem, path=("XDG_STATE_HOME",), remedy="Set XDG_STATE_HOME to a folder without a comma.")

@@ -16,6 +16,7 @@ from tempfile import NamedTemporaryFile
 from taetpu.cloud.gcloud import CloudError, program
 from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable, public_key
 from taetpu.core.errors import UserError
+from taetpu.core.script_text import check_script_text
 
 NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
 BROKEN = (12, 20, 30, 35, NO_CONNECTION)
@@ -54,8 +55,12 @@ def remote_folder(root: Path) -> str:
 
     The path is relative to the home folder, and ends with a hash of the local path and this computer's key, so that
     projects with the same name do not collide.
+
+    Raises:
+        UserError: if the folder's name has a control character.
     """
     here = root.resolve()
+    check_script_text(here.name, "folder")
     own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
     return f"work/{here.name or 'root'}-{own}"
 

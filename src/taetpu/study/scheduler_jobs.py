@@ -20,6 +20,7 @@ from ruamel.yaml.scalarstring import LiteralScalarString as Literal
 
 from taetpu.core.chips import Slice
 from taetpu.core.errors import UserError
+from taetpu.core.script_text import check_script_text
 
 WAITS, INTERRUPTED, FAILED, REFUSED = 75, 130, 3, 2
 """Exit codes of `taetpu run`: waiting for other shards (--no-wait), interrupted, failed runs, invalid input."""
@@ -59,7 +60,13 @@ class Share:
         return f"taetpu-{plain}-{hashlib.sha256(self.study.encode()).hexdigest()[:6]}".replace("--", "-")
 
     def command(self, python: str, file: str, rank: str) -> str:
-        """Return the shell command. `rank` is the environment variable with the task's number, starting from 0."""
+        """Return the shell command. `rank` is the environment variable with the task's number, starting from 0.
+
+        Raises:
+            UserError: if a path or an argument has a control character.
+        """
+        for what, text in (("interpreter", python), ("study file", file), *(("argument", word) for word in self.words)):
+            check_script_text(text, what)
         words = shlex.join([python, "-u", "-m", "taetpu", "run", file, *self.words])
         return f'{words} --shard "${rank}/{self.shards}"' + (" --no-wait" if self.staged else "")
 
@@ -73,8 +80,11 @@ def slurm_script(share: Share, file: Path, logs: Path) -> str:
         share: the command of each task.
         file: the study file, on a file system that all nodes mount.
         logs: folder for `JOB_TASK_0_log.out` and `.err`. It must exist before `sbatch` is called.
+
+    Raises:
+        UserError: if a path or an argument has a control character.
     """
-    log = f"{logs.resolve()}".replace("%", "%%") + "/%A_%a_0_log"
+    log = check_script_text(f"{logs.resolve()}", "folder").replace("%", "%%") + "/%A_%a_0_log"
     options = {
         "array": f"0-{share.shards - 1}", "error": f"{log}.err", "job-name": share.name, "nodes": "1", "ntasks": "1",
         "open-mode": "append", "output": f"{log}.out", "signal": f"TERM@{SIGNAL_SECONDS}",
@@ -119,12 +129,16 @@ def skypilot_task(share: Share, base: Path, files: Sequence[str], tpu: Slice, in
         spot: whether to use spot machines.
 
     Raises:
-        UserError: if SkyPilot cannot create this slice or the slice has several hosts.
+        UserError: if SkyPilot cannot create this slice, the slice has several hosts, or a path or an argument has a
+            control character.
     """
     if tpu.generation.runtime is None:
         problem = f"SkyPilot creates TPUs through the Cloud TPU API, which does not offer {tpu.generation.name}"
         raise UserError(problem, path=("--tpu",), remedy="Use `taetpu export kueue`, or another generation.")
     _one_host(tpu, share)
+    check_script_text(install, "package", ("--install",))
+    for name in files:
+        check_script_text(str(base / name), "file")
     resources: dict[str, Any] = {
         "infra": "gcp",
         "accelerators": f"tpu-{tpu.name}",
@@ -162,12 +176,15 @@ def kueue_job(
         spot: whether to use spot nodes.
 
     Raises:
-        UserError: if GKE does not offer the slice, if the slice has several hosts, or if the files are too large.
+        UserError: if GKE does not offer the slice, the slice has several hosts, the files are too large, or a path or
+            an argument has a control character.
     """
     if (accelerator := ACCELERATORS.get(tpu.generation.name)) is None:
         remedy = f"Use one of {', '.join(ACCELERATORS)}, e.g. v5e-8."
         raise UserError(f"no node label of GKE is known for {tpu.generation.name}", path=("--tpu",), remedy=remedy)
     _one_host(tpu, share)
+    for name in files:
+        check_script_text(name, "file")
     selector = {
         "cloud.google.com/gke-tpu-accelerator": accelerator,
         "cloud.google.com/gke-tpu-topology": Quoted(tpu.topology_name.partition(":")[2]),
