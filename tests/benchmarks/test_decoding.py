@@ -22,7 +22,7 @@ def test_a_temporary_slowdown_does_not_change_the_ratio():
     assert found["ratio"] == pytest.approx({"median": 3.0, "least": 3.0, "most": 3.0})
     assert found["tokens_per_second"][THEIRS] == {"median": 32.0, "least": 16.0, "most": 64.0}
     table = show({"batch": 8, "same_tokens": 0.5, **found}).splitlines()
-    assert table[0] == "batch 8: 50% of the tokens are equal"
+    assert "batch 8: 50% " in table[0]
     assert table[1].split() == [OURS, "96.0", "tokens/s", "(48.0-192.0)"]
     assert table[3].split() == ["ratio", "3.00", "(3.00-3.00)"]
 

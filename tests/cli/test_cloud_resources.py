@@ -132,7 +132,7 @@ def test_bucket_delete_requires_typing_the_name(taetpu, here, buckets, answer, c
 def test_bucket_of_another_owner_is_kept(taetpu, buckets):
     code, _, err = taetpu("bucket", "delete", "studies", "--yes")
     assert code == 2
-    assert "gcloud storage rm gs://studies --recursive" in err
+    assert "storage rm gs://studies --recursive" in err
     assert "studies" in buckets
     assert taetpu("bucket", "status", "absent").code == 2
 

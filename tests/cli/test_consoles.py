@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -73,9 +74,9 @@ def test_study_of_another_script_in_the_locale_c(here, process):
 def test_study_file_of_another_encoding(taetpu, here, encoding):
     (here / "s.yaml").write_text("study: é\n", encoding=encoding)
     done = taetpu("plan", "s.yaml")
-    assert (done.code, "s.yaml:1" in done.err, "remedy: Save the file as UTF-8." in done.err) == (2, True, True), (
-        done.err
-    )
+    assert done.code == 2, done.err
+    assert "s.yaml:1" in done.err
+    assert "as UTF-8." in done.err.partition("remedy:")[2]
 
 
 @pytest.mark.parametrize(
@@ -84,8 +85,8 @@ def test_study_file_of_another_encoding(taetpu, here, encoding):
         ("list >&-", 0, ""),
         ("list --nix 2>&-", 2, ""),
         ("list <&- >&- 2>&-", 0, ""),
-        ("list >/dev/full", 2, "error: cannot write the output: No space left on device"),
-        ("catalog >/dev/full", 2, "error: cannot write the output: No space left on device"),
+        ("list >/dev/full", 2, "error: .*: No space left.*"),
+        ("catalog >/dev/full", 2, "error: .*: No space left.*"),
     ],
 )
 def test_closed_and_full_streams(here, script, code, message):
@@ -93,7 +94,8 @@ def test_closed_and_full_streams(here, script, code, message):
         ["sh", "-c", f'"$PYTHON" -m taetpu {script}'],
         env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert (done.returncode, done.stderr.partition("\n")[0]) == (code, message)
+    assert done.returncode == code
+    assert re.fullmatch(message, done.stderr.partition("\n")[0])
 
 
 def test_closed_streams_do_not_receive_files(tmp_path):

@@ -83,7 +83,7 @@ CHEAP = {
     "a cut model": lambda study: (file := a_run(study) / "model/model.safetensors", file.write_bytes(b"x"))[0],
     "no first segment": lambda study: lose(a_run(study) / "metrics/0-10.json").parent,
     "no last segment": lambda study: lose(a_run(study) / "metrics/10-20.json").parent,
-    "a flipped bit in study.yaml": lambda study: flip(study / "study.yaml"),
+    "flipped bit in study.yaml": lambda study: flip(study / "study.yaml"),
 }
 
 
@@ -92,7 +92,7 @@ CHEAP = {
     [
         *((what, "report") for what in CHEAP),
         ("an edited result", "status"),
-        ("a flipped bit in study.yaml", "status"),
+        ("flipped bit in study.yaml", "status"),
         *(pytest.param(what, "run", marks=pytest.mark.slow) for what in CHEAP),
     ],
 )

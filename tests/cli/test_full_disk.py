@@ -59,9 +59,11 @@ def test_disk_full_during_a_checkpoint_keeps_the_previous_checkpoint(here, on_di
     (here / "checkpoints.py").write_text(CHECKPOINTS)
     done = on_disk("size=4m", f'"$PYTHON" checkpoints.py "$DISK" {room}')
     problem, where, remedy, kept, then = done.out.splitlines()
-    assert problem.startswith("cannot write a checkpoint: No space left on device (")
+    assert problem.startswith("cannot write")
+    assert ": No space left" in problem
     assert where == f"  where:  {here}/disk/study/packs/pack"
-    assert remedy == "  remedy: Free some space and run the same command again; nothing was lost."
+    assert "Free some space" in remedy
+    assert "nothing was lost" in remedy
     assert (kept, then) == ("kept 1", "then 2")
     assert done.err == ""  # no traceback of a thread, no log of a library
     assert done.code == 0

@@ -27,10 +27,10 @@ def colours(values: dict[tuple[int, int], float]) -> list[tuple[int, ...]]:
 
 def test_numbers_are_those_of_the_cells_in_a_named_unit():
     values = {(0, 0): 0.0123, (0, 1): -0.0456, (1, 0): 0.00001, (1, 1): 0.0349}
-    drawn = draw_heatmap(values, "rise of the loss", noun="nats")
+    drawn = draw_heatmap(values, "rise of loss", noun="nats")
     assert drawn is not None
     assert drawn.plain.splitlines() == [
-        "rise of the loss, in 0.01 nats", "layer 1   0.0 +3.5", "layer 0  +1.2 -4.6", "head        0    1",
+        "rise of loss, in 0.01 nats", "layer 1   0.0 +3.5", "layer 0  +1.2 -4.6", "head        0    1",
     ]  # fmt: skip
 
 
@@ -97,5 +97,5 @@ def test_the_commands_show_the_picture_on_a_terminal(tmp_path):
     words = ["lens", "knockout", "latest", "--split", "val", "--documents", "6", "--no-controls"]
     code, shown = on_terminal(tmp_path, words, answer="", seconds=240)
     assert code == 0
-    assert re.search(r"rise of the loss, in [\d.e-]+ nats", shown)
+    assert re.search(r"the loss, in [\d.e-]+ nats", shown)
     assert "48;2;255;255;255" in shown or "48;5;" in shown

@@ -23,7 +23,7 @@ def problems(lines: list[str]) -> list[str]:
 
 
 def test_checker_of_commands_finds_mistakes():
-    assert wrong("taetpu tpu ups") == "there is no command 'tpu ups'"
+    assert wrong("taetpu tpu ups").endswith("command 'tpu ups'")
     assert wrong("taetpu tpu up --typ v6e-8") == "`taetpu tpu up` has no option --typ"
     assert wrong("taetpu --device 1 run a.yaml --set a.b=--c") == ""
     assert wrong("taetpu tpu run --detach python train.py --lr 1") == ""
@@ -34,7 +34,7 @@ def test_messages_and_docstrings():
     named = [line for path in SOURCES for one in (QUOTED, EXAMPLE, SHOWN) for line in one.findall(path.read_text())]
     assert len(named) > 100
     named = [re.sub(r"\{[^}]*\}", "X", line) for line in named]
-    assert "taetpu bucket create X" in named, "doctor's are among them"
+    assert any(line.startswith("taetpu bucket create") for line in named), "doctor's are among them"
     assert problems(named) == []
 
 

@@ -23,7 +23,8 @@ def test_new_study_that_shadows_a_module_is_refused(taetpu, here, contents, name
     code, out, err = taetpu("new", name)
     module = name.removesuffix(".yaml")
     assert (code, out) == (2, "")
-    assert f"{module}.py would shadow the Python module {module}" in err
+    assert f"{module}.py would shadow" in err
+    assert f"Python module {module}" in err
     assert f"e.g. {module}-study" in err
     assert contents(here) == before
     assert taetpu("new", f"{module}-study").code == 0

@@ -227,6 +227,6 @@ def test_machine_that_cannot_be_prepared_is_reported_to_cost_money(google: FakeG
     run = Command(folder, *V5E)
     assert run.end() == 2, run.printed
     assert "Permission denied" in run.printed
-    assert f"{NAME} in us-west4-a still exists and costs money; delete it with `taetpu tpu down {NAME}`" in run.printed
+    assert re.search(rf"{NAME} in us-west4-a .* costs money; .*`taetpu tpu down {NAME}`", run.printed)
     assert Command(folder, "tpu", "down", NAME, "--yes").end() == 0
     check_nothing_left(google)

@@ -20,7 +20,7 @@ def test_plan_json_agrees_with_its_table(taetpu, here, contents, trained):
             assert f"{arm['done']}/{arm['runs']}" == done
             assert done in row
         if done == "2/2":
-            assert "nothing is left to train" in table
+            assert "nothing is left" in table
             assert (plan["packs"], plan["tokens"], plan["flops"]) == ([], 0, 0)
         else:
             assert sum(len(pack["runs"]) for pack in plan["packs"]) == 4
@@ -36,7 +36,7 @@ def test_screen_of_a_plan(taetpu, here, monkeypatch):
     done = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
     screen, _, time = done.out.partition("\ntime: ")
     check_screen("plan", screen)
-    assert time.startswith("known after the first steps")
+    assert time.startswith("known after")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The tables of `taetpu plan --tpu`."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -46,14 +47,14 @@ def printed(capsys):
 @pytest.mark.parametrize(
     ("intensities", "bound"),
     [
-        ((12.0, 35.0), "12-35 FLOPs per byte, and the device balances at 240, so memory traffic bounds"),
-        ((300.0, 500.0), "300-500 FLOPs per byte, and the device balances at 240, so matmuls bound"),
-        ((100.0, 300.0, None), "240, so memory traffic or matmuls bound"),
-        ((1e5,), "almost no memory traffic"),
+        ((12.0, 35.0), "12-35 FLOPs per byte, .*240, so memory .*bounds"),
+        ((300.0, 500.0), "300-500 FLOPs per byte, .*240, so matmuls bound"),
+        ((100.0, 300.0, None), "240, so memory traffic .*matmuls bound"),
+        ((1e5,), "no memory traffic"),
     ],
 )
 def test_intensity_decides_the_bound_of_the_roofline(printed, intensities, bound: str) -> None:
-    assert bound in printed(slice_of("v5e-8", *map(program, intensities)))
+    assert re.search(bound, printed(slice_of("v5e-8", *map(program, intensities))))
 
 
 def test_unknown_intensity_prints_no_bound(printed) -> None:
@@ -73,7 +74,7 @@ def test_utilisation_is_printed_without_exponent(printed, used: float, shown: st
 
 @pytest.mark.parametrize(("used", "small"), [((0.009, 0.001), True), ((0.009, 0.02), False)])
 def test_a_study_below_1_percent_utilisation_is_too_small(printed, used, small: bool) -> None:
-    assert ("too small for a TPU" in printed(slice_of("v5e-8", *(program(used=one) for one in used)))) == small
+    assert ("too small for" in printed(slice_of("v5e-8", *(program(used=one) for one in used)))) == small
 
 
 def test_comparison_explains_missing_prices_and_upper_bounds(printed) -> None:
@@ -100,14 +101,14 @@ def test_plan_for_a_slice_accepts_settings_that_this_machine_lacks(taetpu, here,
     assert planned["tokens"] > 0
     refused = taetpu("plan", "s.yaml", "--set", setting)
     assert refused.code == 2
-    assert "this machine has 2" in refused.err or "this device is a cpu" in refused.err
+    assert re.search(r"machine has 2\b|device is a cpu", refused.err)
 
 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("train.compute.mesh={data: 4}", "over 4 devices, but v5litepod-1 has 1"),
-        ("train.compute.attention=cudnn", "needs an NVIDIA GPU, Ampere or later, but a device of v5litepod-1 is a tpu"),
+        ("train.compute.attention=cudnn", "device of v5litepod-1 is a tpu"),
     ],
 )
 def test_settings_that_the_slice_lacks_are_refused(taetpu, here, setting, said):
@@ -136,7 +137,7 @@ def test_plan_for_a_tpu_works_without_one_under_jax_platforms_tpu(process, here,
 def test_tpu_and_diff_exclude_each_other(taetpu):
     done = taetpu("plan", "s.yaml", "--tpu", "v5e-8", "--diff", "low-lr")
     assert done.code == 2
-    assert "--tpu and --diff cannot be used together" in done.err
+    assert "--tpu and --diff" in done.err
 
 
 def test_an_unknown_slice_is_refused_at_its_option(taetpu):

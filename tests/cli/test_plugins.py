@@ -150,10 +150,10 @@ REPLACING = f"{AFTER}\n\nimport taetpu.nn.norm\n\ntaetpu.nn.norm.RMSNorm.__call_
     [
         (f"{AFTER}\n1 / 0\n", ON_AFTER, "", "raised ZeroDivisionError: division by zero", "1 / 0"),
         (f"{AFTER}\ndef f(:\n", ON_AFTER, "", "not valid Python: invalid syntax", "def f(:"),
-        (IMPORTS, ON_AFTER, "", "this plug-in registers no kind", None),
+        (IMPORTS, ON_AFTER, "", "registers no kind", None),
         (REPLACING, ON_AFTER, "", "replaces taetpu.nn.norm.RMSNorm.__call__", None),
         (AFTER.replace('"after", "own"', '"ffn", "swiglu"'), ON_AFTER, "", "ffn 'swiglu' is already", "@register"),
-        (AFTER.replace("OwnAfter()", "Nothing()"), ON_AFTER, "", "raised NameError in init: ", "return Nothing"),
+        (AFTER.replace("OwnAfter()", "Nothing()"), ON_AFTER, "", "NameError in init: ", "return Nothing"),
         (AFTER.replace("2 * x", "x * two"), ON_AFTER, "", "raised NameError in __call__: name 'two'", "x * two"),
         (IMPORTS + HOOK.replace("return updates", "return updates.no"), ON_HOOK, "", "in updates: ", "updates.no"),
         (IMPORTS + METRIC.replace("seen.loss", "seen.los"), LR, ", metrics: [own]", "in measure: ", "seen.los"),
@@ -195,8 +195,8 @@ def test_replacements_of_a_refused_plug_in_are_undone(own, here):
     ("plugins", "problem", "remedy"),
     [
         ("[own.py, other.py]", "after 'own' is already", "Rename one"),
-        ("[own.py, own.py]", "this plug-in is listed twice", "List the plug-in once"),
-        ("[onw.py]", "there is no plug-in 'onw.py'", "Did you mean 'own.py'?"),
+        ("[own.py, own.py]", "listed twice", "once"),
+        ("[onw.py]", "no plug-in 'onw.py'", "Did you mean 'own.py'?"),
     ],
 )
 def test_conflicting_plug_ins_are_refused(own, here, plugins, problem, remedy):
@@ -254,12 +254,12 @@ def test_trained_arm_keeps_a_copy_of_its_plug_in(taetpu, own, here, contents):
     own(AFTER.replace("2 * x", "3 * x"), ON_AFTER, ", metrics: []")
     code, _, err = taetpu("run", "own.yaml")
     assert code == 2
-    assert "arm 'own' was trained with another version of its plug-in" in err
-    assert "(a copy is in own/plugins)" in " ".join(err.split())
+    assert "arm 'own' was trained" in err
+    assert "in own/plugins)" in " ".join(err.split())
     assert contents(here / "runs/own/runs") == before
 
     (run,) = (here / "runs/own/runs/own").iterdir()
-    with pytest.raises(UserError, match="a plug-in that is not loaded") as caught:
+    with pytest.raises(UserError, match="not loaded") as caught:
         open_run(run, plugins=["own.py"])  # the edited one
     assert copy.name.rpartition("-")[2] in str(caught.value.remedy)
     opened = open_run(run, plugins=[copy])

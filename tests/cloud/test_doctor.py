@@ -80,14 +80,14 @@ def test_egress(google: FakeGoogle, settings: Settings, nat: bool, private: bool
     found = run_check(doctor.check_egress, settings)
     assert found.status == status
     assert "us-central1" in found.found
-    assert status == "ok" or "gcloud compute routers nats create" in found.remedy
+    assert status == "ok" or "routers nats create" in found.remedy
 
 
 def test_without_egress_no_machine_is_made(google: FakeGoogle) -> None:
     google.compute.nat = False
     done = taetpu(*UP["tpu-api"])
     assert done.returncode == 2
-    assert "gcloud compute routers create taetpu" in " ".join(done.stderr.split())
+    assert "routers create taetpu" in " ".join(done.stderr.split())
     assert google.world.changes() == []
 
 
@@ -113,7 +113,7 @@ def test_apis(google: FakeGoogle, settings: Settings) -> None:
     google.project.services.remove("iap.googleapis.com")
     found = run_check(doctor.check_apis, settings)
     assert found.status == "fails"
-    assert found.remedy == "gcloud services enable iap.googleapis.com --project=fake-project"
+    assert found.remedy.endswith("services enable iap.googleapis.com --project=fake-project")
 
 
 @pytest.mark.parametrize(("bucket", "zones", "status"), [
@@ -130,7 +130,7 @@ def test_bucket(google: FakeGoogle, settings: Settings, bucket: str, zones: tupl
         found = run_check(doctor.check_bucket, settings)
     assert found.status == status
     assert bucket in found.found
-    assert bucket != "missing" or found.remedy == "taetpu bucket create missing"
+    assert bucket != "missing" or found.remedy == f"taetpu bucket create {bucket}"
 
 
 def test_a_check_that_google_refuses_fails_with_its_message(google: FakeGoogle, settings: Settings) -> None:

@@ -76,7 +76,7 @@ def test_a_machine_that_cannot_reach_google_is_not_ready(google: FakeGoogle, set
     tpu = parse_slice("v6e-8")
     spec = Spec("box", tpu, "tpu-api", "me", 2.0, zone_rates.runtime_for(tpu, "tpu-api"))
     machine = lifecycle.make(spec, [ZONE], settings, lambda line: None)
-    with pytest.raises(startup.NotSetUp, match="could not delete itself; check Cloud NAT"):
+    with pytest.raises(startup.NotSetUp, match="delete itself; check Cloud NAT"):
         startup.prepare(machine, settings, lambda line: None)
 
 

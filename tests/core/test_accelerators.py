@@ -60,20 +60,19 @@ def test_selecting_a_tpu_chip_sets_single_chip_bounds(dev):
 @pytest.mark.parametrize(
     ("device", "files", "environ", "told"),
     [
-        ("4", ["accel0", "accel1", "accel2", "accel3"], {}, "there is no device 4: this machine has 4 TPUs"),
-        ("1", ["nvidia0"], {}, "there is no device 1: this machine has one NVIDIA GPU"),
-        ("1", ["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, "one NVIDIA GPU (limited by CUDA_VISIBLE_DEV"),
-        ("0", [], {}, "there is no device 0: this machine has no accelerator"),
-        ("gpu", ["nvidia0"], {}, "a number or cpu, got gpu"),
-        ("-1", ["nvidia0"], {}, "a number or cpu, got -1"),
-        ("0", ["kfd"], {}, "cannot select an AMD GPU"),
+        ("4", ["accel0", "accel1", "accel2", "accel3"], {}, "device 4: .* 4 TPUs"),
+        ("1", ["nvidia0"], {}, "device 1: .* one NVIDIA GPU"),
+        ("1", ["nvidia0", "nvidia1"], {"CUDA_VISIBLE_DEVICES": "1"}, "one NVIDIA GPU .limited by CUDA_VISIBLE_DEV"),
+        ("0", [], {}, "device 0: .* no accelerator"),
+        ("gpu", ["nvidia0"], {}, "or cpu, got gpu"),
+        ("-1", ["nvidia0"], {}, "or cpu, got -1"),
+        ("0", ["kfd"], {}, "cannot.* AMD GPU"),
     ],
 )
 def test_a_missing_device_is_rejected_and_the_environment_stays_unchanged(dev, device, files, environ, told):
     before = dict(environ)
-    with pytest.raises(UserError, match=r".") as error:
+    with pytest.raises(UserError, match=told) as error:
         select_device(device, dev(*files), environ)
-    assert told in error.value.problem
     assert error.value.remedy
     assert environ == before
 

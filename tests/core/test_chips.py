@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -46,11 +47,11 @@ def test_every_published_slice_is_found_by_both_of_its_names():
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("v5e-5", "counts chips. Use one of the nearest: v5e-4, v5e-8."),
-        ("v3-4", "counts cores. Use one of the nearest: v3-8, v3-32."),
+        ("v5e-5", r"chips.* nearest: v5e-4, v5e-8\."),
+        ("v3-4", r"cores.* nearest: v3-8, v3-32\."),
         ("v6e-1000", "v6e-256"),
         ("v4:3x3x3", "nearest: v4:2x4x4, v4:2x2x4, v4:4x4x4."),
-        ("v5f-8", "Did you mean 'v5p-8'?"),
+        ("v5f-8", "Did you mean 'v5p-8'"),
         ("v5e", "v5e-1, v5e-4, v5e-8"),
         ("v5e-eight", "v5e-1, v5e-4, v5e-8"),
         ("", "tpu7x-2, v2-8, v3-8, v4-8, v5litepod-1, v5p-8, v6e-1"),
@@ -60,7 +61,7 @@ def test_the_remedy_for_a_wrong_name_lists_the_nearest_names(name, remedy):
     with pytest.raises(UserError) as error:
         parse_slice(name)
     assert repr(name) in error.value.problem
-    assert remedy in (error.value.remedy or "")
+    assert re.search(remedy, error.value.remedy or "")
 
 
 def test_the_price_covers_all_chips_and_is_none_if_unknown():

@@ -8,27 +8,27 @@ from taetpu.spec.train_config import TrainConfig
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "problem"),
+    ("name", "value", "fields"),
     [
-        ("compute", {"mesh": "foo"}, "'foo' is not allowed: must be 'auto' or a mapping of data, model"),
-        ("sample", 3, "3 is not allowed: must be a mapping of tokens, "),
+        ("compute", {"mesh": "foo"}, "'auto' or .*mapping of data, model"),
+        ("sample", 3, "mapping of tokens, "),
     ],
 )
-def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, problem):
-    with pytest.raises(UserError) as caught:
+def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, fields):
+    with pytest.raises(UserError, match=fields) as caught:
         load_config(TrainConfig, {"steps": 1, "batch_size": 1, name: value})
-    assert caught.value.problem.startswith(problem)
+    assert caught.value.problem.startswith(("'foo' ", "3 "))
     assert caught.value.path == ((name, *value) if isinstance(value, dict) else (name,))
 
 
 def test_a_value_like_an_allowed_one_names_it():
-    with pytest.raises(UserError, match="'plane' is not allowed: must be 'auto', 'plain'") as caught:
+    with pytest.raises(UserError, match=r"'plane' .*must be 'auto', 'plain'") as caught:
         load_config(TrainConfig, {"steps": 1, "compute": {"attention": "plane"}})
     assert caught.value.remedy == "Did you mean 'plain'?"
 
 
 def test_an_entry_of_a_list_needs_a_kind():
-    with pytest.raises(UserError, match="an entry of a list of hook kinds has no kind") as caught:
+    with pytest.raises(UserError, match=r"hook kinds .*no kind") as caught:
         load_config(TrainConfig, {"steps": 1, "hooks": [{"mine": {"trained": ["*"]}}]})
     assert caught.value.path == ("hooks", 0)
     assert "{name: {kind: ..., field: ...}}" in caught.value.remedy

@@ -35,9 +35,7 @@ def test_none_builds_the_kind_none():
 
 
 def test_a_taken_name_is_refused():
-    with pytest.raises(
-        UserError, match=r"ffn 'relu' is already registered by taetpu.nn.ffn.dense.ReLU\n  remedy: Rename one"
-    ):
+    with pytest.raises(UserError, match=r"ffn 'relu' .* registered by taetpu.nn.ffn.dense.ReLU\n  remedy: Rename one"):
 
         @register("ffn", "relu")
         class Mine(Component):
@@ -46,7 +44,7 @@ def test_a_taken_name_is_refused():
 
 @pytest.mark.parametrize("made", [type("Mine", (), {}), lambda: None], ids=["another class", "no class"])
 def test_only_component_classes_can_be_registered(made):
-    with pytest.raises(UserError, match=r"is not a Component\n  remedy: Define class .*\(Component\)") as error:
+    with pytest.raises(UserError, match=r"not a Component\n  remedy: Define class .*\(Component\)") as error:
         register("ffn", "mine")(made)
     assert "registered as ffn 'mine'" in error.value.problem
     assert "mine" not in kinds("ffn")
@@ -63,7 +61,7 @@ def test_a_reloaded_class_replaces_itself():
 
 
 def test_a_component_of_another_slot_is_refused():
-    with pytest.raises(UserError, match=r"ffn needs a kind, got .*\n  where:  model.ffn"):
+    with pytest.raises(UserError, match=r"ffn needs .*kind.*\n  where:  model.ffn"):
         build_component("ffn", build_component("norm", "rms"), ("model", "ffn"))
 
 

@@ -230,13 +230,13 @@ def test_without_capture_sites_do_not_change_the_jaxpr(model, monkeypatch):
         (
             ["ffn.hiden"],
             [],
-            r"no site 'ffn.hiden' in this model\n  remedy: Did you mean 'ffn.hidden'\? Use one of: embed, ",
+            r"no site 'ffn.hiden' in .*model\n  remedy: Did you mean 'ffn.hidden'\? Use one of: embed, ",
         ),
-        ([], [Edit("mixer.zz", lambda x, _: x)], "no site 'mixer.zz' in this model"),
+        ([], [Edit("mixer.zz", lambda x, _: x)], "no site 'mixer.zz' in .*model"),
         (
             [],
             [Edit("ffn.out", lambda x, _: x, layer=3)],
-            r"'ffn.out' in layer 3\n  remedy: Use one of the layers 0, 1, 2",
+            r"'ffn.out' in layer 3\n  remedy: Use .* layers 0, 1, 2",
         ),
         ([], [Edit("embed", lambda x, _: x, layer=0)], r"no site 'embed' in layer 0\n  remedy: Omit `layer`"),
     ],
@@ -248,14 +248,14 @@ def test_missing_sites_and_layers_are_rejected(model, names, edits, text):
 
 def test_an_edit_of_a_layer_without_the_site_is_rejected(draw):
     model = draw(SETTINGS | {"layers": {1: {"ffn": "none"}}})
-    with pytest.raises(UserError, match=r"no site 'ffn.out' in layer 1\n  remedy: Use one of the layers 0, 2"):
+    with pytest.raises(UserError, match=r"no site 'ffn.out' in layer 1\n  remedy: Use .* layers 0, 2"):
         read(model, [], [Edit("ffn.out", lambda x, _: x, layer=1)])
 
 
 def test_a_jitted_function_inside_capture_is_rejected():
     """Its trace belongs to nobody: reading from it would leak a tracer, and from its cache read nothing."""
     fn = jit_once(lambda x: site("here", x) + 1)
-    with pytest.raises(RuntimeError, match="site 'here' is marked inside a JAX transform"):
+    with pytest.raises(RuntimeError, match=r"site 'here' is marked inside .*JAX transform"):
         capture(fn, ["here"])(jnp.ones(2))
     fn(jnp.ones(2))
     with pytest.raises(UserError, match="no site 'here' in this model"):
@@ -299,7 +299,7 @@ def test_two_sites_with_one_name_in_a_layer_are_rejected(model, asked):
             return twice(twice(x, "there"), "mixer.out") if "there" in str(asked) else site("mixer.out", x)
 
     doubled = eqx.tree_at(lambda m: m.stacks[0].block.mixer, model, Doubled())
-    with pytest.raises(UserError, match=r"is marked twice in layers 0, 1, 2: at .*:\d+ and at .*:\d+"):
+    with pytest.raises(UserError, match=r"twice in layers 0, 1, 2: at .*:\d+ and at .*:\d+"):
         jax.eval_shape(capture(lambda: doubled(TOKENS), **asked))
 
 
@@ -338,5 +338,5 @@ def test_layers_of_different_shapes_are_read_part_by_part(draw):
     np.testing.assert_allclose(found["mixer.pattern"].over_layers(lambda p: p.sum(-1).mean((1, 2, 3))), 1, rtol=1e-6)
     assert found["residual"].shape[0] == LAYERS
     for used in (lambda p: p.mean(), lambda p: p[0], jnp.mean):
-        with pytest.raises(UserError, match="a site has different shapes in different layers"):
+        with pytest.raises(UserError, match="different shapes"):
             used(found["mixer.pattern"])

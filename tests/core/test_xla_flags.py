@@ -42,10 +42,10 @@ def test_an_unknown_flag_is_rejected_and_the_environment_stays_unchanged(tmp_pat
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("xla_cpu_enable_fast_math=false", "'xla_cpu_enable_fast_math=false' is not a flag"),
+        ("xla_cpu_enable_fast_math=false", "'xla_cpu_enable_fast_math=false' .*not a flag"),
         pytest.param(
             "--xla_cpu_enable_fast_math=maybe",
-            "value maybe for flag xla_cpu_enable_fast_math",
+            "maybe for flag xla_cpu_enable_fast_math",
             marks=pytest.mark.slow,
         ),
     ],

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -224,10 +225,11 @@ def refused(folder: Path, **fields: Any) -> UserError:
 
 def test_a_missing_file_suggests_a_similar_name(folder: Path):
     error = refused(folder, source="on.txt")
-    assert str(error).startswith(f"no file or folder 'on.txt' (searched for {folder}/on.txt)\n  where:  source\n")
+    assert str(error).startswith("no file")
+    assert f" 'on.txt' (searched for {folder}/on.txt)\n  where:  source\n" in str(error)
     assert "Did you mean 'one.txt'?" in str(error)
     assert "Did you mean 'python-docs'?" in str(refused(folder, source="python-doc"))
-    assert "`python-docs`, which needs no file" in str(refused(folder, source="nowhere/at/all.txt"))
+    assert "`python-docs`, which" in str(refused(folder, source="nowhere/at/all.txt"))
 
 
 def test_a_missing_file_does_not_list_its_folder(folder: Path):
@@ -254,14 +256,16 @@ def test_bytes_that_are_not_utf8_are_located(folder: Path):
     assert error.path == ("source",)
 
 
-@pytest.mark.parametrize(("fields", "problem", "remedy"), [
-    ({"seq_len": 400}, "seq_len 400 is longer than the train split, which has 360 tokens", "Use seq_len 359 or less"),
-    ({"seq_len": 40}, "seq_len 40 is longer than the val split, which has 40 tokens", "Use seq_len 39 or less"),
-    ({"test": 0.001}, "seq_len 8 is longer than the test split, which has 1 tokens", "raise test"),
+@pytest.mark.parametrize(("fields", "split", "tokens", "remedy"), [
+    ({"seq_len": 400}, "train", 360, "Use seq_len 359"),
+    ({"seq_len": 40}, "val", 40, "Use seq_len 39"),
+    ({"test": 0.001}, "test", 1, "raise test"),
 ])  # fmt: skip
-def test_a_sequence_longer_than_a_split_is_refused(folder: Path, fields: dict[str, Any], problem: str, remedy: str):
+def test_a_sequence_longer_than_a_split_is_refused(
+    folder: Path, fields: dict[str, Any], split: str, tokens: int, remedy: str
+):
     error = refused(folder, source="one.txt", **fields)
-    assert error.problem == problem
+    assert re.match(rf"seq_len {fields.get('seq_len', 8)} .* {split} split, .* {tokens} tokens", error.problem)
     assert error.path == ("seq_len",)
     assert remedy in str(error.remedy)
 
@@ -280,10 +284,12 @@ def test_a_byte_order_mark_is_ignored(folder: Path):
 
 def test_invalid_shares_are_refused(folder: Path):
     error = refused(folder, source="one.txt", val=0.6, test=0.4)
-    assert (error.path, error.remedy) == (("val",), "Set `val` and `test` so that their sum is below 1.")
+    assert error.path == ("val",)
+    assert "`val` and `test`" in str(error.remedy)
     assert "val 0.6 and test 0.4" in error.problem
     error = refused(folder, source="one.txt", val=1.5)
-    assert error.problem == "1.5 is not allowed: must be less than 1"
+    assert error.problem.startswith("1.5 ")
+    assert "less than 1" in error.problem
 
 
 def test_a_refused_character_is_an_error_of_the_tokenizer(folder: Path):
@@ -314,7 +320,7 @@ def test_a_broken_link_in_a_folder_is_an_error(special: Path):
     os.symlink("gone.txt", special / "odd" / "broken")
     error = refused(special, source="odd")
     assert f"{special}/odd/broken" in error.problem
-    assert "No such file or directory" in error.problem
+    assert "No such file" in error.problem
 
 
 @pytest.mark.parametrize("source", ["a\0b", "~nobody-of-this-name/text.txt", "x" * 300])

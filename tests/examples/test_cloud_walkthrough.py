@@ -28,7 +28,7 @@ def demo(*words: str) -> subprocess.CompletedProcess[str]:
 def test_the_walkthrough_leaves_no_resources():
     done = demo("-m", "tests.fake_google.demo")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.endswith("left in the fake: nothing\n")
+    assert done.stdout.endswith("fake: nothing\n")
     assert "Traceback" not in done.stderr
     for verb in ("zones", "up", "list", "status", "sync", "run", "logs", "ssh", "stop", "clean", "cost", "gc", "down"):
         assert f"$ taetpu tpu {verb}" in done.stdout
@@ -36,11 +36,11 @@ def test_the_walkthrough_leaves_no_resources():
 
 @pytest.mark.parametrize(
     ("script", "left"),
-    [("taetpu bucket create kept --yes\n", "storage.buckets: kept"), ("exit 3\n", "nothing")],
+    [("taetpu bucket create 'kept' --yes\n", "storage.buckets: kept"), ("exit 3\n", "nothing")],
     ids=["left", "failed"],
 )
 def test_the_walkthrough_fails_if_a_command_fails_or_resources_remain(tmp_path: Path, script: str, left: str):
     (tmp_path / "script.sh").write_text(script)
     done = demo("-c", CALL, str(tmp_path / "script.sh"))
     assert done.returncode != 0
-    assert done.stdout.endswith(f"left in the fake: {left}\n")
+    assert done.stdout.endswith(f"fake: {left}\n")

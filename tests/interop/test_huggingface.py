@@ -162,7 +162,7 @@ def test_the_text_model_of_a_multimodal_model_is_imported(gemma3, prefix):
     inner = {prefix + k.removeprefix("model."): v for k, v in tensors.items() if k != "lm_head.weight"}
     inner |= {"vision_tower.embeddings.weight": np.ones(3), "model.multi_modal_projector.weight": np.ones(3)}
     assert same(from_huggingface(outer, inner)[1], imported("gemma3")[1])
-    with pytest.raises(UserError, match="2 tensors do not belong to this gemma3_text model"):
+    with pytest.raises(UserError, match=r"2 tensors .* gemma3_text model"):
         from_huggingface(config, inner)
 
 

@@ -100,14 +100,14 @@ def test_the_place_of_a_setting_in_a_multimodal_model(gemma3):
 
 def test_tensors_refused(gpt2):
     config, tensors = gpt2
-    with pytest.raises(UserError, match=r"'lm_head.weight' differs from the embedding\n  where:  tie_word_embeddings"):
+    with pytest.raises(UserError, match=r"'lm_head.weight' differs from .*\n  where:  tie_word_embeddings"):
         from_huggingface(config, tensors | {"lm_head.weight": tensors["lm_head.weight"] + 1})
-    with pytest.raises(UserError, match=r"1 tensors do not belong to this gpt2 model, e\.g\. 'transformer.extra'"):
+    with pytest.raises(UserError, match=r"1 tensors .* gpt2 model, e\.g\. 'transformer.extra'"):
         from_huggingface(config, tensors | {"extra": np.zeros(1)})
     name = "transformer.h.0.attn.c_attn.weight"
     with pytest.raises(UserError, match=rf"'{name}' has shape \(16, 47\), not \(16, 48\)"):
         from_huggingface(config, tensors | {name: tensors[name][:, :-1]})
-    with pytest.raises(UserError, match=rf"tensor '{name}' has the unsupported dtype int8\n  remedy: Convert the"):
+    with pytest.raises(UserError, match=rf"tensor '{name}' .* dtype int8\n  remedy: Convert the"):
         from_huggingface(config, tensors | {name: tensors[name].astype(np.int8)})
 
 
@@ -202,9 +202,7 @@ def test_unsupported_models_are_refused(settings, text):
 def test_an_architecture_that_does_not_admit_a_model():
     config = load_config(ModelConfig, BASE)
     model = blank_model(config.resolve(), VOCAB, SEQ)
-    with pytest.raises(
-        UserError, match=r"gemma does not support position|gemma does not support norm.weight=plain, nor"
-    ):
+    with pytest.raises(UserError, match=r"gemma .*support (position|norm.weight=plain, nor)"):
         to_huggingface(config, model, family="gemma")
     with pytest.raises(UserError, match=r"model type 'gema' is not supported\n.*\n  remedy: Did you mean 'gemma'\?"):
         to_huggingface(config, model, family="gema")

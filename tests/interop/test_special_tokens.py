@@ -149,5 +149,5 @@ def test_tokens_beyond_the_rows_are_refused_where_a_text_has_them(folder, tmp_pa
     assert opened.tokenizer.vocab_size == rows + 1
     taetpu.perplexity(opened, "the cat")
     for use in (lambda: taetpu.perplexity(opened, "the<more>"), lambda: read_token(opened, "<more>")):
-        with pytest.raises(UserError, match=rf"'<more>' \({rows}\), but the model has {rows} tokens"):
+        with pytest.raises(UserError, match=rf"'<more>' \({rows}\), .* {rows} tokens"):
             use()

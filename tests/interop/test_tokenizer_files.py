@@ -330,7 +330,7 @@ def test_settings_that_are_no_tokens(tmp_path):
     (tmp_path / "tokenizer.json").write_text(stored())
     for settings in ({"added_tokens_decoder": {"x": "y"}}, {"eos_token": {"text": "x"}}, {"extra_special_tokens": 3}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-        with pytest.raises(UserError, match="the special tokens cannot be read") as caught:
+        with pytest.raises(UserError, match="the special tokens") as caught:
             read_tokenizer(tmp_path)
         assert caught.value.file == tmp_path / "tokenizer_config.json"
 

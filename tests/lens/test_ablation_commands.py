@@ -48,7 +48,8 @@ def test_the_table_has_intervals_and_controls_and_a_picture(lens, lines, trained
 def test_few_documents_have_no_interval_and_say_so(lens, lines):
     out = lens("knockout", RUN, "--text", LINES[0], "--no-controls")
     assert out.splitlines()[0].split() == ["component", "effect"]
-    assert "no intervals: they need at least 5 documents" in out
+    assert "no intervals" in out
+    assert "at least 5 documents" in out
 
 
 @pytest.mark.parametrize(("mode", "what", "columns"), [
@@ -66,7 +67,7 @@ def test_modes(lens, lines, mode, what, columns):
 def test_counterfactual_lines(lens, lines, trained):
     (trained / "same.txt").write_text("\n".join(LINES))
     options = ("--lines", "--no-controls", "--how", "counterfactual", "--counterfactual")
-    with pytest.raises(UserError, match="all 6 counterfactual documents are equal to their documents") as caught:
+    with pytest.raises(UserError, match=r"all 6 counterfactual documents .*equal") as caught:
         lens("knockout", RUN, lines, *options, "same.txt")
     assert caught.value.exit_code == 2
     (trained / "other.txt").write_text("\n".join(line[::-1] for line in LINES))
@@ -81,7 +82,7 @@ def test_layers_are_skipped_by_default(lens, lines):
 
 
 @pytest.mark.parametrize(("mode", "what", "title"), [
-    ("each", "heads", "removing each of 4 heads takes 15 passes over batches of documents, about "),
+    ("each", "heads", "removing each of 4 heads takes 15 passes"),
     ("pairs", "heads", "each pair of 4 heads takes 11 passes"),
     ("greedy", "heads", "the order 'greedy' of 4 heads takes 13 passes"),
     ("importance", "heads", "the order 'importance' of 4 heads takes 13 passes"),
@@ -97,7 +98,7 @@ def test_the_time_is_printed_first_without_a_terminal(lens, monkeypatch, mode, w
 
 def test_a_knockout_of_parts_that_are_missing_already_is_refused(lens):
     given = ("knockout", RUN, "--split", "val", "--what", "mixers", "--layer", "1", "--how", "zero", "--no-controls")
-    with pytest.raises(UserError, match="no loss changes without mixers 1: the model does not use them") as caught:
+    with pytest.raises(UserError, match="without mixers 1:") as caught:
         lens(*given, "--without", "mixers:1")
     assert caught.value.exit_code == 2
 
@@ -111,7 +112,7 @@ def test_rows_that_are_cut_are_counted(lens, lines):
     assert [float(end) for end in more.groups()] == pytest.approx([min(effects), max(effects)], abs=1e-4)
     assert min(effects) < 0
     out = lens("knockout", RUN, lines, "--lines", "--mode", "pairs", "--how", "zero", "--top", "2")
-    assert "4 further pairs, with interactions of at most ±" in " ".join(out.split())
+    assert re.search("4 further pairs, .* at most ±", " ".join(out.split()))
 
 
 @pytest.fixture
@@ -128,14 +129,14 @@ def test_patches_are_sorted_by_their_size(lens, pairs):
     assert min(scores) < 0 < max(scores)
     assert scores == sorted(scores, key=abs, reverse=True)
     out = " ".join(lens("patch", RUN, "pairs.jsonl", "--what", "neurons", "--top", "5").split())
-    assert f"{len(scores) - 5} further rows, with scores of at most ±{abs(scores[5]):.3f}: see --top" in out
+    assert re.search(rf"{len(scores) - 5} further rows, .* ±{abs(scores[5]):.3f}: see --top", out)
 
 
 def test_patches(lens, pairs):
     out = lens("patch", RUN, "pairs.jsonl", "--attribution", "-o", "patches.png")
     assert out.splitlines()[0].split() == ["component", "score", "estimate"]
     assert "logit difference of 3 pairs" in out
-    assert "correlation of attribution patching" in out
+    assert "of attribution patching" in out
     whole = json.loads(lens("patch", RUN, "pairs.jsonl", "--what", "residual", "--positions", "--json"))
     # After the last layer, only the last position of the stream counts.
     last = {row["component"]: row["score"] for row in whole["components"] if row["component"].startswith("1.")}

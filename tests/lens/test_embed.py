@@ -74,9 +74,9 @@ def test_positions_are_found_where_another_axis_has_the_same_size(opened, draw):
     ("site", "options", "problem", "remedy"),
     [
         ("residul", {}, "no site 'residul'", "Did you mean 'residual'?"),
-        ("residual", {"layer": 2}, "layer 2 does not exist in a model of 2 layers", "Use 0 to 1"),
-        ("embed", {"layer": 0}, "site 'embed' is not in a layer", "Remove the layer."),
-        ("mixer.pattern", {}, "have two axes of positions", "Use taetpu lens attention."),
+        ("residual", {"layer": 2}, "layer 2 .* 2 layers", "Use 0 to 1"),
+        ("embed", {"layer": 0}, "site 'embed' .*layer", "Remove the layer."),
+        ("mixer.pattern", {}, "axes of positions", "taetpu lens attention."),
         ("residual", {"pool": "max"}, "unknown pooling 'max'", "last, mean, none"),
     ],
 )
@@ -119,5 +119,5 @@ def test_the_command(lens, opened, tmp_path):
     data = json.loads(lens(*arguments, "--json"))
     assert np.shape(data["vectors"]) == (2, 16)
     assert "add -o FILE" in lens(*arguments)
-    with pytest.raises(UserError, match="the input is empty"):
+    with pytest.raises(UserError, match="input is empty"):
         lens("embed", "small/baseline/0", "--text", " ", "--lines")

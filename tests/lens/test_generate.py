@@ -104,5 +104,5 @@ def test_invalid_sampling_is_refused(make, text):
 def test_invalid_requests_are_refused(opened):
     with pytest.raises(UserError, match="0 tokens were requested"):
         generate(opened, "the", max_tokens=0)
-    with pytest.raises(UserError, match="a stop string is empty"):
+    with pytest.raises(UserError, match="string is empty"):
         generate(opened, "the", stop=[""])

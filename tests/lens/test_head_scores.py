@@ -69,7 +69,7 @@ def test_seeds_and_padding(opened):
 @pytest.mark.parametrize(
     ("options", "problem", "remedy"),
     [
-        ({"length": 30}, "30 different tokens were requested from a vocabulary of 29", "from 2 to 29"),
+        ({"length": 30}, "30 different tokens .* vocabulary of 29", "from 2 to 29"),
         ({"length": 1}, "1 different tokens", "from 2 to 29"),
         ({"sequences": 0}, "0 sequences were requested", "at least 1"),
     ],
@@ -81,7 +81,7 @@ def test_invalid_requests_are_refused(opened, options, problem, remedy):
 
 
 def test_sequences_longer_than_learned_positions_are_refused(made):
-    with pytest.raises(UserError, match="'learned' positions exist for 32 tokens only, and the sequence has 34"):
+    with pytest.raises(UserError, match=r"'learned' positions .* 32 tokens .* 34"):
         head_scores(made, length=17)
 
 

@@ -248,7 +248,7 @@ def test_suggested_kinds_are_usable(of):
 
 
 def test_experts_replace_neurons_in_the_suggestions_for_a_mixture(of):
-    with pytest.raises(UserError, match=r"no neurons: its ffn is moe\n") as caught:
+    with pytest.raises(UserError, match=r"no neurons: .*moe\n") as caught:
         find_components(of({"mixer": {"kind": "attention", "num_heads": 2}, "ffn": {"kind": "moe"}}), "neurons")
     assert "experts" in str(caught.value.remedy)
     assert "neurons" not in str(caught.value.remedy)
@@ -270,14 +270,14 @@ def test_a_knockout_that_changes_nothing_is_refused(of):
     documents = read_documents(opened, ROWS)
     heads = find_components(opened, "heads", 1)
     (gone,) = [one for one in heads.each if one.name == "1.0"]
-    with pytest.raises(UserError, match=r"no loss changes without heads 1\.0") as caught:
+    with pytest.raises(UserError, match=r"without heads 1\.0") as caught:
         knockout(opened, documents, replace(heads, each=(gone,)), "zero", controls=False)
     assert "--how" in str(caught.value.remedy)
     found = knockout(opened, documents, heads, "zero", controls=False).effect.estimate
     assert found[0] == pytest.approx(0, abs=1e-6)
     assert abs(found[1]) > 1e-5
     same = Method("counterfactual", counterparts=documents)
-    with pytest.raises(UserError, match="all 6 counterfactual documents are equal to their documents"):
+    with pytest.raises(UserError, match=r"all 6 counterfactual documents .*equal"):
         knockout(opened, documents, heads, same)
 
 
@@ -286,13 +286,13 @@ def test_counterfactuals_of_other_lengths_are_refused(of):
     documents = read_documents(opened, ROWS)
     components = find_components(opened, "heads")
     others = read_documents(opened, [*ROWS[:3], [1, 2, 3], *ROWS[4:]])
-    with pytest.raises(UserError, match="document 3 has 4 tokens, and its counterfactual has 2") as caught:
+    with pytest.raises(UserError, match=r"document 3 has 4 tokens, .*counterfactual has 2") as caught:
         make_replacements(opened, components, documents, Method("counterfactual", counterparts=others))
     assert caught.value.path == ("counterfactual", 3)
     one = read_documents(opened, ROWS[:1])
     with pytest.raises(UserError, match="there are 1 counterfactual documents for 6"):
         make_replacements(opened, components, documents, Method("counterfactual", counterparts=one))
-    with pytest.raises(UserError, match="there is one document"):
+    with pytest.raises(UserError, match="one document"):
         make_replacements(opened, components, one, Method("resample"))
 
 

@@ -40,7 +40,7 @@ def test_earlier_steps_differ_from_the_trained_model(runs, opened):
     early = runs("small/baseline/0", step=10)
     assert early.step == 10
     assert not same_weights(early, opened)
-    with pytest.raises(UserError, match="no model of step 11") as caught:
+    with pytest.raises(UserError, match=r"no model .*step 11\b") as caught:
         runs("small/baseline/0", step=11)
     assert "10, 20" in str(caught.value.remedy)
 
@@ -57,7 +57,7 @@ def test_what_belongs_to_a_run(opened):
 def test_other_data_than_that_of_training_is_refused(trained, tmp_path):
     (tmp_path / "words.txt").write_text("other words " * 100)
     other = taetpu.open_run("small/baseline/0", root=trained / "runs", data_folder=tmp_path)
-    with pytest.raises(UserError, match="differs from the data that this run was trained on") as caught:
+    with pytest.raises(UserError, match="from the data") as caught:
         _ = other.data
     assert "--data-folder" in str(caught.value.remedy)
 
@@ -67,7 +67,7 @@ def test_copies_of_a_run_and_of_its_model_open(opened, tmp_path):
     for place in (tmp_path / "copy", tmp_path / "copy" / "model"):
         copy = taetpu.open_run(place)
         assert same_weights(copy, opened)
-        with pytest.raises(UserError, match="was not trained in a study, so it has no metrics"):
+        with pytest.raises(UserError, match="no metrics"):
             _ = copy.metrics
 
 
@@ -78,8 +78,8 @@ def test_copies_of_a_run_and_of_its_model_open(opened, tmp_path):
         ("small/baselin/0", "no arm 'baselin'", "'baseline'"),
         ("small/baseline/7", "has no seed 7", "0, 1"),
         ("small/baseline", "matches 2 runs", "small/baseline/1"),
-        ("ffffffff", "no study or run 'ffffffff'", "STUDY/ARM/SEED"),
-        ("what is this", "no study or run 'what is this'", "latest"),
+        ("ffffffff", "or run 'ffffffff'", "STUDY/ARM/SEED"),
+        ("what is this", "or run 'what is this'", "latest"),
     ],
 )
 def test_unknown_names_are_refused(runs, name, problem, remedy):
@@ -90,7 +90,7 @@ def test_unknown_names_are_refused(runs, name, problem, remedy):
 
 def test_a_folder_without_a_model_is_named(runs, lens, tmp_path):
     for name in (tmp_path, f"{tmp_path}/"):
-        with pytest.raises(UserError, match=r"config\.json is missing in this folder") as caught:
+        with pytest.raises(UserError, match=r"config\.json is missing") as caught:
             lens("perplexity", str(name), "--text", "the fox")
         assert (str(caught.value.file), caught.value.exit_code) == (str(name), 2)
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
@@ -128,17 +128,17 @@ def test_a_call_reads_and_edits_sites(opened):
     [
         ("", "input 0 contains no token"),
         (["a", ""], "input 1 contains no token"),
-        ([], "the input is empty"),
-        ([3, 4000], "4000 is not a token of this model"),
-        ([[1.5, 2.0]], "expected a list of token numbers"),
-        (None, r"the input is None \(NoneType\), expected a text or token numbers"),
+        ([], "input is empty"),
+        ([3, 4000], "4000 is not"),
+        ([[1.5, 2.0]], "of token numbers"),
+        (None, r"input is None \(NoneType\), .*token numbers"),
         (5, r"the input is 5 \(int\)"),
-        (np.array(3), r"the input is a single number \(ndarray\)"),
+        (np.array(3), r"input is .*single number \(ndarray\)"),
         ({"a": 1}, r"the input is \{'a': 1\} \(dict\)"),
         ({3}, r"the input is \{3\} \(set\)"),
         ([None], "input 0 has shape .* and type object"),
         (["the", 3], "input 1 has shape"),
-        ([[[1], [2, 3]]], "input 0 consists of lists of different lengths"),
+        ([[[1], [2, 3]]], "input 0 .*different lengths"),
     ],
 )
 def test_invalid_inputs_are_refused(opened, inputs, problem):

@@ -134,12 +134,12 @@ def test_the_keys_of_a_group_receive_what_groups_send(grouped):
     found = [path_patching(opened, pairs, "kv-groups", Receiver("mixer.k", 1, group)) for group in (0, 1)]
     assert [row["component"] for row in sorted(found[0].rows(), key=lambda row: row["component"])] == ["0.0", "0.1"]
     assert all(np.abs(one.scores).min() > 1e-5 for one in found)
-    with pytest.raises(UserError, match="head 2 does not exist in layer 1, which has 2 heads"):
+    with pytest.raises(UserError, match=r"head 2 .* layer 1, which has 2 heads"):
         path_patching(opened, pairs, "kv-groups", Receiver("mixer.k", 1, 2))
 
 
 def test_mistakes(made, repeated):
-    with pytest.raises(UserError, match="clean text 0 has 3 tokens, and the corrupted one has 2") as caught:
+    with pytest.raises(UserError, match=r"clean text 0 has 3 tokens, .*corrupted .* 2") as caught:
         read_pairs(made, [[1, 2, 3]], [[1, 2]], [4])
     assert caught.value.path == ("corrupted", 0)
     with pytest.raises(UserError, match="there are 1 clean texts, 2 corrupted texts, 1 answers"):
@@ -147,7 +147,7 @@ def test_mistakes(made, repeated):
     same = read_pairs(made, [[1, 2, 3]], [[1, 2, 3]], [4])
     with pytest.raises(UserError, match="the same measure"):
         patch(made, same, "heads")
-    with pytest.raises(UserError, match="none of the heads comes before layer 0"):
+    with pytest.raises(UserError, match="before layer 0"):
         path_patching(made, repeated, "heads", Receiver("mixer.q", 0, 1))
     with pytest.raises(UserError, match="head 7 does not exist"):
         path_patching(made, repeated, "heads", Receiver("mixer.q", 1, 7))

@@ -69,7 +69,7 @@ def test_folds_keep_texts_together():
 
 def test_repeated_texts_share_a_fold(opened):
     texts = TEXTS[:2] * 5
-    with pytest.raises(UserError, match="5 folds were requested for 2 different texts with labels") as caught:
+    with pytest.raises(UserError, match=r"5 folds .* 2 different texts") as caught:
         probe(opened, texts, [str(i % 2) for i in range(10)])
     assert "Use 2 to 2 folds, or more texts." in str(caught.value.remedy)
 
@@ -89,14 +89,14 @@ def test_the_regression_has_the_least_loss():
 @pytest.mark.parametrize(
     ("labels", "options", "problem", "remedy"),
     [
-        (["a"] * 11, {}, "there are 11 labels for 12 texts", "Give each text a label"),
-        (["a"] * 12, {}, "all labels are 'a'", "at least two different labels"),
-        ([[None] * len(text) for text in TEXTS], {}, "all labels are missing", "at least two different labels"),
-        ([["a"], *VOWELS[1:]], {}, "input 0 has 1 labels for", "Give each token a label"),
-        (["a", *VOWELS[1:]], {}, "input 0 has a label for the whole text", "one form for all texts"),
-        (VOWELS, {"folds": 99}, "99 folds were requested for 12 different texts", "Use 2 to 12 folds"),
+        (["a"] * 11, {}, "11 labels for 12 texts", "each text"),
+        (["a"] * 12, {}, "labels are 'a'", "two different labels"),
+        ([[None] * len(text) for text in TEXTS], {}, "labels are missing", "two different labels"),
+        ([["a"], *VOWELS[1:]], {}, "input 0 has 1 labels for", "each token"),
+        (["a", *VOWELS[1:]], {}, "input 0 .*the whole text", "one form"),
+        (VOWELS, {"folds": 99}, "99 folds .* 12 different texts", "Use 2 to 12 folds"),
         (VOWELS, {"layer": 5}, "layer 5 does not exist", "Use 0 to 1"),
-        (VOWELS, {"site": "mixer.pattern"}, "two axes of positions", "taetpu lens attention"),
+        (VOWELS, {"site": "mixer.pattern"}, "axes of positions", "taetpu lens attention"),
     ],
 )
 def test_invalid_requests_are_refused(opened, labels, options, problem, remedy):
@@ -121,8 +121,8 @@ def test_files_with_labels(tmp_path):
         ("a.txt", "a", "unknown file format", None),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text"', "not JSON", 2),
         ("a.jsonl", "[1]\n", "expected an object", 1),
-        ("a.jsonl", '{"text": "a"}\n', "expected one of the fields label and labels, found text", 1),
-        ("a.csv", "words,label\na,b\n", "expected one of the fields text and ids, found words, label", 2),
+        ("a.jsonl", '{"text": "a"}\n', "label and labels, .*text", 1),
+        ("a.csv", "words,label\na,b\n", "text and ids, .*words, label", 2),
     ],
 )
 def test_wrong_files_are_refused(tmp_path, name, content, problem, line):

@@ -122,7 +122,7 @@ def test_passes_are_counted_first(of, monkeypatch):
     with pytest.raises(UserError, match=f"each pair of 6 heads takes {fitted} passes"):
         pair_effects(opened, documents, heads, Method("optimal", steps=4))
     monkeypatch.setattr(Documents, "batches", lambda self: iter(range(7)))
-    with pytest.raises(UserError, match=f"takes {22 * 7} passes over batches of documents"):
+    with pytest.raises(UserError, match=f"takes {22 * 7} passes"):
         pair_effects(opened, documents, heads, ZERO)
 
 
@@ -148,7 +148,7 @@ def test_a_curve_needs_two_components(of, order):
     what, layer = ("layers", None) if order == "blocks" else ("mixers", 1)
     opened = of({**MODELS["pre"], "num_layers": 1} if order == "blocks" else MODELS["pre"])
     components, documents = find_components(opened, what, layer), read_documents(opened, ROWS)
-    with pytest.raises(UserError, match=f"there is one component of the kind {what}") as caught:
+    with pytest.raises(UserError, match=f"of the kind {what}") as caught:
         prune(opened, documents, components, ZERO, order)
     assert "several members" in str(caught.value.remedy)
 
@@ -158,9 +158,9 @@ def test_other_mistakes_of_curves(of):
     documents = read_documents(opened, ROWS)
     with pytest.raises(UserError, match="unknown order 'greed'"):
         prune(opened, documents, find_components(opened, "heads"), ZERO, "greed")
-    with pytest.raises(UserError, match="steps must be at least 1, got 0"):
+    with pytest.raises(UserError, match="at least 1, got 0"):
         prune(opened, documents, find_components(opened, "heads"), ZERO, "greedy", steps=0)
-    with pytest.raises(UserError, match="layers have no importance"):
+    with pytest.raises(UserError, match="no importance"):
         prune(opened, documents, find_components(opened, "layers"), ZERO)
-    with pytest.raises(UserError, match="blocks consist of layers"):
+    with pytest.raises(UserError, match=r"blocks .*layers"):
         prune(opened, documents, find_components(opened, "heads"), ZERO, "blocks")

@@ -276,11 +276,11 @@ def test_files_never_lose_edits(opened):
     for what in ("heads", "layers"):
         removed = opened.without(what, find_components(opened, what).each[0].name)
         assert named_parameters(removed.model).keys() == named_parameters(opened.model).keys()
-        with pytest.raises(UserError, match="removed by active edits"):
+        with pytest.raises(UserError, match="active edits"):
             to_files(removed.model, removed.config, tokenizer=None, **sizes)
-        with pytest.raises(UserError, match="removed by active edits"):
+        with pytest.raises(UserError, match="active edits"):
             to_huggingface(removed.config, removed.model)
-    with pytest.raises(UserError, match=r"no loss is stored for small/baseline/0 without heads 0\.1"):
+    with pytest.raises(UserError, match=r"no loss .* small/baseline/0 without heads 0\.1"):
         check_losses(opened.without("heads", "0.1"))
 
 

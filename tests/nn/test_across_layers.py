@@ -178,10 +178,10 @@ def test_shared_layers_compute_what_copies_do_and_sum_their_gradients(case):
 @pytest.mark.parametrize(
     ("layers", "where", "text"),
     [
-        ({2: {"same_as": 3}}, (2, "same_as"), "cannot share the parameters of layer 3"),
-        ({0: {"same_as": 0}}, (0, "same_as"), "cannot share the parameters of layer 0"),
-        ({1: {"same_as": 0}, 2: {"same_as": 1}}, (2, "same_as"), "layer 1 already shares the parameters of layer 0"),
-        ({1: {"same_as": 0, "ffn": "none"}}, (1, "ffn"), "its ffn cannot be changed"),
+        ({2: {"same_as": 3}}, (2, "same_as"), "cannot share .* layer 3"),
+        ({0: {"same_as": 0}}, (0, "same_as"), "cannot share .* layer 0"),
+        ({1: {"same_as": 0}, 2: {"same_as": 1}}, (2, "same_as"), "layer 1 already shares .* layer 0"),
+        ({1: {"same_as": 0, "ffn": "none"}}, (1, "ffn"), "ffn cannot .*changed"),
     ],
 )
 def test_impossible_sharing_is_refused(layers, where, text):
@@ -268,7 +268,7 @@ def test_rolled_layers_equal_unrolled_ones_and_packed_runs_equal_single_ones(set
 
 def test_u_net_skips_are_refused_with_several_streams():
     settings = {"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "after": "u-net"}
-    with pytest.raises(UserError, match="after 'u-net' supports one residual stream, and this model has 4") as caught:
+    with pytest.raises(UserError, match=r"after 'u-net' .* one residual stream, .* 4") as caught:
         load_config(ModelConfig, {**settings, "residual": "hyper-connections"}).resolve().check(7, 8)
     assert caught.value.path == ("layers", 0, "after")
 
@@ -276,9 +276,7 @@ def test_u_net_skips_are_refused_with_several_streams():
 def test_layers_with_u_net_skips_are_not_shared():
     """The skip of a layer depends on its number, which is static in the shared module."""
     settings = {"dim": 16, "num_layers": 4, "mixer": {"kind": "attention", "num_heads": 2}, "after": "u-net"}
-    with pytest.raises(
-        UserError, match="layer 2 cannot share the parameters of layer 1, because after 'u-net'"
-    ) as caught:
+    with pytest.raises(UserError, match=r"layer 2 cannot share .* layer 1, because after 'u-net'") as caught:
         load_config(ModelConfig, {**settings, "layers": {2: {"same_as": 1}}}).resolve().check(7, 8)
     assert caught.value.path == ("layers", 2, "same_as")
 

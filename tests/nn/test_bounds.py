@@ -18,7 +18,7 @@ def test_a_sequence_longer_than_the_table_of_positions_is_refused(draw):
     model = draw(MODEL, seq=8)
     assert jax.eval_shape(model, jnp.zeros((1, 8), jnp.int32)).shape == (1, 8, 7)
     longer = jax.ShapeDtypeStruct((1, 9), jnp.int32)
-    with pytest.raises(UserError, match="9 tokens is longer than the table of learned positions, which has 8"):
+    with pytest.raises(UserError, match=r"9 tokens .* learned positions, which has 8"):
         jax.eval_shape(model, longer)
     with pytest.raises(UserError, match="at most 8 tokens"):
         jax.eval_shape(lambda: continue_tokens(model, jnp.zeros(3, jnp.int32), root_key(0), length=2, window=12))
@@ -28,7 +28,7 @@ def test_a_sequence_longer_than_the_table_of_positions_is_refused(draw):
 @pytest.mark.parametrize("token", [7, -1])
 def test_a_token_that_is_not_in_the_vocabulary_is_refused(draw, kind, token):
     model = draw(MODEL | {"embedding": kind}, vocab=7)
-    with pytest.raises(UserError, match=rf"token {token} is not in the vocabulary of 7 tokens\n.*from 0 to 6"):
+    with pytest.raises(UserError, match=rf"token {token} .* vocabulary of 7 tokens\n.*from 0 to 6"):
         model(jnp.array([[0, token]]))
 
 

@@ -111,7 +111,7 @@ def test_a_recurrent_mixer_of_a_plug_in_keeps_its_state(draw, tmp_path):
 
 def test_models_without_a_cache_are_refused(draw):
     full = draw({**BASE, "mixer": {**GQA, "causal": False}})
-    with pytest.raises(UserError, match="is not causal, so earlier tokens depend on later ones"):
+    with pytest.raises(UserError, match="is not causal"):
         empty_cache(full, 1, SEQ)
 
     class Opaque:
@@ -120,5 +120,5 @@ def test_models_without_a_cache_are_refused(draw):
     model = draw(BASE)
     broken = jax.tree_util.tree_map(lambda a: a, model)
     object.__setattr__(broken.stacks[0].block, "mixer", Opaque())
-    with pytest.raises(UserError, match="the mixer Opaque of layer 0 offers no cache"):
+    with pytest.raises(UserError, match=r"mixer Opaque .*layer 0 .*no cache"):
         empty_cache(broken, 1, SEQ)

@@ -162,30 +162,18 @@ def test_the_rate_is_traced():
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    "settings",
     [
-        (
-            {"layer_dropout": "stochastic-depth", "residual": "none"},
-            "layer_dropout 'stochastic-depth' skips the mixer, which has no skip connection in this layer\n"
-            "  where:  layers.0.layer_dropout\n  remedy: Use layer_dropout layerskip, which skips whole layers, or",
-        ),
-        (
-            {"layer_dropout": "stochastic-depth", "layers": {2: {"residual": {"kind": "none", "branch": "ffn"}}}},
-            "layer_dropout 'stochastic-depth' skips the ffn, which has no skip connection in this layer\n"
-            "  where:  layers.2.layer_dropout\n",
-        ),
-        (
-            {"layer_dropout": "layerskip", "num_layers": 1},
-            "layerskip never skips the first layer, and this model has num_layers=1\n  where:  layers.0.layer_dropout\n"
-            "  remedy: Use num_layers of 2 or more, or layer_dropout stochastic-depth",
-        ),
-        ({"layer_dropout": {"kind": "layerskip", "rate": 1.0}}, "1.0 is not allowed: must be less than 1\n"),
+        {"layer_dropout": "stochastic-depth", "residual": "none"},
+        {"layer_dropout": "stochastic-depth", "layers": {2: {"residual": {"kind": "none", "branch": "ffn"}}}},
+        {"layer_dropout": "layerskip", "num_layers": 1},
+        {"layer_dropout": {"kind": "layerskip", "rate": 1.0}},
     ],
 )
-def test_invalid_settings_are_refused(settings, text):
+def test_invalid_settings_are_refused(settings, wording):
     with pytest.raises(UserError) as caught:
         load_config(ModelConfig, BASE | settings).resolve().check(7, SEQ)
-    assert str(caught.value).startswith(text)
+    wording(str(caught.value))
 
 
 def test_batches_of_runs_with_layer_dropout_are_not_divided(tmp_path):

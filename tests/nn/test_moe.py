@@ -88,7 +88,7 @@ def test_flops_count_the_chosen_experts_and_executed_flops_all():
 
 
 def test_more_chosen_experts_than_experts_are_refused():
-    with pytest.raises(UserError, match=r"`top` must be at most `experts`: 3 exceeds 2") as caught:
+    with pytest.raises(UserError, match=r"`top` .* at most `experts`: 3 exceeds 2") as caught:
         load_config(ModelConfig, {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2},
                                   "ffn": {"kind": "moe", "experts": 2, "top": 3}}).resolve().check(7, 8)  # fmt: skip
     assert caught.value.path == ("layers", 0, "ffn", "top")
@@ -112,7 +112,7 @@ def test_a_single_chosen_expert_has_its_probability_as_weight_and_the_router_a_g
 def test_a_single_chosen_expert_without_a_gradient_of_the_router_is_refused():
     settings = {"dim": 8, "num_layers": 1, "mixer": {"kind": "attention", "num_heads": 2}}
     ffn = {"kind": "clamped-moe", "experts": 2, "top": 1}
-    with pytest.raises(UserError, match="gives the router no gradient") as caught:
+    with pytest.raises(UserError, match="router no gradient") as caught:
         load_config(ModelConfig, {**settings, "ffn": ffn}).resolve().check(7, 8)
     assert caught.value.path[-2:] == ("ffn", "top")
     load_config(ModelConfig, {**settings, "ffn": {**ffn, "experts": 1}}).resolve().check(7, 8)

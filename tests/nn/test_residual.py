@@ -51,24 +51,11 @@ def check_layer(**settings):
     load_config(ModelConfig, BASE | {"layers": {0: layer}}).resolve().check(7, SEQ)
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        (
-            {"order": "parallel"},
-            "order 'parallel' has one skip connection for both branches, so residual 'none' cannot remove that of the "
-            "ffn alone\n  where:  layers.0.residual.branch\n  remedy: Use branch both, or order sequential",
-        ),
-        (
-            {"drop": ["ffn"]},
-            "dropping the ffn of a layer without a residual connection makes the layer's output zero\n",
-        ),
-    ],
-)
-def test_a_branch_that_needs_its_skip_connection_is_refused_without_it(settings, text):
+@pytest.mark.parametrize("settings", [{"order": "parallel"}, {"drop": ["ffn"]}])
+def test_a_branch_that_needs_its_skip_connection_is_refused_without_it(settings, wording):
     with pytest.raises(UserError) as caught:
         check_layer(**settings)
-    assert str(caught.value).startswith(text)
+    wording(str(caught.value))
 
 
 def test_the_branch_with_a_skip_connection_can_be_dropped():
@@ -206,15 +193,8 @@ def test_the_start_is_traced():
     assert len(structures) == 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"streams": 1}, "1 is not allowed: must be greater than 1\n  where:  residual.streams"),
-        ({"iterations": 0}, "0 is not allowed: must be greater than 0\n  where:  residual.iterations"),
-        ({"start": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  residual.start"),
-    ],
-)
-def test_invalid_settings_of_mhc_are_refused(fields, text):
+@pytest.mark.parametrize("fields", [{"streams": 1}, {"iterations": 0}, {"start": 1.0}])
+def test_invalid_settings_of_mhc_are_refused(fields, wording):
     with pytest.raises(UserError) as caught:
         load_config(ModelConfig, settings("mhc") | {"residual": {"kind": "mhc", **fields}})
-    assert str(caught.value).startswith(text)
+    wording(str(caught.value))

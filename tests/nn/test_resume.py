@@ -127,7 +127,7 @@ def test_a_model_whose_layers_hand_on_arrays_cannot_start_at_a_later_layer(draw)
     mixer = {"kind": "attention", "num_heads": HEADS, "values": "residual"}
     model = draw({**DEEP, "num_layers": 2, "mixer": mixer})
     before, _ = streams(model, TOKENS)
-    with pytest.raises(UserError, match="to later layers, so the model cannot start at a later layer"):
+    with pytest.raises(UserError, match=r"to later layers, .* cannot start"):
         model.resume(before[1], TOKENS, 1)
 
 

@@ -1,5 +1,6 @@
 """Roles of parameters, and learning rates and weight decay of groups: as in torch, in a pack as alone."""
 
+import re
 from functools import partial
 
 import equinox as eqx
@@ -121,11 +122,11 @@ def test_groups_equal_torchs(draw, kind):
 @pytest.mark.parametrize(
     ("groups", "path", "problem", "remedy"),
     [
-        ({"embeddings_": {}}, ("embeddings_",), "no parameter of this model has the role or name 'embeddings_'",
+        ({"embeddings_": {}}, ("embeddings_",), "role or name 'embeddings_'",
          "Did you mean 'embedding'"),
-        ({"a": {"match": "layers.2.*"}}, ("a", "match"), "'layers.2.*'", "layers.1.ffn"),
+        ({"a": {"match": "layers.2.*"}}, ("a", "match"), "'layers\\.2\\.\\*'", "layers.1.ffn"),
         ({"vector": {"weight_decay": 1}, "norm": {"match": "*norm*", "weight_decay": 0}}, ("norm", "weight_decay"),
-         "groups 'vector' and 'norm' both set the weight decay of layers.0.ffn_norm.weight", "Remove it"),
+         "'norm' both .*weight decay of layers.0.ffn_norm.weight", "Remove it"),
     ],
 )  # fmt: skip
 def test_groups_that_match_nothing_or_contradict_are_refused(groups, path, problem, remedy):
@@ -135,7 +136,7 @@ def test_groups_that_match_nothing_or_contradict_are_refused(groups, path, probl
     with pytest.raises(UserError) as found:
         check_groups(optimizer.groups, parameters)
     assert found.value.path == ("groups", *path)
-    assert problem in found.value.problem
+    assert re.search(problem, found.value.problem)
     assert remedy in found.value.remedy
 
 

@@ -1,5 +1,6 @@
 """Reports of studies with designs, on made-up runs with known effects."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -88,22 +89,19 @@ def test_ladder_shows_scales_in_order_with_verdicts_and_fates(study) -> None:
     assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 arms are worse")
 
 
-def test_effects_are_named_with_their_aliases(study) -> None:
+def test_effects_are_named_with_their_aliases(study, wording) -> None:
     results = study("fraction")
     part = section(results, "Factors and interactions")
     assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
-    assert "is constant over all cells, which causes the aliases in the table: ffn x norm x position." in part.notes[0]
-    assert summary.headline(results) == (
-        "3 of 3 factors had a significant effect on val/loss (norm or position x ffn, position or norm x ffn, ffn or "
-        "norm x position)."
-    )
+    assert part.notes[0].endswith("norm x position.")
+    wording(summary.headline(results))
     assert any("aliases" in limit for limit in section(results, "Limitations").notes)
 
 
 @pytest.mark.slow
-def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study) -> None:
+def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study, wording) -> None:
     results = study("fair")
     arms = {arm["name"]: arm for arm in results["arms"]}
 
@@ -120,11 +118,9 @@ def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study) -> Non
     assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], "equal training FLOPs")
     assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
     rows = {row.arm: row for row in summary.verdict_rows(results)}
-    assert rows["no-ffn@flops"].evidence.startswith("At equal training FLOPs: val/loss is ")
-    assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, both tuned: val/loss is ")
-    assert summary.headline(results) == (
-        "Each arm tuned: 1 of 2 arms is worse than the baseline in val/loss and 1 is equivalent."
-    )
+    assert rows["no-ffn@flops"].evidence.startswith("At equal training")
+    assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, both tuned: ")
+    wording(summary.headline(results))
 
 
 @pytest.mark.slow
@@ -138,8 +134,10 @@ def test_changed_tuning_record_fails_verification(folder) -> None:
     trials["lr=0.01"]["by_seed"][0] = honest
     folder("fair").write_study(study, replace=True)
     assert len(found) == 2
-    assert found[0].startswith(f"study.yaml: tuning no-ffn with lr=0.01 gave [{honest}, ")
-    assert found[1] == "study.yaml: the best trial of no-ffn is lr=0.01, but lr=0.003 is recorded"
+    assert found[0].startswith("study.yaml: tuning no-ffn ")
+    assert " lr=0.01 " in found[0]
+    assert f"[{honest}, " in found[0]
+    assert re.search(r"best .* no-ffn is lr=0\.01, but lr=0\.003 ", found[1])
     assert verify(folder("fair")) == []
 
 

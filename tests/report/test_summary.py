@@ -46,24 +46,25 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "text"),
+    "verdicts",
     [
-        (["worse", "worse", "better", "inconclusive"],
-         "1 of 4 arms is better than the baseline in val/loss, 2 are worse, and 1 is inconclusive."),
-        (["better"], "1 of 1 arm is better than the baseline in val/loss."),
-        (["inconclusive"] * 3, "None of 3 arms differs significantly from the baseline in val/loss."),
-        (["equivalent", "equivalent", "inconclusive"],
-         "2 of 3 arms are equivalent to the baseline in val/loss and 1 is inconclusive."),
-        ([None, None], "Interim: effects of 2 arms on val/loss so far, without verdicts."),
-        ([], "Baseline only: val/loss is 1.0000."),
+        ["worse", "worse", "better", "inconclusive"],
+        ["better"],
+        ["inconclusive"] * 3,
+        ["equivalent", "equivalent", "inconclusive"],
+        [None, None],
+        [],
     ],
-)  # fmt: skip
-def test_headline_counts_verdicts(verdicts: list[str], text: str) -> None:
-    assert summary.headline(results(verdicts)) == text
+    ids=["mixed", "better", "inconclusive", "equivalent", "interim", "no arms"],
+)
+def test_headline_counts_verdicts(verdicts: list[str], wording) -> None:
+    wording(summary.headline(results(verdicts)))
 
 
 def test_headline_of_one_seed_says_that_there_are_no_verdicts() -> None:
-    assert summary.headline(results(["inconclusive"], seeds=1)).startswith("1 arm on a single seed.")
+    headline = summary.headline(results(["inconclusive"], seeds=1))
+    assert "single seed" in headline
+    assert headline.startswith("1 arm ")
 
 
 def test_headline_says_that_every_run_diverged() -> None:
@@ -94,7 +95,7 @@ def test_headline_of_a_factorial_counts_factors() -> None:
     assert "1 of 2 interactions are significant (ffn x norm)." in text
     assert "Other arms: None of 1 arm" in text
     found["designs"]["factorial"]["scales"][""]["terms"] = [term("ffn"), term("norm"), term("ffn", "norm")]
-    assert "and their interaction is not significant." in summary.headline(found)
+    assert "is not significant." in summary.headline(found)
     found["designs"]["factorial"]["scales"][""]["terms"] = terms
     for entry in terms:
         entry["p_holm"] = None  # no noise to judge by
@@ -118,19 +119,20 @@ def test_terms_name_all_matches_and_unequal_times() -> None:
 
     equal = "at equal training FLOPs and training time"
     assert summary.verdict_rows(found)[1].terms == terms(10.9) == terms(9.1) == equal
-    assert terms(13.0) == f"{equal}, as timed before training (training took 30% longer)"
-    assert terms(5.0) == f"{equal}, as timed before training (training took 50% less)"
+    assert terms(13.0).startswith(f"{equal}, ")
+    assert "30% longer" in terms(13.0)
+    assert "50% less" in terms(5.0)
     found["arms"][1]["role"] = {"match": {**of, "by": "flops"}}
-    assert terms(13.0) == "at equal training FLOPs"
+    assert terms(13.0) == equal.removesuffix(" and training time")
 
 
-def test_headline_without_a_finished_baseline() -> None:
+def test_headline_without_a_finished_baseline(wording) -> None:
     found = results(["inconclusive"])
     lost = [{**run, "outcome": "diverged", "value": None} for run in found["arms"][0]["runs"]]
     found["arms"][0] |= {"runs": lost, "diverged": 5, "mean": None}
-    assert summary.headline(found).startswith("The baseline diverged on every seed, so")
+    wording(summary.headline(found))
     found["arms"][0] |= {"runs": [{**run, "outcome": "unfinished"} for run in lost], "diverged": 0, "mean": None}
-    assert summary.headline(found).startswith("The baseline has no finished run yet, so")
+    wording(summary.headline(found))
 
 
 def test_notices_name_missing_runs_divergence_and_noise() -> None:
@@ -160,7 +162,7 @@ def test_notices_name_departures_from_the_plan() -> None:
     assert "has 4" in final
     assert "8%" in seeds
     assert "5%" in seeds
-    assert "after the first run: arm1" in late
+    assert "the first run: arm1" in late
     assert "train.optimizer.lr of arm0" in edge
     assert "wider grid" in edge
 
@@ -172,7 +174,7 @@ def test_notices_name_mixed_hardware() -> None:
     assert notice.startswith("Mixed hardware: 5 runs on cpu, 1 run on TPU v5e.")
 
 
-def test_terms_name_matches_tuning_and_other_baselines() -> None:
+def test_terms_name_matches_tuning_and_other_baselines(wording) -> None:
     found = results(["worse"] * 4)
     assert [row.terms for row in summary.verdict_rows(found)] == [""] * 5
     _, plain, matched, tuned, other = found["arms"]
@@ -180,36 +182,28 @@ def test_terms_name_matches_tuning_and_other_baselines() -> None:
     tuned["role"] = {"tuned": {"of": "arm0", "train.optimizer.lr": 0.1}, "match": {"of": "arm0", "by": "params"}}
     other["against"] = "baseline@dim=8"
     rows = summary.verdict_rows(found)
-    assert [row.terms for row in rows] == [
-        "", "at equal steps", "at equal training FLOPs", "at equal parameters, both tuned",
-        "at equal steps, against baseline@dim=8",
-    ]  # fmt: skip
-    assert (rows[0].evidence, rows[2].evidence) == ("It is so.", "At equal training FLOPs: It is so.")
+    wording("\n".join(f"{row.arm}: {row.terms}; {row.evidence}" for row in rows))
     assert summary.counted_arms(found) == [plain, other]
 
 
-def test_headline_of_a_ladder_counts_arms_at_the_largest_scale() -> None:
+def test_headline_of_a_ladder_counts_arms_at_the_largest_scale(wording) -> None:
     found = results(["worse", "inconclusive"])
     for arm, rung in zip(found["arms"][1:], ("dim=64", "dim=8"), strict=True):
         arm["role"] = {"ladder": {"rung": rung, "arm": "nope"}}
     found["designs"]["ladder"] = {"scales": {"dim=64": {"params": 900}, "dim=8": {"params": 20}}}
-    assert (
-        summary.headline(found)
-        == "At dim=64, the largest of 2 scales: 1 of 1 arm is worse than the baseline in val/loss."
-    )
+    wording(summary.headline(found))
 
 
-def test_reused_runs_are_counted() -> None:
+def test_reused_runs_are_counted(wording) -> None:
     found = results(["worse"])
     assert summary.describe_reuse(found) == ""
     found["reused"] = {"runs": 12, "audited": 2}
-    assert summary.describe_reuse(found) == "Reused from other studies: 12 runs; trained again as a check: 2."
+    wording(summary.describe_reuse(found))
 
 
-def test_noise_is_described() -> None:
+def test_noise_is_described(wording) -> None:
     text = summary.describe_noise(results([]))
-    assert text.startswith("Across 5 seeds, the baseline's val/loss has a standard deviation of 0.012.")
-    assert "0.0045. With 80 % power, 5 seeds detect a true effect of 0.017" in text
+    wording(text)
 
 
 @pytest.mark.parametrize(
@@ -232,9 +226,9 @@ def test_repeated_verdicts_on_the_test_split_are_noticed(seeds: int, final: bool
 def test_tuning_by_the_test_split_is_noticed() -> None:
     found = results(["worse"]) | {"primary": "test/loss", "tuning": {"arms": {}}}
     found["plan"]["seeds"] = found["seeds"]
-    assert any("Tuning used the test split" in notice for notice in summary.notices(found))
+    assert any("the test split" in notice for notice in summary.notices(found))
     found["tuning"]["metric"] = "val/loss"
-    assert not any("Tuning used the test split" in notice for notice in summary.notices(found))
+    assert not any("the test split" in notice for notice in summary.notices(found))
 
 
 def test_evidence_estimates_the_seeds_needed() -> None:

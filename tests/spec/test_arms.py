@@ -33,7 +33,7 @@ def test_generated_names_are_path_safe_and_unique(listed, suffix):
     written = {label(value).casefold() for value in listed}
     equal = any(a == b and type(a) is type(b) for i, a in enumerate(listed) for b in listed[:i])  # such as 0.0 and -0.0
     if len(written) < len(listed) or equal or suffix == "1":  # such as 1 and '1': refused rather than renamed
-        with pytest.raises(UserError, match=r"arm names must differ|listed twice"):
+        with pytest.raises(UserError, match=r"names must differ|listed twice"):
             arms(**parts)
         return
     made = arms(**parts)

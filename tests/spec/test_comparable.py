@@ -35,13 +35,10 @@ def test_another_synthetic_evaluation_set_is_refused(override, study):
     assert refused(study, f"arms:\n  x: {{{override}}}\n", SYNTHETIC) == other_data(override.split(":")[0])
 
 
-def test_arms_with_other_tokens_are_compared_only_by_bits_per_byte(study):
+def test_arms_with_other_tokens_are_compared_only_by_bits_per_byte(study, wording):
     arms = "seeds: 1\narms:\n  x: {task.tokenizer: byte}\n"
-    for metric, what in (("val/loss", "loss"), ("val/accuracy", "accuracy")):
-        assert refused(study, f"{arms}measure: {{primary: {metric}}}\n") == (
-            f"arm 'x' has other tokens than the baseline, so {what} per token cannot be compared\n"
-            "  where:  s.yaml:8 at arms.x.task.tokenizer\n  remedy: Set measure: {primary: val/bits_per_byte}."
-        )
+    for metric in ("val/loss", "val/accuracy"):
+        wording(refused(study, f"{arms}measure: {{primary: {metric}}}\n"))
     assert len(study(f"{arms}measure: {{primary: val/bits_per_byte}}\n").runs()) == 2
 
 
@@ -57,6 +54,7 @@ def test_an_arm_that_drops_text_is_not_compared_by_bits_per_byte(val, allowed, s
         assert len(study(arms).runs()) == 2
         return
     text = refused(study, arms)
-    assert "arm 'x' cannot be compared by val/bits_per_byte, because its tokenizer or the baseline's does not" in text
+    assert text.startswith("arm 'x' ")
+    assert "by val/bits_per_byte" in text.partition("\n")[0]
     assert "s.yaml:8 at arms.x.task.tokenizer.unseen" in text
     assert "unseen: unk" in text

@@ -59,7 +59,7 @@ def test_more_windows_than_the_split_has_are_refused():
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "some"])
 def test_an_invalid_number_of_windows_is_refused(value):
-    with pytest.raises(UserError, match="must be auto, all or a positive number of windows") as caught:
+    with pytest.raises(UserError, match="auto, all or") as caught:
         load_config(TrainConfig, {"steps": 1, "eval_windows": value})
     assert caught.value.path == ("eval_windows",)
     assert "at least 1" in str(caught.value.remedy)

@@ -20,7 +20,7 @@ def test_steps_do_not_depend_on_the_data():
 def test_warm_up_must_be_shorter_than_training():
     schedule = {"kind": "linear", "warmup": 9}
     assert load_config(TrainConfig, {"steps": 10, "schedule": schedule}).schedule.warmup == 9
-    with pytest.raises(UserError, match="warmup=9 is not shorter than the 9 steps"):
+    with pytest.raises(UserError, match=r"warmup=9 .* the 9 steps"):
         load_config(TrainConfig, {"steps": 9, "schedule": schedule})
 
 
@@ -33,7 +33,7 @@ def test_warm_up_must_end_before_decay():
     with pytest.raises(UserError, match=r"warmup=9 and decay_share=0.2 exceed the 10 steps") as caught:
         load(9, 10, 0.2)
     assert caught.value.path == ("schedule", "decay_share")
-    assert caught.value.remedy == "Use a warmup of at most 8, or a smaller decay_share."
+    assert "at most 8" in caught.value.remedy
 
 
 @pytest.mark.parametrize("rule", ["eval", "log", "end", 5])
@@ -43,8 +43,9 @@ def test_checkpoint_rules(rule):
 
 @pytest.mark.parametrize("rule", ["never", 0, -1, True, 1.5, None])
 def test_invalid_checkpoint_rules_are_refused(rule):
-    with pytest.raises(UserError, match="must be eval, log, end or a positive number of steps"):
+    with pytest.raises(UserError, match="eval, log, end or") as caught:
         load_config(TrainConfig, {"steps": 7, "checkpoint": rule})
+    assert caught.value.path == ("checkpoint",)
 
 
 def test_the_text_none_means_none():

@@ -101,7 +101,7 @@ def test_two_runs_of_one_arm_and_seed_are_refused(store_study) -> None:
     other = folder.run("baseline", 0, "feedfacecafe")
     other.start({})
     other.finish({"outcome": "finished", "metrics": {"val/loss": 2.0}})
-    with pytest.raises(UserError, match="two finished runs are of arm 'baseline' and seed 0: 00000000 and feedface"):
+    with pytest.raises(UserError, match="arm 'baseline' and seed 0: 00000000 and feedface"):
         analyse(folder)
 
 

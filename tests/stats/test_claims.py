@@ -26,31 +26,45 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [
-        ("nope is worse", True),
-        ("nope is better", False),
-        ("nope is not better", True),
-        ("nope is not worse", False),
-        ("nope is worse by at least 0.02", True),
-        ("nope is worse by at least 0.04", False),
-        ("nope is worse by at most 0.1", True),
-        ("nope is worse by at most 0.08", False),
-        ("new is better by at least 0.05", True),
-        ("new is better by at least 5.1e-2", False),
-        ("new  is\nbetter", True),
-        ("same is equivalent", True),
-        ("same is equivalent by at most 0.01", True),
-        ("same is equivalent by at most 0.005", False),
-        ("open is inconclusive", True),
-        ("open is not worse", True),
-        ("lost is worse", True),
-        ("lost is worse by at least 0.01", False),
-        ("early is worse", False),
-        ("early is not better", False),
-    ],
-)
+CLAIMS = {
+    "nope is worse": True,
+    "nope is better": False,
+    "nope is not better": True,
+    "nope is not worse": False,
+    "nope is worse by at least 0.02": True,
+    "nope is worse by at least 0.04": False,
+    "nope is worse by at most 0.1": True,
+    "nope is worse by at most 0.08": False,
+    "new is better by at least 0.05": True,
+    "new is better by at least 5.1e-2": False,
+    "new  is\nbetter": True,
+    "same is equivalent": True,
+    "same is equivalent by at most 0.01": True,
+    "same is equivalent by at most 0.005": False,
+    "open is inconclusive": True,
+    "open is not worse": True,
+    "lost is worse": True,
+    "lost is worse by at least 0.01": False,
+    "early is worse": False,
+    "early is not better": False,
+}
+"""Claims, and whether `RESULTS` support them."""
+INVALID = [
+    "nope is bad",
+    "nope worse",
+    "is worse",
+    "nope is worse by 0.02",
+    "nope is worse by at least",
+    "",
+    3,
+    None,
+    ["a"],
+]
+SIZED = ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"]
+"""Claims with sizes where no size is allowed."""
+
+
+@pytest.mark.parametrize(("text", "holds"), CLAIMS.items())
 def test_claims_hold_if_the_results_support_them(text: str, holds: bool) -> None:
     found = check_claim(parse_claim(text, ("claims", 0)), RESULTS, ("claims", 0))
     assert found.holds is holds
@@ -61,7 +75,8 @@ def test_single_seed_supports_no_claim() -> None:
     results = {"study": "toy", "label": "single seed", "arms": [arm("nope", None, None)]}
     for text in ("nope is not worse", "nope is inconclusive", "nope is worse"):
         found = check_claim(parse_claim(text, ("claims", 0)), results, ("claims", 0))
-        assert (found.holds, found.evidence) == (False, "a single seed gives no verdict. So it is.")
+        assert not found.holds
+        assert found.evidence.startswith("a single seed")
 
 
 def test_failed_claims_give_the_reason() -> None:
@@ -69,29 +84,27 @@ def test_failed_claims_give_the_reason() -> None:
         return check_claim(parse_claim(text, ()), RESULTS, ()).evidence
 
     assert why("nope is better") == "worse. So it is."
-    assert why("nope is worse by at least 0.04").startswith("the 95 % interval contains effects as small as 0.0300.")
-    assert why("nope is worse by at most 0.04").startswith("the 95 % interval contains effects as large as 0.0900.")
-    assert why("early is worse").startswith("there is no verdict yet.")
+    least, most = "nope is worse by at least 0.04", "nope is worse by at most 0.04"
+    assert why(least).partition(". ")[0].endswith("as small as 0.0300")
+    assert why(most).partition(". ")[0].endswith("as large as 0.0900")
+    assert "no verdict yet" in why("early is worse")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["nope is bad", "nope worse", "is worse", "nope is worse by 0.02", "nope is worse by at least", "", 3, None, ["a"]],
-)
+@pytest.mark.parametrize("text", INVALID)
 def test_invalid_claims_are_refused(text) -> None:
-    with pytest.raises(UserError, match="is not a valid claim"):
+    with pytest.raises(UserError, match="valid claim"):
         parse_claim(text, ("claims", 0))
 
 
 @pytest.mark.parametrize("size", ["x", "nan", "inf", "-0.1"])
 def test_invalid_sizes_are_refused(size: str) -> None:
-    with pytest.raises(UserError, match="size of an effect"):
+    with pytest.raises(UserError, match=r"size of .*effect"):
         parse_claim(f"nope is worse by at least {size}", ("claims", 0))
 
 
-@pytest.mark.parametrize("text", ["nope is not worse by at least 0.1", "nope is inconclusive by at most 0.1"])
+@pytest.mark.parametrize("text", SIZED)
 def test_sizes_of_negated_or_inconclusive_claims_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="gives a size for a negated or inconclusive verdict"):
+    with pytest.raises(UserError, match="negated or inconclusive"):
         parse_claim(text, ("claims", 0))
 
 

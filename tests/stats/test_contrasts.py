@@ -98,7 +98,7 @@ def test_a_large_difference_between_arms_is_a_verdict(results):
         "a is equivalent to b": False,
     }
     assert {claim: check_claim(parse_claim(claim, ()), found, ()).holds for claim in claims} == claims
-    with pytest.raises(UserError, match="no planned contrast compares 'a' with 'c'") as caught:
+    with pytest.raises(UserError, match=r"no planned .*'a' with 'c'") as caught:
         check_claim(parse_claim("a is better than c", ()), found, ())
     assert "{a-vs-c: {compare: a, to: c}}" in caught.value.remedy
     with pytest.raises(UserError, match="no arm 'd'"):
@@ -112,5 +112,5 @@ def test_contrasts_are_part_of_the_hash_of_a_plan():
     assert read_plan({"plan": plan.frozen()}, "") == plan
     asked = Plan(**own, contrasts=PAIR)
     assert read_plan({"plan": asked.frozen()}, "") == asked
-    with pytest.raises(UserError, match="differs from the plan"):
+    with pytest.raises(UserError, match="from the plan"):
         read_plan({"plan": {**asked.frozen(), "contrasts": SPREAD}}, "")

@@ -48,7 +48,7 @@ def test_changed_plan_is_refused(name: str, value) -> None:
     with pytest.raises(UserError) as error:
         read_plan({"plan": {**PLAN.frozen(), name: value}}, "runs/x")
     text = str(error.value)
-    assert "the analysis plan differs from the plan that was frozen before the first run" in text
+    assert "plan differs" in text
     assert "runs/x at plan" in text
     assert "Restore study.yaml" in text
 
@@ -80,12 +80,12 @@ def test_plan_of_a_newer_version_asks_for_an_update() -> None:
 
 def test_incomplete_plan_is_refused() -> None:
     cut = {name: value for name, value in PLAN.frozen().items() if name != "looks"}
-    with pytest.raises(UserError, match="differs from the plan that was frozen"):
+    with pytest.raises(UserError, match="the plan that"):
         read_plan({"plan": cut}, "runs/x")
 
 
 def test_study_without_a_plan_is_refused() -> None:
-    with pytest.raises(UserError, match="the study has no analysis plan"):
+    with pytest.raises(UserError, match="no analysis plan"):
         read_plan({}, "runs/x")
 
 

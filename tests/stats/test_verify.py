@@ -79,7 +79,7 @@ def test_unchanged_study_is_verified(folder) -> None:
         (lambda d: d["plan"].update(equivalence=1.0), "plan.equivalence"),
         (lambda d: d["arms"].pop(), "arms is"),
         (lambda d: d.pop("label"), "label is missing"),
-        (lambda d: d.update(more=1), "more is stored, but does not follow from the runs"),
+        (lambda d: d.update(more=1), "more is stored"),
     ],
 )
 def test_changed_results_are_found(folder, edit, where: str) -> None:
@@ -111,22 +111,22 @@ def test_contradictions_between_result_log_and_evaluation_are_found(folder) -> N
     change(Path(run.where, "result.json"), lambda d: (d.update(steps=12), d["metrics"].update({"val/f1": 0.5})))
     run.write_evaluation({"val/nll": np.full(7, 3.0), "val/weight": np.full(7, 4.0)})
     found = verify(folder)
-    assert f"{run.where}: the result records 12 steps, but the log ends at step 10" in found
-    assert f"{run.where}: val/f1 is in the result but was never logged" in found
-    assert any(problem.endswith("0.75 over the evaluation set") for problem in found)
+    assert any(re.match(rf"{run.where}: .* 12 steps, .* step 10$", problem) for problem in found)
+    assert any(problem.startswith(f"{run.where}: val/f1 is in") for problem in found)
+    assert any(re.search(r"\b0\.75 .*evaluation set$", problem) for problem in found)
 
 
 def test_damaged_metrics_segment_is_refused(folder) -> None:
     segment = Path(folder.runs()[0].where, "metrics", "0-10.json")
     segment.write_bytes(segment.read_bytes().replace(b"9.0", b"8.0"))
-    with pytest.raises(UserError, match="metrics segment is damaged"):
+    with pytest.raises(UserError, match="segment is damaged"):
         verify(folder)
 
 
 def test_changed_plan_is_refused(folder) -> None:
     study = Path(folder.where, "study.yaml")
     study.write_text(study.read_text().replace("direction: min", "direction: max"))
-    with pytest.raises(UserError, match="the analysis plan differs from the plan that was frozen"):
+    with pytest.raises(UserError, match="plan differs from"):
         verify(folder)
 
 
@@ -159,9 +159,10 @@ def test_swapped_run_folders_are_found(folder) -> None:
         old.rename(new)
     with pytest.raises(UserError) as caught:
         analyse(folder)
-    assert "config.json records arm 'arm1', but the folder is that of 'baseline'" in caught.value.problem
+    damage = next(line for line in caught.value.problem.splitlines() if "records arm 'arm1'" in line).strip()
+    assert re.match(rf"{a.parent / b.name}: config\.json .*'baseline'$", damage)
     found = verify(folder)
-    assert f"{a.parent / b.name}: config.json records arm 'arm1', but the folder is that of 'baseline'" in found
+    assert damage in found
     for arm in ("baseline", "arm1"):  # with matching changes of their records
         for file in Path(folder.where, "runs", arm).glob("*/config.json"):
             change(file, lambda d, arm=arm: d.update(arm=arm))
@@ -170,10 +171,10 @@ def test_swapped_run_folders_are_found(folder) -> None:
     assert len(found) == 2
     found.sort(key=lambda problem: "arm 'arm1'" in problem)
     assert found[1].endswith("model.position is 'rope', but arm 'arm1' has 'none' in study.yaml")
-    assert found[0].endswith("this run's config differs from that of the other runs of arm 'baseline'")
+    assert found[0].endswith("runs of arm 'baseline'")
 
 
-def test_sections_that_the_arm_does_not_change_must_equal_the_baselines(folder) -> None:
+def test_sections_that_the_arm_does_not_change_must_equal_the_baselines(folder, wording) -> None:
     for run in [run for run in folder.runs() if run.arm == "arm1"]:
         about = run.config()
         about["config"]["train"]["loss_bound"] = 50.0
@@ -181,30 +182,28 @@ def test_sections_that_the_arm_does_not_change_must_equal_the_baselines(folder) 
         folder.run(run.arm, run.seed, about["id"]).copy_from(run, about)
         folder.store.delete(run.key)
     analyse(folder)
-    told = {problem.partition(": ")[2] for problem in verify(folder)}
-    assert told == {"section train differs from the baseline's, but arm 'arm1' does not change this section"}
+    (problem,) = {problem.partition(": ")[2] for problem in verify(folder)}
+    wording(problem)
 
 
 @pytest.mark.parametrize(
-    ("edit", "problem"),
+    "edit",
     [
-        (
-            lambda d: d["config"]["train"].update(loss_bound=9.0),
-            "the config, seed or data was changed after the run started",
-        ),
-        (lambda d: d.update(plugins=["more"]), "the config, seed or data was changed after the run started"),
-        (lambda d: d.update(data="other"), "the config, seed or data was changed after the run started"),
-        (lambda d: d.pop("data"), "config.json does not record the data of the run"),
-        (lambda d: d.pop("config"), "config.json has no config"),
-        (lambda d: d.update(seed=7), "config.json records seed 7, but the folder is that of 0"),
-        (lambda d: d.update(id="0" * 16), "config.json records the ID '00000000', but the folder is named "),
+        lambda d: d["config"]["train"].update(loss_bound=9.0),
+        lambda d: d.update(plugins=["more"]),
+        lambda d: d.update(data="other"),
+        lambda d: d.pop("data"),
+        lambda d: d.pop("config"),
+        lambda d: d.update(seed=7),
+        lambda d: d.update(id="0" * 16),
     ],
+    ids=["config", "plugins", "data", "no data", "no config", "seed", "ID"],
 )
-def test_changed_record_of_a_run_is_found(folder, edit, problem: str) -> None:
+def test_changed_record_of_a_run_is_found(folder, edit, wording) -> None:
     run = folder.runs()[0]
     change(Path(run.where, "config.json"), edit)
-    assert len(found := verify(folder)) == 1
-    assert found[0].startswith(f"{run.where}: {problem}")
+    (problem,) = verify(folder)
+    wording(problem.replace(run.where.rpartition("-")[2], "ID"))
 
 
 def test_settings_outside_the_identity_may_differ(folder) -> None:
@@ -240,25 +239,23 @@ def frozen(folder: StudyFolder, edit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("edit", "problem"),
+    "edit",
     [
-        (lambda study: study.update(seeds=[1, 2, 3]), "seeds are [1, 2, 3], and the plan says [0, 1, 2, 3]"),
-        (lambda study: study.update(seeds=[1, 2, 3, 7]), "seeds are [1, 2, 3, 7], and the plan says [0, 1, 2, 3]"),
-        (
-            lambda study: study.update(seeds=[0, 1, 2, 3, 3]),
-            "seeds are [0, 1, 2, 3, 3], and one of them is there twice",
-        ),
-        (lambda study: study["arms"].pop("arm2"), "arm 'arm2' is planned, and study.yaml does not have it"),
-        (lambda study: study["measure"].update(alpha=0.2), "measure.alpha is 0.2, and the plan says 0.05"),
-        (lambda study: study["measure"].update(equivalence=1.0), "measure.equivalence is 1.0, and the plan says None"),
-        (lambda study: study["measure"].update(primary="val/accuracy"), "measure.primary is 'val/accuracy', and the "),
-        (lambda study: study["measure"].update(looks=[2, 4]), "measure.looks is [2, 4], and the plan says [4]"),
+        lambda study: study.update(seeds=[1, 2, 3]),
+        lambda study: study.update(seeds=[1, 2, 3, 7]),
+        lambda study: study.update(seeds=[0, 1, 2, 3, 3]),
+        lambda study: study["arms"].pop("arm2"),
+        lambda study: study["measure"].update(alpha=0.2),
+        lambda study: study["measure"].update(equivalence=1.0),
+        lambda study: study["measure"].update(primary="val/accuracy"),
+        lambda study: study["measure"].update(looks=[2, 4]),
     ],
+    ids=["fewer seeds", "another seed", "doubled seed", "arm", "alpha", "equivalence", "primary", "looks"],
 )
-def test_departures_from_the_plan_are_found(folder, edit, problem: str) -> None:
+def test_departures_from_the_plan_are_found(folder, edit, wording) -> None:
     frozen(folder, edit)
     told = analyse(folder)["departures"]
-    assert told[0].startswith(problem)
+    wording("\n".join(told))
     assert verify(folder)[: len(told)] == [f"{folder.where}/study.yaml: {line}" for line in told]
 
 
@@ -286,15 +283,15 @@ def test_runs_outside_the_study_are_found(folder) -> None:
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        ({"outcome": "diverged"}, "the outcome is 'diverged', but every metric is finite to the end of the log"),
+        ({"outcome": "diverged"}, "the outcome is 'diverged', but every"),
         (
             {"outcome": "diverged", "diverged_at": 7},
             "the outcome is 'diverged' at step 7, but train/loss is 1.0 in the log",
         ),
         ({"diverged_at": 7}, "the outcome is 'finished', but `diverged_at` is 7"),
-        ({"params": 999}, "params is 999 in the result, but 1000 in the result of "),
-        ({"tokens": 301}, "tokens is 301 in the result, but 300 in the result of "),
-        ({"flops": 1}, "flops is 1 in the result, but 2000000 in the result of "),
+        ({"params": 999}, "params is 999 in the result, but 1000 "),
+        ({"tokens": 301}, "tokens is 301 in the result, but 300 "),
+        ({"flops": 1}, "flops is 1 in the result, but 2000000 "),
     ],
 )
 def test_results_that_contradict_the_log_or_other_runs_are_found(folder, edit, problem: str) -> None:
@@ -329,7 +326,7 @@ def test_costs_that_differ_from_the_log_are_found(folder) -> None:
 def test_missing_metrics_segment_is_refused(folder) -> None:
     run = folder.runs()[0]
     run.append(15, 20, {"val/loss": ([20], [1.0])})
-    with pytest.raises(UserError, match="the metrics from step 10 to 15 are missing"):
+    with pytest.raises(UserError, match=r"from step 10 to 15 .*missing"):
         verify(folder)
 
 
@@ -339,30 +336,27 @@ def test_missing_metrics_segment_is_refused(folder) -> None:
 @pytest.mark.parametrize("part", ["plan", "seeds", "arms", "base", "study"])
 def test_study_without_a_part_is_refused(folder, part: str) -> None:
     frozen(folder, lambda study: study.pop(part))
-    with pytest.raises(UserError, match=f"the study has no {part}") as error:
+    with pytest.raises(UserError, match=rf"has no {part}\b") as error:
         verify(folder)
     assert error.value.file == f"{folder.where}/study.yaml"
     assert error.value.remedy
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        ("[]", "this is not the result of a run"),
-        ("{}", "this is not the result of a run"),
-        ('{"outcome": "finished", "steps": 10}', "the result has no metrics"),
-        ('{"outcome": "finished", "metrics": {}}', "steps must be a number, got None"),
-        (
-            '{"outcome": "finished", "steps": 10, "metrics": {"val/loss": "2"}}',
-            "metric 'val/loss' must be a number, got '2'",
-        ),
+        "[]",
+        "{}",
+        '{"outcome": "finished", "steps": 10}',
+        '{"outcome": "finished", "metrics": {}}',
+        '{"outcome": "finished", "steps": 10, "metrics": {"val/loss": "2"}}',
     ],
 )
-def test_invalid_result_is_refused(folder, text: str, problem: str) -> None:
+def test_invalid_result_is_refused(folder, text: str, wording) -> None:
     file = Path(folder.runs()[0].where, "result.json")
     file.write_text(text)
     with pytest.raises(UserError) as error:
         analyse(folder)
-    assert problem in error.value.problem
+    wording(error.value.problem.replace(file.parent.name.rpartition("-")[2], "ID"))
     assert str(file) in str(error.value)
     assert "from a copy" in str(error.value.remedy)

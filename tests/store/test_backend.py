@@ -19,7 +19,7 @@ from taetpu.store.errors import NotStored, check_name
 def test_key_is_written_once(store: Store):
     store.write("s/a", b"first")
     store.write("s/a", b"first")
-    with pytest.raises(UserError, match="must not be overwritten") as caught:
+    with pytest.raises(UserError, match="not be overwritten") as caught:
         store.write("s/a", b"second")
     assert store.where("s/a") in str(caught.value)
     assert "Nothing was overwritten" in str(caught.value)
@@ -128,11 +128,11 @@ def test_valid_names_are_accepted(store: Store, name: str):
 def test_file_in_place_of_a_folder_is_reported(tmp_path: Path):
     (tmp_path / "file").write_bytes(b"precious")
     store = LocalStore(tmp_path / "file" / "root")
-    with pytest.raises(UserError, match="is not a folder") as caught:
+    with pytest.raises(UserError, match="not a folder") as caught:
         store.write("s/a", b"x")
     assert str(tmp_path / "file" / "root" / "s" / "a") in str(caught.value)
     assert "--root" in str(caught.value)
-    with pytest.raises(UserError, match="is not a folder"), store.claim("s/lock"):
+    with pytest.raises(UserError, match="not a folder"), store.claim("s/lock"):
         pass
     with pytest.raises(UserError, match="Not a directory"):
         LocalStore(tmp_path / "file").list("")
@@ -160,8 +160,8 @@ def test_full_disk_loses_nothing(tmp_path: Path, on_mount: Callable[[str, str], 
     said = on_mount("size=512k", FILL)
     for key in ("s/a", "s/new/b"):
         assert f"where:  {tmp_path / 'mount' / key}\n" in said
-    assert said.count("No space left on device (1000000 bytes needed, ") == 2
-    assert said.count("Free some space and run the same command again") == 2
+    assert said.count("(1000000 bytes needed, ") == 2
+    assert said.count("No space left") == said.count("Free some space") == 2
 
 
 CLOSED = """
@@ -185,13 +185,13 @@ def test_read_only_folder_is_reported(tmp_path: Path, on_mount: Callable[[str, s
     said = on_mount("ro", CLOSED)
     assert said.count("cannot write: Read-only file system") == 2
     assert f"where:  {tmp_path / 'mount' / 's' / 'a'}\n" in said
-    assert said.count("choose another folder with --root or TAETPU_ROOT") == 2
+    assert said.count("--root or TAETPU_ROOT") == 2
 
 
 def test_unsupported_addresses_are_refused():
-    with pytest.raises(UserError, match="cannot be stored at 's3://bucket/runs'") as caught:
+    with pytest.raises(UserError, match="stored at 's3://bucket/runs'") as caught:
         open_store("s3://bucket/runs")
-    assert caught.value.remedy == "Use a local folder or gs://BUCKET/FOLDER."
+    assert "gs://BUCKET/FOLDER" in str(caught.value.remedy)
 
 
 def test_root_is_the_option_or_the_environment_variable_or_runs(monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,7 @@
 """The folder of a study and its runs: files that are written once or replaced, resuming, and listing."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def content(study: StudyFolder) -> dict[str, bytes]:
 
 def test_study_is_frozen(study: StudyFolder):
     assert not study.exists()
-    with pytest.raises(NotStored, match="no study is stored here") as caught:
+    with pytest.raises(NotStored, match="no study") as caught:
         study.read_study()
     assert study.where in str(caught.value)
     assert "--root" in str(caught.value)
@@ -49,7 +50,7 @@ def test_study_is_frozen(study: StudyFolder):
     study.write_study(STUDY)
     assert study.exists()
     assert repr(study.read_study()) == repr(STUDY)  # the arms in their order too
-    with pytest.raises(UserError, match="must not be overwritten"):
+    with pytest.raises(UserError, match="not be overwritten"):
         study.write_study({**STUDY, "seeds": [3, 1, 2]})
     assert study.read_study()["seeds"] == [3, 1]
     study.write_study({**STUDY, "seeds": [3, 1, 2]}, replace=True)
@@ -98,14 +99,14 @@ def test_run_goes_from_absent_to_done(run: RunFolder):
     run.start({"lr": 0.1, "arm": "heads=8"})
     run.start({"arm": "heads=8", "lr": 0.1})
     assert (run.status(), run.result()) == ("started", None)
-    with pytest.raises(UserError, match="must not be overwritten"):
+    with pytest.raises(UserError, match="not be overwritten"):
         run.start({"lr": 0.2})
     assert run.config() == {"lr": 0.1, "arm": "heads=8"}
     run.write_model({"model.safetensors": b"weights", "config.json": b"{}"})
     run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
     run.finish({"outcome": "diverged", "metrics": {"val/loss": float("inf")}})
     assert (run.status(), run.result()) == ("done", {"outcome": "diverged", "metrics": {"val/loss": None}})
-    with pytest.raises(UserError, match="must not be overwritten"):
+    with pytest.raises(UserError, match="not be overwritten"):
         run.finish({"outcome": "finished"})
     assert run.read_model() == {"model.safetensors": b"weights", "config.json": b"{}"}
 
@@ -141,7 +142,7 @@ def test_different_values_for_stored_steps_are_refused(run: RunFolder):
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [1.0])})
     run.append(0, 10, {"x": ([10], [1.0])}, {"wall": ([10], [9.0])})
     assert run.times()["wall"].value == [9.0]
-    with pytest.raises(UserError, match="must not be overwritten"):
+    with pytest.raises(UserError, match="not be overwritten"):
         run.append(0, 10, {"x": ([10], [2.0])})
     run.append(5, 15, {"x": ([15], [1.0])})
     with pytest.raises(UserError, match="overlaps") as caught:
@@ -169,7 +170,7 @@ def test_damaged_files_are_reported_and_never_read(study: StudyFolder, run: RunF
 
 def test_foreign_file_among_samples_is_reported(run: RunFolder):
     run.store.write(f"{run.key}/samples/notes.txt", b"mine")
-    with pytest.raises(UserError, match=r"'notes.txt' is not named after a step"):
+    with pytest.raises(UserError, match=r"'notes.txt' .*after a step"):
         run.samples()
 
 
@@ -267,7 +268,7 @@ def test_result_of_another_run_is_damage_although_its_files_came_along(study: St
     run, other = finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8)
     copy_files(other, run, "result.json", "metrics/", "model/")
     (problem,) = run.find_damage()
-    assert "result.json: this file belongs to run bbbbbbbb with seed 0" in problem
+    assert re.search(r"result\.json: .* bbbbbbbb with seed 0", problem)
     with pytest.raises(Damaged, match="--retrain-damaged"):
         run.result()
 
@@ -275,7 +276,7 @@ def test_result_of_another_run_is_damage_although_its_files_came_along(study: St
 def test_model_of_another_run_is_not_opened(study: StudyFolder):
     run, other = finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8)
     copy_files(other, run, "model/")
-    with pytest.raises(Damaged, match="does not match its checksum") as error:
+    with pytest.raises(Damaged, match="checksum") as error:
         run.read_model()
     assert error.value.file == f"{run.where}/model/model.safetensors"
 
@@ -291,11 +292,11 @@ def test_document_without_its_digest_is_damaged(study: StudyFolder, name: str):
     run = finished(study, "a", 0, "a" * 8)
     without(run, name, "digest")
     read = {"result.json": run.result, "config.json": run.config}.get(name, lambda: run.read_post_hoc("heads"))
-    with pytest.raises(Damaged, match="this file has no checksum") as error:
+    with pytest.raises(Damaged, match="has no checksum") as error:
         read()
     assert error.value.file == f"{run.where}/{name}"
     if "post_hoc" not in name:
-        assert run.find_damage() == [f"{run.where}/{name}: this file has no checksum"]
+        assert run.find_damage() == [f"{run.where}/{name}: {error.value.problem}"]
 
 
 @pytest.mark.parametrize("schema", [None, 2])

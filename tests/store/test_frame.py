@@ -33,5 +33,6 @@ def test_study_without_runs_gives_an_empty_table(folder):
 
 
 def test_missing_study_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no study is stored here"):
+    with pytest.raises(UserError, match="no study") as caught:
         read_metrics(tmp_path)
+    assert str(tmp_path) in str(caught.value)

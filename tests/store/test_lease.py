@@ -68,12 +68,12 @@ def killed(gs_root: str, start: Start, world: World) -> None:
 def test_lease_of_a_killed_process_expires_by_the_clock_of_the_server(store: GcsStore, killed: None, world: World):
     world.skew = lease.LEASE_SECONDS - 20
     with (
-        pytest.raises(UserError, match=r"is held by pid \d+ on tpu-vm \(user .*last renewed 4\d s ago") as caught,
+        pytest.raises(UserError, match=r"held by pid \d+ on tpu-vm \(user .*last renewed 4\d s ago") as caught,
         store.claim("s/lock"),
     ):
         pass
     assert caught.value.file == store.where("s/lock")
-    assert "If the process was killed, its claim expires in " in str(caught.value)
+    assert "its claim expires" in str(caught.value)
     world.skew = lease.LEASE_SECONDS + 1
     with store.claim("s/lock"):
         assert json.loads(store.read("s/lock"))["host"] != "tpu-vm"
@@ -136,7 +136,7 @@ def test_disconnected_holder_writes_nothing_after_a_takeover(
         made(store, "another-vm").acquire()
         clock[0] = lease.LEASE_SECONDS + 1
         for change in (lambda: store.write("s/b", b"2"), lambda: store.delete("s/a"), lambda: store.save_folder("s/c")):
-            with pytest.raises(UserError, match=r"lost its claim: .* pid 1 on another-vm .* has taken the claim over"):
+            with pytest.raises(UserError, match=r"lost its claim: .* pid 1 on another-vm .* taken .*over"):
                 change()
         store.write("t/b", b"2")  # another study's
     assert store.list("s") == ["s/a", "s/lock"]
@@ -159,7 +159,7 @@ def test_holder_without_a_connection_does_not_write(store: GcsStore, world: Worl
     with store.claim("s/lock"):
         clock[0] = lease.CHECK_SECONDS + 1
         world.faults.append(Fault("*", Refused(14, "gone"), times=10**6))
-        with pytest.raises(StorageUnavailable, match="cannot renew the claim gs://studies/root/s/lock"):
+        with pytest.raises(StorageUnavailable, match=r"cannot renew .* gs://studies/root/s/lock"):
             store.write("s/b", b"2")
         world.faults.clear()
         store.write("s/b", b"2")
@@ -199,7 +199,7 @@ def test_one_of_several_concurrent_processes_takes_an_expired_lease(store: GcsSt
 def test_foreign_content_counts_as_an_unknown_holder(store: GcsStore):
     store.write("s/lock", b"what is this")
     with (
-        pytest.raises(UserError, match="held by a process that has just started, last renewed 0 s ago"),
+        pytest.raises(UserError, match="just started, last renewed 0 s ago"),
         store.claim("s/lock"),
     ):
         pass

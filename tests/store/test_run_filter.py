@@ -64,12 +64,12 @@ def test_runs_by_dates_are_sorted_from_the_latest(root):
     [
         (
             lambda root: find_runs(root, [parse_condition("model.dimm=3")]),
-            "no run has a setting 'model.dimm'",
+            "no .*setting 'model.dimm'",
             "model.dim",
         ),
-        (lambda root: parse_condition("model.dim"), "'model.dim' is not a condition", "model.dim=64"),
-        (lambda root: parse_condition("model.mixer>attention"), "'attention' is not a number", "Use = or !="),
-        (lambda root: parse_date("yesterday"), "'yesterday' is not a date", "2026-11-25"),
+        (lambda root: parse_condition("model.dim"), "'model.dim' .*condition", "model.dim=64"),
+        (lambda root: parse_condition("model.mixer>attention"), "'attention' .*number", "Use = or !="),
+        (lambda root: parse_date("yesterday"), "'yesterday' .*date", "2026-11-25"),
     ],
 )
 def test_invalid_filters_are_refused(root, make, problem, remedy):

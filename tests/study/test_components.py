@@ -161,12 +161,12 @@ def derive(trained, **options):
     [
         ({"what": "headz"}, "unknown parts 'headz'", "heads"),
         ({"arms": ["learnd"]}, "no arm 'learnd'", "learned"),
-        ({"arms": ["learned"]}, "'learned' has parameters that the baseline lacks", "remove a part"),
-        ({"arms": ["fast"]}, "'fast' changes more than the model", "remove a part"),
-        ({"what": "heads", "arms": ["without-ffn"]}, "the parts are heads", "--what"),
+        ({"arms": ["learned"]}, "'learned' has parameters", "remove a part"),
+        ({"arms": ["fast"]}, "'fast' changes more than", "remove a part"),
+        ({"what": "heads", "arms": ["without-ffn"]}, "parts are heads", "--what"),
         ({"heal": 0.0}, "0", "0.1"),
         ({"heal": 1.5}, "1.5", "0.1"),
-        ({"equivalence": 0.0}, "margin of equivalence is 0", "0.02"),
+        ({"equivalence": 0.0}, "equivalence is 0", "0.02"),
     ],
 )
 def test_invalid_parts_are_refused(trained, options, problem, remedy) -> None:

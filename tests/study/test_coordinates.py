@@ -87,10 +87,10 @@ def test_heads_get_wider_unless_head_dim_is_set(study):
 @pytest.mark.parametrize(
     ("sets", "options", "problem"),
     [
-        ((), {"arms": ["mop"]}, "no arm 'mop' in this study"),
-        ((), {"widths": [32]}, "at least two different widths above 0, got 32"),
-        ((), {"widths": [31, 32]}, "at dim=31: dim=31 is not divisible by num_heads=2"),
-        (("model.mixer.head_dim=16",), {"widths": [24, 32]}, "at dim=24: num_heads=2 times 3/4 is not an integer"),
+        ((), {"arms": ["mop"]}, "no arm 'mop'"),
+        ((), {"widths": [32]}, "two different widths .*got 32"),
+        ((), {"widths": [31, 32]}, "at dim=31: dim=31 .*divisible by num_heads=2"),
+        (("model.mixer.head_dim=16",), {"widths": [24, 32]}, "at dim=24: num_heads=2 times 3/4 .*integer"),
     ],
 )
 def test_what_cannot_be_measured(study, sets, options, problem):

@@ -90,11 +90,12 @@ def test_study_without_a_plan_is_named_and_left_alone(tmp_path) -> None:
     feed = Feed(folder)
     feed.poll()
     assert feed.study["primary"] == "val/loss"
-    assert "an earlier version of taetpu froze it" in feed.problem
+    assert "earlier version" in feed.problem
     for use in (analyse, verify):
-        with pytest.raises(UserError, match="an earlier version of taetpu froze it") as error:
+        with pytest.raises(UserError, match="earlier version") as error:
             use(folder)
-        assert (error.value.path, error.value.remedy) == (("plan",), "Run the study again under another name.")
+        assert error.value.path == ("plan",)
+        assert "another name" in error.value.remedy
     (tmp_path / "study.yaml").write_text(TEXT.replace("study: earlier", "study: schema1"))
     with pytest.raises(UserError, match="schema 1"):
         run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
@@ -107,7 +108,7 @@ def test_changed_run_of_an_earlier_study_is_found(folder, tmp_path) -> None:
     record["config"]["train"]["accumulate"] = 2
     file.write_text(json.dumps(record))
     (problem,) = verify(folder)
-    assert "the config, seed or data was changed after the run started" in problem
+    assert "data was changed" in problem
 
 
 @pytest.mark.parametrize(

@@ -120,23 +120,19 @@ def test_matched_arm_that_equals_an_existing_arm_is_not_added(load):
 
 
 REFUSED = [
-    ("arms: {x: {model.ffn: none}}", (), "its feed-forward networks have no inner size (unknown field 'hidden')"),
-    ("arms: {x: {model.num_layers: 2}}", (("dim: 32,", "dim: 32, ffn: none,"),),
-     "its feed-forward networks have no inner size ('model.ffn.hidden' matches nothing: model.ffn (kind none) has no "
-     "field 'hidden')"),
-    ("arms: {x: {model.num_layers: 30}}", (),
-     "with the narrowest feed-forward networks, it still has 128,000 parameters, but the baseline has 12,928"),
-]  # fmt: skip
+    ("arms: {x: {model.ffn: none}}", ()),
+    ("arms: {x: {model.num_layers: 2}}", (("dim: 32,", "dim: 32, ffn: none,"),)),
+    ("arms: {x: {model.num_layers: 30}}", ()),
+]
 
 
-@pytest.mark.parametrize(("added", "replace", "why"), REFUSED)
-def test_arm_that_cannot_be_matched_by_parameters_is_refused(load, added, replace, why):
+@pytest.mark.parametrize(("added", "replace"), REFUSED)
+def test_arm_that_cannot_be_matched_by_parameters_is_refused(load, added, replace, wording):
     with pytest.raises(UserError) as caught:
         matched(load(f"{added}\nmatch: params\n", *replace))
     error = caught.value
-    assert error.problem == f"arm 'x' cannot be matched by params: {why}"
     assert (Path(str(error.file)).name, error.line, error.path) == ("s.yaml", len(BASE.splitlines()) + 2, ("match",))
-    assert error.remedy == "Remove the arm or this matching, or use `match: flops`, which needs no inner size."
+    wording(f"{error.problem}\n{error.remedy}")
 
 
 def test_epochs_become_steps(load):

@@ -99,17 +99,18 @@ def test_charts_accept_folders_roots_and_outcomes(outcome) -> None:
     assert '"baseline"' in json.dumps(specs[0])
     only = taetpu.plot(outcome, "val/loss", arms=["low-lr"]).to_dict()
     assert '"baseline"' not in json.dumps(only)
-    with pytest.raises(taetpu.UserError, match="no study is stored here"):
+    with pytest.raises(taetpu.UserError, match="no study"):
         taetpu.plot("nowhere", "val/loss")
-    with pytest.raises(taetpu.UserError, match="no run has a metric"):
+    with pytest.raises(taetpu.UserError, match="no run has") as error:
         taetpu.plot(outcome, "val/los")
+    assert "'val/los'" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((None, "val/loss"), "None is not a study"),
-        (([], "val/loss"), "there are no studies to draw"),
+        ((None, "val/loss"), "None .*study"),
+        (([], "val/loss"), "no studies"),
     ],
 )
 def test_invalid_charts_are_refused(given, said, outcome) -> None:

@@ -103,7 +103,7 @@ def test_pack_that_no_node_can_train_is_refused():
     check_nodes({"num_cpus": 1, "num_gpus": 4}, nodes)
     with pytest.raises(UserError, match="2 CPU, 1 GPU") as caught:
         check_nodes({"num_cpus": 2, "num_gpus": 1}, nodes)
-    assert "Add a node with these resources" in (caught.value.remedy or "")
+    assert "Add a node" in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize(

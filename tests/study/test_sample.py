@@ -1,6 +1,7 @@
 """During training, every run evaluates the same sample of the validation split; at the end, the whole split."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -52,9 +53,9 @@ def test_all_runs_evaluate_the_same_sample_and_the_whole_split_once(copied, tmp_
     assert [found.metric for found in read_curves(folder, outcome.results)] == ["val_sample/loss", "train/loss"]
     assert outcome.results["arms"][1]["efficiency"]["seeds"] == 2
     drawn = json.dumps(plot([folder], "val/loss").to_dict())
-    assert '["val_sample/loss (nats per token)", "on a sample of the validation split"]' in drawn
+    assert re.search(r'\["val_sample/loss \(nats per token\)", "on a sample of .*split"\]', drawn)
     assert "on a sample" not in json.dumps(plot([folder], "val/loss", x="train.optimizer.lr").to_dict())
-    assert "on a sample of the validation split" in Path(outcome.report["html"]).read_text()
+    assert "on a sample" in Path(outcome.report["html"]).read_text()
 
 
 @pytest.mark.slow
@@ -72,7 +73,7 @@ def test_later_runs_are_evaluated_on_the_first_sample(study, copied):
     often = STUDY.replace("eval_every: 10", "eval_every: 5")
     _, folder = study(f"{often}  high-lr: {{train.optimizer.lr: 1e-2}}\n")
     assert {run.result()["val_sample"]["windows"] for run in folder.runs()} == {12}
-    with pytest.raises(UserError, match="eval_windows was auto when this study was first run, and is 3 now"):
+    with pytest.raises(UserError, match=r"eval_windows was auto .* is 3 now"):
         study(STUDY.replace("log_every: 4,", "log_every: 4, eval_windows: 3,"))
 
 

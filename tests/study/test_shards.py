@@ -130,7 +130,8 @@ def test_run_waits_for_a_claim_if_the_environment_says_so(tmp_path: Path, monkey
     monkeypatch.setenv(CLAIM_PATIENCE, "60")
     with executor.Executor(folder).claim(callback):
         pass
-    assert [reason[:32] for reason in callback.reasons] == ["another process is training pack", ""]
+    assert ["pack" in reason for reason in callback.reasons] == [True, False]
+    assert callback.reasons[1] == ""
 
 
 @pytest.mark.slow
@@ -154,7 +155,7 @@ def test_shards_give_the_results_of_one_process_if_one_is_killed(tmp_path: Path)
 def test_repeated_command_trains_packs_that_no_process_has_begun(tmp_path: Path):
     (tmp_path / "s.yaml").write_text(STUDY)
     expected, root = alone(tmp_path), tmp_path / "root"
-    with pytest.raises(SharesLeft, match="left to other processes: 2 packs") as left:
+    with pytest.raises(SharesLeft, match="other processes: 2 packs") as left:
         run_shard(tmp_path, root, "0/3")
     assert left.value.exit_code == 0
     assert not (root / "many/results.json").exists()
@@ -192,7 +193,7 @@ def test_no_wait_ends_while_other_processes_train(tmp_path: Path, monkeypatch):
         return train(packs, *rest)
 
     monkeypatch.setattr(shards, "train_packs", hold_others)
-    with pytest.raises(SharesLeft, match="left to other processes") as left, claim:
+    with pytest.raises(SharesLeft, match="other processes") as left, claim:
         run_shard(tmp_path, tmp_path / "root", "0/2", wait=False)
     assert left.value.exit_code == WAITING_EXIT_CODE == 75
     assert all(is_free(folder, plan.id) for plan in stored_plans(folder))

@@ -128,14 +128,14 @@ def test_a_model_that_changed_after_the_first_run_is_refused(study, folder):
     other = next((folder / "root/first/runs/baseline").glob("1-*/model/model.safetensors"))
     file.write_bytes(other.read_bytes())
     assert load_file(file)
-    with pytest.raises(UserError, match="the stored model that arm 'baseline' starts from with seed 0 has changed"):
+    with pytest.raises(UserError, match=r"arm 'baseline' starts from .*seed 0 has changed"):
         study(tuned())
 
 
 @pytest.mark.parametrize(
     ("start", "problem", "remedy"),
     [
-        ("root/nowhere/{seed}", "no model is stored in", "Use the folder of a finished run"),
+        ("root/nowhere/{seed}", "no model", "finished run"),
         ("root/first/runs/baseline/*", "2 folders match 'root/first/runs/baseline/*'", "matches one folder"),
         ("root/first/runs/baseline/x*", "no folder matches", "matches one folder"),
     ],
@@ -152,9 +152,9 @@ def test_a_missing_or_ambiguous_model_is_refused(study, folder, start, problem, 
 
 def test_a_model_without_a_common_parameter_and_a_damaged_model_are_refused(study, folder):
     text = tuned().replace("dim: 16", "dim: 24")
-    with pytest.raises(UserError, match="no parameter of the model has the name and shape"):
+    with pytest.raises(UserError, match=r"no parameter .*name and shape"):
         study(text)
     file = next((folder / "root/first/runs/baseline").glob("0-*/model/model.safetensors"))
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(UserError, match="the stored model is damaged"):
+    with pytest.raises(UserError, match="model is damaged"):
         study(tuned())

@@ -164,4 +164,5 @@ def test_tuned_study_ends_with_shared_and_tuned_effects_also_after_an_interrupti
     moved = TUNED[: TUNED.index("tune:")].replace("seeds: 2", f"seeds: [0, 1, {FIRST_SEED}]")
     with pytest.raises(UserError) as caught:  # seeds that arms were tuned on cannot judge them later
         study(TINY + moved)
-    assert caught.value.problem == f"seed {FIRST_SEED} was used for tuning, so arms cannot be compared on it"
+    assert caught.value.problem.startswith(f"seed {FIRST_SEED} ")
+    assert "for tuning" in caught.value.problem

@@ -43,10 +43,10 @@ class Rule(kinds("optimizer")["adamw"]):
     ("fault", "check", "said"),
     [
         ("half", "updates", r"updates at embedding.weight: \(11, 16\) bfloat16, expected \(11, 16\) float32"),
-        ("grows", "updates", r"the state after a step at 1: \(1,\) float32, expected \(\) float32"),
-        pytest.param("uphill", "descends", r"20 steps change a quadratic loss from [\d.]+ to [\d.]+, "
+        ("grows", "updates", r".*state .*at 1: \(1,\) float32, expected \(\) float32"),
+        pytest.param("uphill", "descends", r"20 steps .* from [\d.]+ to [\d.]+, "
                      "expected a decrease", marks=pytest.mark.slow),
-        pytest.param("packs", "packs", "two packed runs differ from the same runs alone by up to",
+        pytest.param("packs", "packs", r"two packed runs .* up to [\d.e-]+",
                      marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -73,17 +73,11 @@ class Rate(Component):
         }[self.fault]()
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("vector", "the rate of a step is (1,) float32, expected () float32"),
-        ("below zero", "the rate of step 4 of 20 is -0.0333 at a peak of 0.1, expected at least 0"),
-        ("one step", "the rate of step 0 of 1 is nan at a peak of 0.1, expected at least 0"),
-    ],
-)
-def test_faults_of_a_schedule_are_reported(fault, said):
+@pytest.mark.parametrize("fault", ["vector", "below zero", "one step"])
+def test_faults_of_a_schedule_are_reported(fault, wording):
     (found,) = failing(Rate(fault=fault)).values()
-    assert (found.check, found.message) == ("rates", said)
+    assert found.check == "rates"
+    wording(found.message)
     assert line_of(Rate, "def lr") in found.where
 
 
@@ -113,12 +107,12 @@ class Batches(Hook):
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        ("shorter", "form", r"the result of batch at tokens: \(2, 7\) int32, expected \(2, 8\) int32"),
-        ("numpy", "repeats", "two calls of batch with the same key differ"),
+        ("shorter", "form", r".*batch at tokens: \(2, 7\) int32, expected \(2, 8\) int32"),
+        ("numpy", "repeats", "two calls .* same key differ"),
         ("beyond", "repeats", "tokens range from 3 to 13, expected 0 to 10"),
         ("weights", "repeats", "weights are negative"),
-        ("log", "repeats", "batch returns non-finite numbers"),
-        ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
+        ("log", "repeats", "batch .*non-finite numbers"),
+        ("packs", "packs", r"two packed runs .* up to [\d.e-]+"),
     ],
 )
 def test_faults_of_a_hook_are_reported(fault, check, said):
@@ -142,8 +136,8 @@ class Losses(Hook):
 def test_faults_of_several_methods_are_reported_together():
     found = failing(Losses())
     assert set(found) == {"loss form", "updates form"}
-    assert found["loss form"].message == "the result of loss: (2,) float32, expected () float32"
-    assert found["updates form"].message.startswith("the result of updates at ")
+    assert found["loss form"].message.endswith("loss: (2,) float32, expected () float32")
+    assert found["updates form"].message.startswith("the result of")
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -172,11 +166,11 @@ class Measuring(Metric):
 @pytest.mark.parametrize(
     ("fault", "check", "said"),
     [
-        ("vector", "values", r"metric 'measuring' gives max of shape \(1,\), not a single number"),
+        ("vector", "values", r"metric 'measuring' .*max of shape \(1,\), not a single"),
         ("site", "values", "no site 'residul' in this model"),
-        ("nothing", "values", "measure returns no values"),
+        ("nothing", "values", "measure .*no values"),
         ("nan", "packs", "measuring/max is NaN"),
-        ("packs", "packs", "two packed runs differ from the same runs alone by up to"),
+        ("packs", "packs", r"two packed runs .* up to [\d.e-]+"),
     ],
 )
 def test_faults_of_a_metric_are_reported(fault, check, said):

@@ -28,12 +28,10 @@ class WideFFN(eqx.Module):
         return project(x, self.w)
 
 
-def test_a_wrong_shape_is_reported():
+def test_a_wrong_shape_is_reported(wording):
     (found,) = failing(Wide()).values()
     assert found.check == "shapes"
-    assert found.message == (
-        "for x (2, 8, 16) float32 the result in evaluation is (2, 8, 32) float32, expected (2, 8, 16) float32"
-    )
+    wording(found.message)
     assert f"{line_of(WideFFN.__call__, 'def __call__')} in __call__" in found.where
 
 
@@ -54,7 +52,8 @@ class PreciseAfter(eqx.Module):
 
 def test_a_wrong_dtype_is_reported():
     found = failing(Precise())["shapes"]
-    assert "for x (2, 8, 16) bfloat16 the result in evaluation is (2, 8, 16) float32" in found.message
+    assert found.message.startswith("for x (2, 8, 16) bfloat16 ")
+    assert "is (2, 8, 16) float32" in found.message
     assert found.remedy == "End with .astype(x.dtype)"
 
 
@@ -74,7 +73,7 @@ class NoisyAfter(eqx.Module):
 def test_numpy_randomness_is_reported():
     found = failing(Noisy())
     assert set(found) == {"jit"}
-    assert re.match(r"compiled and eager calls differ by up to \d", found["jit"].message)
+    assert re.match(r"compiled and eager .* \d", found["jit"].message)
     assert "ctx.key" in found["jit"].remedy
 
 
@@ -97,7 +96,7 @@ class CountingAfter(eqx.Module):
 def test_python_state_is_reported():
     found = failing(Counting())
     assert set(found) == {"jit"}
-    assert "keep no state between calls" in found["jit"].remedy
+    assert "keep no state" in found["jit"].remedy
 
 
 class Branching(Component):
@@ -148,18 +147,11 @@ class FaultyInit(Component):
         return {"half": drawn.astype(jnp.bfloat16), "log": jnp.log(drawn)}.get(self.fault, drawn)
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("fixed key", "a weight of role in is identical for two keys"),
-        ("numpy", "two draws of role in from one key differ"),
-        ("half", "draw returns (16, 32) bfloat16 for shape (16, 32) and role in"),
-        ("log", "a weight of role in has non-finite numbers"),
-    ],
-)
-def test_faults_of_an_init_are_reported(fault, said):
+@pytest.mark.parametrize("fault", ["fixed key", "numpy", "half", "log"])
+def test_faults_of_an_init_are_reported(fault, wording):
     (found,) = failing(FaultyInit(fault=fault)).values()
-    assert (found.check, found.message) == ("draw", said)
+    assert found.check == "draw"
+    wording(found.message)
     assert line_of(FaultyInit, "def draw") in found.where
 
 
@@ -168,10 +160,9 @@ class Loose(Component):
     kind: ClassVar[str] = "loose"
 
 
-def test_a_wrong_base_class_is_reported():
+def test_a_wrong_base_class_is_reported(wording):
     found = failing(Loose())["form"]
-    assert "a hook must extend Hook, but Loose does not" in found.message
-    assert "class Loose(Hook), with Hook from taetpu.optim.hooks" in found.remedy
+    wording(f"{found.message}\n{found.remedy}")
 
 
 class Placeless(Component):
@@ -187,16 +178,11 @@ class Mute(Component):
     kind: ClassVar[str] = "mute"
 
 
-@pytest.mark.parametrize(
-    ("component", "said"),
-    [
-        (Placeless(), "Placeless has no field placement ('pre', 'post', 'sandwich' or 'output')"),
-        (Mute(), "Mute has no method init"),
-    ],
-)
-def test_missing_members_are_reported(component, said):
+@pytest.mark.parametrize("component", [Placeless(), Mute()])
+def test_missing_members_are_reported(component, wording):
     (found,) = failing(component).values()
-    assert (found.check, found.message) == ("form", said)
+    assert found.check == "form"
+    wording(found.message)
 
 
 class Started(Component):
@@ -220,16 +206,9 @@ class StartedAfter(eqx.Module):
         return x[:, :1] * self.scale.astype(x.dtype)
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("numpy", "two models with the same seed start from different parameters"),
-        ("half", "parameter 'scale' starts as bfloat16, expected float32"),
-        ("log", "parameter 'scale' has non-finite initial values"),
-    ],
-)
-def test_faults_of_initial_parameters_are_reported(fault, said):
+@pytest.mark.parametrize("fault", ["numpy", "half", "log"])
+def test_faults_of_initial_parameters_are_reported(fault, wording):
     found = failing(Started(fault=fault))
     assert set(found) == {"start", "shapes"}
-    assert found["start"].message == said
+    wording(found["start"].message)
     assert line_of(Started, "def init") in found["start"].where

@@ -70,7 +70,8 @@ def test_failures_name_the_remedy() -> None:
     larger = {"tpu": "v5litepod-4", "data": 4, "model": 1}
     programs = [program("a", remedy="--set x=1", needs=2**33), program("b", state=True, larger=larger), program("c")]
     one, other, third = describe_failures({"tpu": "v5litepod-1", "programs": programs})
-    assert "Use --set x=1, with which the run needs 8.00 GiB" in one
-    assert "the state (parameters and moments) of one run needs 32.00 GiB of 16.00 GiB" in other
+    assert "Use --set x=1" in one
+    assert "8.00 GiB" in one
+    assert "run needs 32.00 GiB of 16.00 GiB" in other
     assert "--tpu v5litepod-4 --set 'train.compute.mesh={data: 4, model: 1}'" in other
-    assert "Use a smaller model" in third
+    assert "smaller model" in third

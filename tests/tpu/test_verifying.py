@@ -57,10 +57,8 @@ def test_jax_that_does_not_start_fails_naming_the_platform(monkeypatch):
     monkeypatch.setattr(jax, "devices", start)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     found = devices()
-    assert (found.status, found.figure) == (
-        "FAILED",
-        "JAX does not start with JAX_PLATFORMS=cuda: the device was not found",
-    )
+    assert found.status == "FAILED"
+    assert "JAX_PLATFORMS=cuda" in found.figure
     assert "Unset JAX_PLATFORMS" in (found.remedy or "")
 
 
@@ -100,7 +98,8 @@ def test_a_collective_with_one_wrong_value_names_the_devices(kind):
         return right
 
     found = collectives(REFERENCES | {kind: spoiled})
-    assert (found.status, found.figure) == ("FAILED", f"{kind} over 2 devices is wrong on device 0, 1")
+    assert found.status == "FAILED"
+    assert re.fullmatch(rf"{kind} .*2 devices .*wrong.* 0, 1", found.figure)
 
 
 @pytest.mark.slow
@@ -166,7 +165,8 @@ def test_busy_names_the_process_that_has_an_accelerator_open(tmp_path, holding, 
     process = holding(files[1])
     found = machine.busy(there, lock)
     assert found.status == status
-    assert f"{files[1]} is open in process {process.pid} (" in found.figure
+    assert f"{files[1]} " in found.figure
+    assert f" process {process.pid} (" in found.figure
     assert found.values["held_by"] == {str(files[1]): [process.pid]}
 
 
@@ -208,7 +208,7 @@ def test_selected_checks_include_devices_where_jax_is_needed():
     assert [check.name for check in checks.select_checks([])] == [check.name for check in checks.CHECKS]
     assert [check.name for check in checks.select_checks(["training", "matmul"])] == ["devices", "matmul", "training"]
     assert [check.name for check in checks.select_checks(["busy"])] == ["busy"]
-    with pytest.raises(UserError, match=r"there is no check 'mat'"):
+    with pytest.raises(UserError, match=r"no check 'mat'"):
         checks.select_checks(["mat"])
 
 
@@ -238,7 +238,7 @@ def test_a_killed_process_fails_one_check_only():
     chosen = [check for check in checks.CHECKS if check.name in ("devices", "matmul", "collectives")]
     found = run_in_children(chosen, begins)
     assert [one.finding.status for one in found] == ["ok", "FAILED", "ok"]
-    assert found[1].finding.figure.startswith("the process was killed by SIGKILL")
+    assert "killed by SIGKILL" in found[1].finding.figure
 
 
 @pytest.mark.slow

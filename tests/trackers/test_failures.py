@@ -89,13 +89,16 @@ def test_wandb_without_an_api_key_does_not_prompt(study, alone, monkeypatch):
     monkeypatch.setenv("NETRC", str(alone / "none"))
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     _, told = study(SHORT + "trackers: {wandb: {mode: online}}\n")
-    assert told.off == {"wandb": "no API key was found (Run `wandb login`, or set `mode: offline`)"}
+    assert list(told.off) == ["wandb"]
+    assert "no API key" in told.off["wandb"]
+    assert "`wandb login`" in told.off["wandb"]
 
 
-def test_tracker_failure_is_printed_in_one_line():
+def test_tracker_failure_is_printed_in_one_line(wording):
     out = io.StringIO()
     StudyProgress(Console(file=out)).on_tracker_failed("wandb", "no API key was found")
-    assert out.getvalue() == "tracker wandb is switched off: no API key was found; training continues\n"
+    assert out.getvalue().count("\n") == 1
+    wording(out.getvalue())
 
 
 def test_a_callback_list_forwards_every_event():

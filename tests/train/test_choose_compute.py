@@ -86,15 +86,15 @@ def test_requested_options_are_used_or_refused(sized):
     config, source = sized(compute={"attention": "plain", "remat": "dots", "loss_chunk": 20})
     assert choose_compute(config, source, "float32") == ComputeOptions(remat="dots", loss_chunk=20)
     assert attention(*sized(128, compute={"attention": "splash"})) == "splash"  # shorter than auto would
-    with pytest.raises(UserError, match="splash needs a TPU, but this device is a cpu"):
+    with pytest.raises(UserError, match=r"splash needs .*TPU, .* cpu"):
         choose_compute(*sized(compute={"attention": "splash"}), "float32")
-    with pytest.raises(UserError, match="cudnn needs an NVIDIA GPU"):
+    with pytest.raises(UserError, match=r"cudnn .*NVIDIA GPU"):
         Capabilities("gpu").check_path("cudnn")
 
 
 def test_pack_with_a_kernel_cannot_resume_on_another_platform(sized):
     config, source = sized()
-    with pytest.raises(UserError, match="the kind of device it was started on"):
+    with pytest.raises(UserError, match="kind of device"):
         Program(split(config)[0], source, Layout(1), steps=1, execution=ComputeOptions(attention="splash"))
 
 
@@ -129,7 +129,8 @@ def test_large_logits_are_chunked_and_counted_as_chunks(sized):
     assert chunk(1, hooked) is None
     assert step_bytes(hooked, source, ComputeOptions(loss_chunk=512)) == step[0]
     (told,) = list_fallbacks(hooked, source, ComputeOptions(loss_chunk=512), "float32")
-    assert str(told) == "the logits are not chunked: hook 'mine' reads them"
+    assert str(told).startswith("the logits")
+    assert "hook 'mine'" in str(told)
 
 
 def test_layers_that_cannot_use_the_kernel_are_listed(sized):
@@ -137,9 +138,10 @@ def test_layers_that_cannot_use_the_kernel_are_listed(sized):
     model = {"num_layers": 4, "dropout": 0.1, "layers": {"1:3": {"mixer": {**heads, "scores": "softcap"}}}}
     config, source = sized(512, model)
     told = [str(one) for one in list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")]
-    drawn = "uses the plain path in training: dropout is applied to the attention pattern"
-    assert told[0] == f"attention of layers 0, 3 {drawn}"
-    assert told[1].startswith("attention of layers 1, 2 uses the plain path: the scores are changed")
+    assert told[0].startswith("attention of layers 0, 3 ")
+    assert "in training: dropout" in told[0]
+    assert told[1].startswith("attention of layers 1, 2 ")
+    assert ": the scores" in told[1]
     assert len(told) == 2
     assert list_fallbacks(config, source, DEFAULT_OPTIONS, "bfloat16") == []
     assert "128 tokens, not 520" in str(list_fallbacks(*sized(520), ComputeOptions(attention="splash"), "bfloat16")[0])
@@ -168,7 +170,8 @@ def test_component_with_its_own_path_uses_no_kernel_and_is_listed(sized, own_pat
     config, source = sized(512, {"mixer": "own-path", "num_layers": 3, "layers": {0: {"mixer": "attention"}}})
     assert attention(config, source) == "splash"
     (told,) = list_fallbacks(config, source, ComputeOptions(attention="splash"), "bfloat16")
-    assert str(told).startswith("attention of layers 1, 2 uses the path Own: the component defines")
+    assert str(told).startswith("attention of layers 1, 2 ")
+    assert "the path Own:" in str(told)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +185,13 @@ def test_component_with_its_own_path_uses_no_kernel_and_is_listed(sized, own_pat
                 False,
                 ["scores are changed"],
             ),
-            (512, {"dropout": 0.1}, "tpu", False, ["dropout is applied to the attention pattern"]),
+            (512, {"dropout": 0.1}, "tpu", False, [": dropout is applied"]),
             (512, {"dim": 512, "mixer": {"kind": "attention", "num_heads": 2}}, "tpu", False, ["at most 128, not 256"]),
             (520, {}, "tpu", False, ["multiple of 128 tokens, not 520"]),
             (512, {}, "tpu", True, ["divided over devices, which kernels"]),
             (384, {"dropout": 0.1}, "tpu", False, []),  # too short for a kernel
             (512, {"dropout": 0.1}, "cpu", False, []),
-            (16, {"dropout": 0.1}, "cuda", False, ["dropout is applied to the attention pattern"]),
+            (16, {"dropout": 0.1}, "cuda", False, [": dropout is applied"]),
             (512, {}, "tpu", False, []),
         ],
         3,
@@ -203,7 +206,8 @@ def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, d
     ]
     assert len(told) == len(reasons)
     for one, reason in zip(told, reasons, strict=True):
-        assert one.startswith("attention of layers 0, 1, 2 uses the plain path: ")
+        assert one.startswith("attention of layers 0, 1, 2 ")
+        assert "the plain path" in one
         assert reason in one
     asked, _ = sized(seq, {"num_layers": 3, **model}, compute={"attention": "plain"})
     assert list_fallbacks(asked, source, DEFAULT_OPTIONS, "bfloat16", platform=platform) == []
@@ -214,24 +218,24 @@ def test_reason_for_the_plain_path_is_listed_once(sized, seq, model, platform, d
     [
         (Capabilities.of_slice(parse_slice("v5e-8")), 4, 2, None),
         (Capabilities.of_slice(parse_slice("v5e-8")), 3, 1, None),  # two devices stay idle
-        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, "over 4 devices, but v5litepod-1 has 1"),
+        (Capabilities.of_slice(parse_slice("v5e-1")), 4, 1, ("over 4 devices", "v5litepod-1 has 1")),
         (
             Capabilities.of_slice(parse_slice("v5e-16")),
             3,
             1,
-            "over 3 devices, but v5litepod-16 has 16",
+            ("over 3 devices", "v5litepod-16 has 16"),
         ),  # each of its hosts takes part
-        (Capabilities("cpu", 2), 4, 2, "over 8 devices, but this machine has 2"),
+        (Capabilities("cpu", 2), 4, 2, ("over 8 devices", "machine has 2")),
     ],
 )
 def test_division_is_checked_against_the_training_devices(place, data, model, refused):
     if refused is None:
         place.check_devices(data, model)
         return
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as refusal:
         place.check_devices(data, model)
-    assert refused in told.value.problem
-    assert f"data times model = 1{', 2' if place.devices > 1 else ''}" in str(told.value)
+    assert all(text in refusal.value.problem for text in refused)
+    assert f"data times model = 1{', 2' if place.devices > 1 else ''}" in str(refusal.value)
 
 
 def test_compute_options_are_stored_in_plans_and_facts(sized):

@@ -135,7 +135,7 @@ def test_evaluated_parameters_of_another_structure_are_refused(trainer, make, te
     config = make(text[0])
     config = config.model_copy(update={"train": config.train.model_copy(update={"optimizer": Wrong()})})
     run = trainer([config], text[1])
-    with pytest.raises(UserError, match="optimizer 'wrong' evaluates parameters as an object of type Tied") as found:
+    with pytest.raises(UserError, match=r"optimizer 'wrong' .*of type Tied") as found:
         run.program.evaluated(run.state, run.numbers)
     assert found.value.file == __file__
 
@@ -143,9 +143,7 @@ def test_evaluated_parameters_of_another_structure_are_refused(trainer, make, te
 def test_hook_that_changes_updates_is_refused_with_schedule_free(make, text):
     """Schedule-free AdamW computes the evaluated parameters from its own updates of z."""
     hooks = {"freeze": {"trained": ["*.ffn.*"]}}
-    with pytest.raises(
-        UserError, match="hook 'freeze' changes updates, which the parameters that 'schedule-free'"
-    ) as found:
+    with pytest.raises(UserError, match=r"hook 'freeze' changes updates, .*'schedule-free'") as found:
         make(text[0], optimizer="schedule-free", hooks=hooks)
     assert found.value.path == ("train", "hooks", "freeze")
     make(text[0], optimizer={"kind": "adamw", "ema": 0.5}, hooks=hooks)

@@ -128,12 +128,12 @@ def test_modules_have_the_settings_of_the_chosen_layer_without_its_dropped_parts
 @pytest.mark.parametrize(
     ("head", "settings", "problem", "remedy", "field"),
     [
-        ({"depth": SEQ}, {}, f"depth={SEQ} leaves no target in sequences of {SEQ} tokens", "at most 5", "depth"),
-        ({"layer": 2}, {}, "no layer 2 in a model of 2 layers", "Use 0 to 1, or -1 to -2 from the end.", "layer"),
+        ({"depth": SEQ}, {}, f"depth={SEQ} leaves no target .* {SEQ} tokens", "at most 5", "depth"),
+        ({"layer": 2}, {}, "no layer 2 .* 2 layers", "Use 0 to 1, or -1 to -2 from the end.", "layer"),
         ({}, {"mixer": {**MODEL["mixer"], "values": "residual"}},
          "mixer 'attention' of layer -1 hands '.*' to later layers", "Set `layer` to another layer", "layer"),
         ({}, {"ffn": {"kind": "deepseek-moe", "experts": 2, "top": 1, "hidden": 4}},
-         "layer -1 has state that changes in training, in DeepSeekMoE", "Set `layer` to another layer", "layer"),
+         "layer -1 .*state .*in training, in DeepSeekMoE", "Set `layer` to another layer", "layer"),
     ],
 )  # fmt: skip
 def test_layers_that_the_modules_cannot_have_are_refused(head, settings, problem, remedy, field):
@@ -190,7 +190,7 @@ def test_experts_in_a_module_are_balanced(trainer, make, text):
     metrics = trainer([make(text[0], {"ffn": moe, "heads": heads})], text[1]).advance(3)
     assert {"train/balance", "train/heads/balance", "train/h"} <= set(metrics)
     assert (metrics["train/heads/balance"] != metrics["train/balance"]).all()
-    with pytest.raises(UserError, match="'balance' is a statistic of the whole batch"):
+    with pytest.raises(UserError, match=r"'balance' .*the whole batch"):
         trainer([make(text[0], {"ffn": moe, "heads": heads}, accumulate=2)], text[1]).advance(1)
 
 

@@ -147,7 +147,7 @@ def test_hook_numbers_are_traced(trainer, make, text):
 
 
 def test_hook_without_methods_is_refused(make):
-    with pytest.raises(UserError, match="hook 'test-idle' overrides no method") as error:
+    with pytest.raises(UserError, match="hook 'test-idle' overrides no") as error:
         make(hooks=["test-idle"])
     assert error.value.path == ("train", "hooks", "test-idle")
 
@@ -157,9 +157,9 @@ def test_hook_without_methods_is_refused(make):
     [
         ({"test-still": {"share": 1}}, "unknown field 'share'", ("train", "hooks", "test-still", "share")),
         (["test-stil"], "unknown hook kind 'test-stil'", ("train", "hooks", "test-stil", "kind")),
-        (["test-still", "test-still"], "hook 'test-still' is listed twice", ("train", "hooks", 1)),
-        (3, "3 is neither a list of kinds nor a mapping from names to kinds", ("train", "hooks")),
-        ({"a.b": {"kind": "test-still"}}, "'a.b' is not a valid name", ("train", "hooks", "a.b")),
+        (["test-still", "test-still"], "hook 'test-still' .*twice", ("train", "hooks", 1)),
+        (3, "^3 .*list of kinds .* mapping", ("train", "hooks")),
+        ({"a.b": {"kind": "test-still"}}, "'a.b' .*valid name", ("train", "hooks", "a.b")),
         ({"test-penalty": {"strength": "x"}}, "'x' is not allowed", ("train", "hooks", "test-penalty", "strength")),
     ],
 )
@@ -172,25 +172,13 @@ def test_invalid_hooks_are_refused(hooks, problem, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "problem", "remedy"),
-    [
-        ("test-short", "hook 'test-short' returns batch at targets as (4, 15) int32, expected (4, 16) int32", "Return"),
-        ("test-vector", "hook 'test-vector' returns loss as (2,) float32, expected () float32", "Return"),
-        (
-            "test-lost",
-            "hook 'test-lost' returns gradients as None",
-            "Return",
-        ),
-    ],
-)
-def test_hook_result_of_wrong_form_is_refused_with_its_place(kind, problem, remedy, trainer, make, text):
+@pytest.mark.parametrize("kind", ["test-short", "test-vector", "test-lost"])
+def test_hook_result_of_wrong_form_is_refused_with_its_place(kind, trainer, make, text, wording):
     task, source = text
     run = trainer([make(task, hooks=[kind])], source)
     with pytest.raises(UserError) as caught:
         run.advance(1)
-    assert caught.value.problem.startswith(problem)
-    assert caught.value.remedy.startswith(remedy)
+    wording(f"{caught.value.problem}\n{caught.value.remedy}")
     assert caught.value.path == ("train", "hooks", kind)
     assert str(caught.value.file) == __file__
     assert "def " in Path(__file__).read_text().splitlines()[caught.value.line - 1]
@@ -220,7 +208,7 @@ def test_freeze_trains_the_chosen_parameters_only(trainer, make, text):
 
 def test_freeze_refuses_a_pattern_without_parameters(make, text):
     task, source = text
-    with pytest.raises(UserError, match=r"no parameter has a name that matches '\*\.mixer\.wx'") as caught:
+    with pytest.raises(UserError, match=r"no parameter .*'\*\.mixer\.wx'") as caught:
         take_update(make(task, hooks={"freeze": {"trained": ["*.mixer.wx"]}}), source)
     assert caught.value.path == ("train", "hooks", "freeze", "trained", 0)
     assert "Did you mean '*.mixer.w" in caught.value.remedy

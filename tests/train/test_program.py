@@ -131,7 +131,7 @@ def test_deep_stack_is_unrolled_as_planned(make, text):
 
 
 def test_pack_for_more_devices_than_available_is_refused():
-    with pytest.raises(UserError, match="started on 3 devices, but this machine has 2"):
+    with pytest.raises(UserError, match=r"on 3 devices, .* has 2"):
         make_mesh(Layout(3, 3))
 
 

@@ -158,7 +158,7 @@ def test_studies_runs_and_one_run(growing, tmp_path) -> None:
         assert [row["settings"]["model.dim"] for row in runs["rows"]] == [8, 16]
         row = runs["rows"][1]
         run = json.loads(get(port, f"/data/run/toy/{row['arm']}/{row['run']}").read())
-        assert run["samples"] == {"20": "a text of other"}
+        assert run["samples"] == {"20": f"a text of {row['arm']}"}
         assert run["metrics"] == {"val/loss": 1.0}
         assert run["series"]["train/loss"] == [[10, 20], [0.1, 0.05]]
 
