@@ -1,4 +1,4 @@
-"""Downloads of models from the Hugging Face hub: `config.json`, safetensors files and those of the tokenizer only.
+"""Downloads of models from the Hugging Face hub: JSON files, safetensors files and those of the tokenizer only.
 
 It needs the extra `taetpu[hub]`.
 """
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.interop.files import CONFIG, CONVERT, INDEX, PICKLES, WEIGHTS, read_shards
+from taetpu.interop.files import CONFIG, GENERATION
 from taetpu.interop.tokenizer_files import select_files
+from taetpu.interop.weights import CONVERT, INDEX, PICKLES, WEIGHTS, read_index
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 """The pattern of names of models on the hub."""
@@ -37,9 +38,8 @@ def download_model(name: str, revision: str | None = None) -> Path:
         wanted = _wanted(files, name, revision)
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
         if INDEX in wanted:
-            folder = Path(
-                snapshot_download(name, revision=revision, allow_patterns=[*wanted, *read_shards(folder / INDEX)])
-            )
+            shards = sorted({*read_index(folder / INDEX).values()})
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*wanted, *shards]))
     return folder
 
 
@@ -59,7 +59,7 @@ def _wanted(files: Sequence[str], name: str, revision: str | None) -> list[str]:
             problem = f"the weights are in {pickles[0]}, a pickle, which could execute any code and is never read"
             raise UserError(problem, file=place, remedy=CONVERT)
         raise UserError(f"the model has neither {WEIGHTS} nor {INDEX}", file=place, remedy="Use another revision.")
-    return [CONFIG, weights, *select_files(files)]
+    return [CONFIG, *({GENERATION} & {*files}), weights, *select_files(files)]
 
 
 @contextmanager

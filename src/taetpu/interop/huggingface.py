@@ -4,6 +4,7 @@ Unsupported settings, missing tensors and unknown tensors raise errors. They are
 changed: tensors are transposed, split and joined, and stored as float32.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,19 +21,17 @@ from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
 from taetpu.interop.families import FAMILIES, Family, Settings, TextModel, find_text_model
-from taetpu.interop.families.base import complete_settings
+from taetpu.interop.families.base import DEFAULT_LENGTH, SpecialTokens, complete_settings
 from taetpu.interop.files import (
     CONFIG,
     SPECIAL_TOKENS,
-    WEIGHTS,
-    Tensors,
     read_config,
     read_generation_tokens,
-    read_tensors,
     write_model,
 )
 from taetpu.interop.layouts import Conversion, expand_rules
 from taetpu.interop.tokenizer_files import read_tokenizer
+from taetpu.interop.weights import WEIGHTS, Tensors, read_tensors, to_float32
 from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -60,10 +59,6 @@ class ImportedModel:
     seq_len: int
     tokenizer: Tokenizer | None = None
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
-
-
-DEFAULT_LENGTH = 2048
-"""The sequence length of a model whose settings contain none. Only learned positions depend on it."""
 
 
 # --- import ----------------------------------------------------------------------------------------------------------
@@ -99,16 +94,15 @@ def import_config(config: Settings) -> ModelConfig:
     return _read_settings(find_text_model(config))[0]
 
 
-def _read_settings(text: TextModel) -> tuple[ModelConfig, int, int]:
-    """Return the config of a model, the size of its vocabulary and its maximum sequence length."""
+def _read_settings(text: TextModel) -> tuple[ModelConfig, dict[str, Any]]:
+    """Return the config of a model, and its Hugging Face settings with all defaults."""
     try:
         settings = complete_settings(text.family, text.settings)
         data = text.family.read(settings)
     except UserError as error:
         raise error.within(*text.path) from None
     with _in_our_config():
-        seq_len = settings[text.family.seq_len] or DEFAULT_LENGTH
-        return load_config(ModelConfig, data), settings["vocab_size"], seq_len
+        return load_config(ModelConfig, data), settings
 
 
 @contextmanager
@@ -124,10 +118,11 @@ def _in_our_config() -> Iterator[None]:
 def _blank_import(config: Settings) -> tuple[TextModel, ImportedModel]:
     """Return a model before its parameters are read."""
     text = find_text_model(config)
-    ours, vocab_size, seq_len = _read_settings(text)
+    ours, settings = _read_settings(text)
+    vocab_size, seq_len = settings["vocab_size"], settings[text.family.seq_len] or DEFAULT_LENGTH
     with _in_our_config():
         model = blank_model(ours.resolve(), vocab_size, seq_len)
-    special = {name: text.settings[name] for name in SPECIAL_TOKENS if text.settings.get(name) is not None}
+    special = SpecialTokens(**{name: settings[name] for name in SPECIAL_TOKENS}).numbers()
     return text, ImportedModel(text.family, ours, model, vocab_size, seq_len, special_tokens=special)
 
 
@@ -150,22 +145,48 @@ def read_parameters(family: Family, tensors: Tensors, model: LM, config: LMConfi
     Raises:
         UserError: If a tensor is missing, unknown, or has the wrong shape.
     """
-    left = {family.rename(name): array for name, array in tensors.items()}
+    left = _main_names(family, tensors)
     shapes = parameter_shapes(model)
     heads = num_heads(config)
-    found: dict[str, np.ndarray] = {}
+    parameters: dict[str, np.ndarray] = {}
     for rule in expand_rules(family.rules, len(config.layers)):
         if rule.ours[0] in shapes:
             if rule.theirs not in left:
-                remedy = f"{suggest(rule.theirs, left)} Or use the config.json of the model with these tensors."
-                raise UserError(f"tensor {rule.theirs!r} is missing", remedy=remedy)
-            found |= _read_tensor(rule, left.pop(rule.theirs), shapes, heads)
-    _check_tied_head(family, left, found)
+                raise _missing_tensor(family, rule.theirs, left)
+            parameters |= _read_tensor(rule, left.pop(rule.theirs), shapes, heads)
+    _check_tied_head(family, left, parameters)
     if left:
         problem = f"{len(left)} tensors do not belong to this {family.model_type} model, e.g. {min(left)!r}"
         remedy = "Remove these tensors, or use the `config.json` of the model that contains them."
         raise UserError(problem, remedy=remedy)
-    return found
+    return parameters
+
+
+def _main_names(family: Family, tensors: Tensors) -> dict[str, np.ndarray]:
+    """Return tensors by the names in the rules of an architecture.
+
+    Raises:
+        UserError: If two tensors have the same name there, such as one with the prefix and one without it.
+    """
+    named: dict[str, np.ndarray] = {}
+    first: dict[str, str] = {}
+    for name, array in tensors.items():
+        main = family.rename(name)
+        if main in named:
+            problem = f"tensor {main!r} is stored twice, as {first[main]!r} and as {name!r}"
+            raise UserError(problem, remedy="Remove one of the two tensors.")
+        named[main], first[main] = array, name
+    return named
+
+
+def _missing_tensor(family: Family, name: str, have: Tensors) -> UserError:
+    """Return the error about a tensor that a model lacks."""
+    remedy = f"{suggest(name, have)} " if have else ""
+    remedy += "Or use the config.json of the model with these tensors."
+    if name == family.head:
+        remedy = "If the embedding is also the head, set tie_word_embeddings to true in config.json. "
+        remedy += "Otherwise, use a file of a model with a head."
+    return UserError(f"tensor {name!r} is missing", remedy=remedy)
 
 
 def parameter_shapes(model: LM) -> dict[str, tuple[int, ...]]:
@@ -182,25 +203,32 @@ def _read_tensor(
     rule: Conversion, tensor: np.ndarray, shapes: Mapping[str, tuple[int, ...]], heads: int
 ) -> dict[str, np.ndarray]:
     """Return the parameters in a tensor, by logical name."""
-    if tensor.dtype.name not in ("float32", "float16", "bfloat16", "float64"):
-        remedy = "Convert the weights to bfloat16 or float32 with transformers."
-        raise UserError(f"tensor {rule.theirs!r} has the unsupported dtype {tensor.dtype}", remedy=remedy)
     expected = [shapes[name] for name in rule.ours]
     try:
-        parts = rule.layout.read(np.asarray(tensor, np.float32), len(rule.ours), heads)
+        parts = rule.layout.read(to_float32(rule.theirs, tensor), len(rule.ours), heads)
     except ValueError:
         parts = []
     if [part.shape for part in parts] != expected:
-        empty = [np.broadcast_to(np.float32(0), shape) for shape in expected]
-        problem = f"tensor {rule.theirs!r} has shape {tensor.shape}, not {rule.layout.write(empty, heads).shape}"
+        problem = f"tensor {rule.theirs!r} has shape {tensor.shape}"
+        if sum(map(math.prod, expected)) <= LARGEST_SHOWN:
+            empty = [np.broadcast_to(np.float32(0), shape) for shape in expected]
+            problem += f", not {rule.layout.write(empty, heads).shape}"
+        else:
+            problem += f", which does not hold parameters of shape {' and '.join(map(str, expected))}"
         raise UserError(problem, remedy="Use the config.json of the model that contains the tensor.")
     return dict(zip(rule.ours, parts, strict=True))
 
 
-def _check_tied_head(family: Family, left: dict[str, np.ndarray], found: Mapping[str, np.ndarray]) -> None:
+LARGEST_SHOWN = 2**24
+"""The number of elements up to which a tensor is built to state its shape in a message."""
+
+
+def _check_tied_head(family: Family, left: dict[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> None:
     """Remove the head from the tensors of a model with a tied head, whose files may contain it."""
-    head = left.pop(family.head, None) if "embedding.unembed" not in found else None
-    if head is not None and not np.array_equal(np.asarray(head, np.float32), found["embedding.weight"]):
+    head = left.pop(family.head, None) if "embedding.unembed" not in parameters else None
+    if head is not None and not np.array_equal(
+        to_float32(family.head, head), parameters["embedding.weight"], equal_nan=True
+    ):
         problem, path = f"{family.head!r} differs from the embedding", ("tie_word_embeddings",)
         raise UserError(problem, path=path, remedy="Set tie_word_embeddings to false.")
 
@@ -348,14 +376,13 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
         text, made = _blank_import(config)
     except UserError as error:
         raise error.within(file=folder / CONFIG) from None
-    found, place = read_tensors(folder)
+    tensors, place = read_tensors(folder, text.ignored)
     try:
-        made = _with_tensors(made, text, found)
+        made = _with_tensors(made, text, tensors)
     except UserError as error:
         raise error.within(file=folder / CONFIG if error.path else place) from None
     special = {**made.special_tokens, **read_generation_tokens(folder)}
-    found = read_tokenizer(folder) if tokenizer else None
-    return replace(made, tokenizer=found, special_tokens=special)
+    return replace(made, tokenizer=read_tokenizer(folder) if tokenizer else None, special_tokens=special)
 
 
 def save_folder(

@@ -13,9 +13,12 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from taetpu.core.errors import UserError
 from taetpu.data.tokenizers import Tokenizer, read_content, wrap_tokenizer
-from taetpu.interop.files import CONFIG, RESTORE, TOKENIZER, TOKENIZER_CONFIG, read_object
+from taetpu.interop.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG
+from taetpu.interop.json_files import RESTORE, check_regular, is_missing, read_bytes, read_object
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
+LARGEST_TOKENIZER = 2**28
+"""The size up to which a `tokenizer.json` is read, in bytes. That of Gemma 3 has 33 MB."""
 UNREAD = (VOCAB, MERGES, "tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model", "vocab.txt")
 """Files of tokenizers from which transformers can write `tokenizer.json`."""
 BYTE_LEVEL = {"GPT2Tokenizer": {"gpt2", "phi"}, "GPTNeoXTokenizer": {"gpt_neox", "olmo", "olmoe"}}
@@ -40,7 +43,7 @@ def read_tokenizer(folder: str | Path) -> Tokenizer | None:
         UserError: If a file is damaged, or the tokenizer is in files that are not read.
     """
     folder = Path(folder)
-    if not any((folder / name).exists() for name in (TOKENIZER, *UNREAD)):
+    if all(is_missing(folder / name) for name in (TOKENIZER, *UNREAD)):
         return None
     settings = _read_if_exists(folder, TOKENIZER_CONFIG)
     if "added_tokens_decoder" not in settings:
@@ -50,8 +53,8 @@ def read_tokenizer(folder: str | Path) -> Tokenizer | None:
         raise UserError(problem, file=folder / TOKENIZER_CONFIG, remedy="Set it to false.")
     file = folder / TOKENIZER
     try:
-        if file.exists():
-            inner = read_content(file.read_text(encoding="utf-8"))
+        if not is_missing(file):
+            inner = read_content(read_bytes(file, RESTORE, LARGEST_TOKENIZER).decode())
         else:
             file = folder / VOCAB
             inner, settings = _read_vocab(folder, settings)
@@ -64,7 +67,7 @@ def read_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 
 def _read_if_exists(folder: Path, name: str) -> dict[str, Any]:
-    return read_object(folder / name, RESTORE) if (folder / name).exists() else {}
+    return {} if is_missing(folder / name) else read_object(folder / name, RESTORE)
 
 
 # --- tokens beside the vocabulary ------------------------------------------------------------------------------------
@@ -109,12 +112,14 @@ def _read_vocab(folder: Path, settings: dict[str, Any]) -> tuple[hf.Tokenizer, d
     name = settings.get("tokenizer_class") or config.get("tokenizer_class")
     by_model = next((known for known, types in BYTE_LEVEL.items() if config.get("model_type") in types), None)
     name = name.removesuffix("Fast") if isinstance(name, str) else by_model
-    have = [file for file in UNREAD if (folder / file).exists()]
+    have = [file for file in UNREAD if not is_missing(folder / file)]
     if not {VOCAB, MERGES} <= {*have} or name not in BYTE_LEVEL:
         problem = f"the tokenizer is in {' and '.join(have)}, from which this model's tokenizer is not read"
         remedy = f"Write {TOKENIZER}, in an environment with transformers and sentencepiece: "
         remedy += "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         raise UserError(problem, file=folder, remedy=remedy)
+    for file in (VOCAB, MERGES):
+        check_regular(folder / file, RESTORE)
     try:
         inner = hf.Tokenizer(models.BPE.from_file(str(folder / VOCAB), str(folder / MERGES)))
     except Exception as error:  # the library raises plain exceptions

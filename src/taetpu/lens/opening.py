@@ -1,6 +1,5 @@
 """Opening of models: of runs, of folders with files of taetpu, and of folders with files of Hugging Face."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from taetpu.core.errors import UserError
 from taetpu.core.plugins import load_plugins
 from taetpu.interop.huggingface import import_folder
+from taetpu.interop.json_files import RESTORE, is_missing, parse_object, read_object
 from taetpu.lens.opened import OpenedModel
 from taetpu.store.addresses import find_run, find_run_folder
 from taetpu.store.backend import open_store
@@ -74,17 +74,15 @@ def _model_config(name: str | Path) -> Mapping[str, Any] | None:
     """Return the `config.json` of a folder that holds a model itself; None for other names."""
     if parse_address(name) is not None:
         store = open_store(name)
-        text = store.read(CONFIG) if store.exists(CONFIG) else None
+        if not store.exists(CONFIG):
+            return None
+        config = parse_object(store.read(CONFIG), store.where(CONFIG))
     else:
         file = Path(name).expanduser() / CONFIG
-        text = file.read_bytes() if file.is_file() else None
-    if text is None:
-        return None
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"not JSON: {error}", file=f"{name}/{CONFIG}", remedy="Restore the file.") from None
-    return config if isinstance(config, dict) and ("model_type" in config or "format" in config) else None
+        if is_missing(file):
+            return None
+        config = read_object(file, RESTORE)
+    return config if "model_type" in config or "format" in config else None
 
 
 def _open_folder(name: str, config: Mapping[str, Any]) -> OpenedModel:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.families.base import Family, Settings
+from taetpu.interop.families.base import Family, Settings, SpecialTokens
 from taetpu.interop.families.gemma import GEMMA, GEMMA2, GEMMA3, MULTIMODAL, VISION
 from taetpu.interop.families.gpt2 import GPT2
 from taetpu.interop.families.gpt_oss import GPT_OSS
@@ -58,4 +58,5 @@ def find_text_model(config: Settings) -> TextModel:
         remedy = f"Use the config.json of a {kind} model, which contains the settings of the text model."
         raise UserError("'text_config' is missing", path=("text_config",), remedy=remedy)
     outer = {name: config[name] for name in ("quantization_config", "tie_word_embeddings") if name in config}
-    return TextModel(family, {**outer, **inner}, ("text_config",), f"{VISION}|{family.ignored}")
+    tokens = {name: config[name] for name in SpecialTokens.model_fields if config.get(name) is not None}
+    return TextModel(family, {**outer, **inner, **tokens}, ("text_config",), f"{VISION}|{family.ignored}")

@@ -3,16 +3,52 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, field_validator
+
+from taetpu.core.config import Config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
 from taetpu.interop.layouts import Rule
 
 Settings = Mapping[str, Any]
+Count = Annotated[int, Field(ge=1, le=2**24)]
+"""A size that is read. The limit exceeds those of all models."""
+NotNegative = Annotated[float, Field(ge=0)]
+TokenNumber = Annotated[int, Field(ge=0, lt=2**31)]
+TokenNumbers = TokenNumber | tuple[TokenNumber, ...] | None
 
 
-class Required:
-    """The default of a setting that has none: a positive integer, such as the number of layers."""
+DEFAULT_LENGTH = 2048
+"""The sequence length of a model whose settings contain none. Only learned positions depend on it."""
+
+
+class SpecialTokens(Config):
+    """The tokens that begin, end and fill up texts."""
+
+    bos_token_id: TokenNumbers = None
+    eos_token_id: TokenNumbers = None
+    pad_token_id: TokenNumbers = None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _minus_one(cls, value: Any) -> Any:
+        """Return None in place of -1, as the first Llama states that it has no token for padding."""
+        return None if type(value) is int and value == -1 else value
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the settings that are present, as plain data."""
+        given = {name: getattr(self, name) for name in SpecialTokens.model_fields}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v is not None}
+
+
+class FamilySettings(SpecialTokens):
+    """The settings of an architecture that change its results, with their defaults in the class of transformers."""
+
+    vocab_size: Count
+    initializer_range: NotNegative = 0.02
+    tie_word_embeddings: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,12 +79,13 @@ class Family:
         about: The models of the architecture.
         prefix: The prefix of tensor names in a model with a head.
         rules: The parameters in all tensors.
-        settings: The settings that change the results, with their defaults in the class of transformers.
+        settings: The class of the settings that change the results.
         read: A function that converts Hugging Face settings, with all defaults, to the data of a `ModelConfig`.
         write: A function that converts the settings of a model to Hugging Face settings. Settings that the architecture
             does not support are left out; `interop.comparison` finds them.
         fixed: The settings for which only one value is supported, with this value.
-        harmless: Further settings that do not change the results.
+        harmless: Further settings that do not change the results, or those of training alone.
+        aliases: Other names of settings, which transformers also reads.
         renamed: Patterns of tensor names in files of other versions, and their replacements.
         ignored: The pattern of tensors that no model uses.
         choices: The values of taetpu's settings that the architecture supports, by dotted path, for error messages.
@@ -61,11 +98,12 @@ class Family:
     about: str
     prefix: str
     rules: tuple[Rule, ...]
-    settings: Settings
+    settings: type[FamilySettings]
     read: Callable[[Settings], dict[str, Any]]
     write: Callable[[Exported], dict[str, Any]]
     fixed: Settings = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
     renamed: tuple[tuple[str, str], ...] = ()
     ignored: str = r"\.rotary_emb\.inv_freq$"
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -79,79 +117,82 @@ class Family:
         return name if name == self.head or name.startswith(self.prefix) else self.prefix + name
 
 
-LARGEST = 2**24
-"""The largest size that is read. It exceeds those of all models."""
-
 HARMLESS = frozenset(
     """
     model_type architectures auto_map name_or_path transformers_version dtype torch_dtype prefix tokenizer_class
     use_cache cache_implementation return_dict output_attentions output_hidden_states output_scores torchscript
     return_dict_in_generate remove_invalid_values chunk_size_feed_forward problem_type id2label label2id num_labels
-    bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id decoder_start_token_id forced_bos_token_id
-    forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids task_specific_params finetuning_task
-    initializer_range gradient_checkpointing is_decoder pretraining_tp classifier_dropout max_sequence_length
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
-    exponential_decay_length_penalty use_bfloat16 _name_or_path _commit_hash _attn_implementation
-    _attn_implementation_autoset _experts_implementation transformers.js_config
+    sep_token_id unk_token_id cls_token_id mask_token_id decoder_start_token_id bos_token eos_token pad_token unk_token
+    forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids task_specific_params
+    finetuning_task gradient_checkpointing is_decoder pretraining_tp max_sequence_length model_max_length
+    max_length min_length max_new_tokens min_new_tokens do_sample early_stopping num_beams num_beam_groups
+    diversity_penalty temperature top_k top_p min_p typical_p epsilon_cutoff eta_cutoff repetition_penalty
+    encoder_repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size num_return_sequences
+    exponential_decay_length_penalty num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
+    assistant_lookbehind target_lookbehind use_bfloat16 output_past tf_legacy_loss xla_device loss_type
+    n_special _num_labels attn_implementation use_flash_attention use_flash_attn use_flash_attention_2
+    _flash_attn_2_enabled _name_or_path _commit_hash _attn_implementation _attn_implementation_autoset
+    _attn_implementation_internal _experts_implementation unsloth_fixed unsloth_version transformers.js_config
+    custom_pipelines
+    attention_dropout hidden_dropout resid_pdrop embd_pdrop attn_pdrop residual_dropout embedding_dropout mlp_dropout
+    classifier_dropout attention_probs_dropout_prob hidden_dropout_prob dropout
     """.split()  # noqa: SIM905
 )
-"""Settings of all architectures that do not change the results of a forward pass."""
+"""Settings of all architectures that do not change the results of a forward pass: names and versions, generation,
+classification, the implementation of attention, and, in the last lines, dropout."""
 
 
 def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
     """Return the settings of a `config.json` that change the results, with defaults for missing settings.
 
     Raises:
-        UserError: If a setting is missing, unknown or not supported, or has the wrong type.
+        UserError: If a setting is missing, unknown or not supported, or has the wrong type or an impossible value.
     """
-    if config.get("quantization_config"):
-        found = config["quantization_config"]
-        method = found.get("quant_method") if isinstance(found, Mapping) else found
-        remedy = "Load it with transformers and dequantize=True in the quantization config, and save the result."
-        raise UserError(f"quantized weights ({method}) are not supported", path=("quantization_config",), remedy=remedy)
-    known = {*family.settings, *family.fixed, *family.harmless, *HARMLESS}
+    _refuse_quantized(config)
+    config = _without_aliases(family, config)
+    fields, fixed = family.settings.model_fields, {"is_causal": True, **family.fixed}
+    known = {*fields, *fixed, *family.harmless, *HARMLESS}
     for name, value in config.items():
         if name not in known and (value or type(value) in (int, float)):  # none, false and empty lists say nothing
             problem = f"{name}={value!r} is not a known setting of {family.model_type} models"
-            remedy = (
-                f"{_near(name, family.settings)}Remove the setting if transformers' {family.architecture} ignores it."
-            )
+            remedy = f"{_near(name, fields)}Remove the setting if transformers' {family.architecture} ignores it."
             raise UserError(problem, path=(name,), remedy=remedy)
-    for name, value in family.fixed.items():
+    for name, value in fixed.items():
         if config.get(name) is not None and config[name] != value:
             problem, remedy = f"{name}={config[name]!r} is not supported", f"Use a model with {name}={value!r}."
             raise UserError(problem, path=(name,), remedy=remedy)
-    required = [name for name, default in family.settings.items() if default is Required]
-    for name in required:
-        if config.get(name) is None:
-            raise UserError(f"{name!r} is missing", path=(name,), remedy=f"Set all of {', '.join(required)}.")
-    for name, default in family.settings.items():
-        if config.get(name) is not None:
-            _check_type(name, config[name], default)
-    return {name: config.get(name, default) for name, default in family.settings.items()}
+    # null stands for a missing setting where the architecture has no default
+    given = {
+        n: value for n, value in config.items() if n in fields and (value is not None or not fields[n].is_required())
+    }
+    return load_config(family.settings, given).model_dump()
+
+
+def _refuse_quantized(config: Settings) -> None:
+    if quantization := config.get("quantization_config"):
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
+        remedy = "Load it with transformers and dequantize=True in the quantization config, and save the result."
+        raise UserError(f"quantized weights ({method}) are not supported", path=("quantization_config",), remedy=remedy)
+
+
+def _without_aliases(family: Family, config: Settings) -> dict[str, Any]:
+    """Return a config in which each setting has its main name.
+
+    Raises:
+        UserError: If a setting has different values under two names.
+    """
+    result = dict(config)
+    for alias, name in family.aliases.items():
+        value = result.pop(alias, None)
+        if value is not None and result.setdefault(name, value) != value:
+            problem = f"{alias}={value!r} and {name}={result[name]!r} are the same setting"
+            raise UserError(problem, path=(alias,), remedy=f"Remove {alias} or {name}.")
+    return result
 
 
 def _near(name: str, known: Iterable[str]) -> str:
     hint = suggest(name, known)
     return f"{hint.partition('?')[0]}? " if hint.startswith("Did") else ""
-
-
-def _check_type(name: str, value: Any, default: Any) -> None:
-    """Raise `UserError` if a value has another type than the default of its setting."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if default is Required:
-        ok, expected = type(value) is int and 0 < value <= LARGEST, f"an integer from 1 to {LARGEST}"
-    elif isinstance(default, bool):
-        ok, expected = isinstance(value, bool), "true or false"
-    elif isinstance(default, int | float):
-        ok, expected = number, "a number"
-    elif isinstance(default, str):
-        ok, expected = isinstance(value, str), "a text"
-    else:
-        return
-    if not ok:
-        raise UserError(f"{name} is {value!r}, expected {expected}", path=(name,), remedy=f"Correct {name}.")
 
 
 def translate_choice(settings: Settings, name: str, known: Mapping[str, str]) -> str:
@@ -167,7 +208,7 @@ def translate_choice(settings: Settings, name: str, known: Mapping[str, str]) ->
     """
     value = settings[name]
     if value not in known:
-        raise UserError(f"{name}={value!r} is not supported", path=(name,), remedy=suggest(str(value), known))
+        raise UserError(f"{name}={value!r} is not supported", path=(name,), remedy=suggest(value, known))
     return known[value]
 
 

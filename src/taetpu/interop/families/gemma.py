@@ -10,21 +10,23 @@ is not read.
 Source: modeling_gemma.py, modeling_gemma2.py, modeling_gemma3.py and their configurations in transformers.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import PositiveFloat
+
 from taetpu.core.errors import UserError
-from taetpu.interop.families.base import Exported, Family, Settings
+from taetpu.interop.families.base import DEFAULT_LENGTH, Count, Exported, Family, NotNegative, Settings, TokenNumbers
 from taetpu.interop.families.llama import (
     CHOICES,
-    FIXED,
     PRE_NORMS,
     QK_NORMS,
-    SIZES,
+    CommonSettings,
     llama_rules,
     read_common,
     write_common,
 )
-from taetpu.interop.families.rope import read_parameters, write_rope
+from taetpu.interop.families.rope import RopeReader, write_rope
 from taetpu.interop.families.windows import (
     FULL,
     SLIDING,
@@ -35,21 +37,27 @@ from taetpu.interop.families.windows import (
     write_windows,
 )
 
+TANH = "gelu_pytorch_tanh"
 SANDWICH_NORMS = {
     "mixer_norm.before": "input_layernorm",
     "mixer_norm.after": "post_attention_layernorm",
     "ffn_norm.before": "pre_feedforward_layernorm",
     "ffn_norm.after": "post_feedforward_layernorm",
 }
-GEMMA_SIZES: Settings = {
-    **SIZES,
-    "head_dim": 256,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-    "attention_bias": False,
-}
-GEMMA_FIXED: Settings = {**FIXED, "use_bidirectional_attention": False}
+GEMMA_FIXED: Settings = {"use_bidirectional_attention": False}
+
+
+class GemmaSettings(CommonSettings):
+    """The settings that all versions share."""
+
+    bos_token_id: TokenNumbers = 2
+    eos_token_id: TokenNumbers = 1
+    pad_token_id: TokenNumbers = 0
+    head_dim: Count | None = 256
+    num_key_value_heads: Count | None = 4
+    max_position_embeddings: Count | None = 8192
+    tie_word_embeddings: bool = True
+    attention_bias: bool = False
 
 
 def read_gemma_common(config: Settings, act: str, placement: str) -> dict[str, Any]:
@@ -67,10 +75,24 @@ def write_gemma_common(ours: Exported, act: str) -> dict[str, Any]:
 # --- Gemma 1 ---------------------------------------------------------------------------------------------------------
 
 
+class Gemma1Settings(GemmaSettings):
+    """The settings of Gemma 1."""
+
+    num_key_value_heads: Count | None = 16
+    hidden_act: str = TANH
+    hidden_activation: str | None = None
+
+
 def read_gemma(config: Settings) -> dict[str, Any]:
-    """Convert Gemma settings to the data of a `ModelConfig`. `gelu` stands for the tanh approximation."""
-    act = config["hidden_activation"] or config["hidden_act"]
-    act = "gelu_pytorch_tanh" if act == "gelu" else act
+    """Convert Gemma settings to the data of a `ModelConfig`. `gelu` stands for the tanh approximation.
+
+    Raises:
+        UserError: If both settings of the activation are present and differ: versions of transformers then differ too.
+    """
+    act, other = (TANH if config[name] == "gelu" else config[name] for name in ("hidden_act", "hidden_activation"))
+    if other not in (None, act):
+        problem = f"hidden_act={act!r} and hidden_activation={other!r} are different activations"
+        raise UserError(problem, path=("hidden_activation",), remedy="Remove the one with which it was not trained.")
     return read_gemma_common({**config, "hidden_act": act}, "hidden_act", "pre")
 
 
@@ -85,12 +107,7 @@ GEMMA = Family(
     about="Gemma 1",
     prefix="model.",
     rules=llama_rules(PRE_NORMS),
-    settings={
-        **GEMMA_SIZES,
-        "num_key_value_heads": 16,
-        "hidden_act": "gelu_pytorch_tanh",
-        "hidden_activation": None,
-    },
+    settings=Gemma1Settings,
     read=read_gemma,
     write=write_gemma,
     fixed=GEMMA_FIXED,
@@ -100,15 +117,16 @@ GEMMA = Family(
 
 # --- Gemma 2 ---------------------------------------------------------------------------------------------------------
 
-GEMMA2_SETTINGS: Settings = {
-    **{name: value for name, value in GEMMA_SIZES.items() if name != "hidden_act"},
-    "hidden_activation": "gelu_pytorch_tanh",
-    "query_pre_attn_scalar": 256,
-    "sliding_window": 4096,
-    "layer_types": None,
-    "final_logit_softcapping": 30.0,
-    "attn_logit_softcapping": 50.0,
-}
+
+class Gemma2Settings(GemmaSettings):
+    """The settings of Gemma 2."""
+
+    hidden_activation: str = TANH
+    query_pre_attn_scalar: PositiveFloat = 256
+    sliding_window: Count | None = 4096
+    layer_types: tuple[str, ...] | None = None
+    final_logit_softcapping: NotNegative | None = 30.0
+    attn_logit_softcapping: NotNegative | None = 50.0
 
 
 def read_gemma2(config: Settings) -> dict[str, Any]:
@@ -120,13 +138,9 @@ def read_gemma2(config: Settings) -> dict[str, Any]:
 
 def _with_caps(data: dict[str, Any], config: Settings) -> dict[str, Any]:
     """Return the data of a model with the scale of scores and the caps of scores and logits."""
-    scalar = config["query_pre_attn_scalar"]
-    if scalar <= 0:
-        problem = f"query_pre_attn_scalar is {scalar}, expected a positive number"
-        raise UserError(problem, path=("query_pre_attn_scalar",), remedy="Correct query_pre_attn_scalar.")
     mixer = dict(data["mixer"])
-    if scalar != config["head_dim"]:
-        mixer["scale"] = scalar**-0.5
+    if config["query_pre_attn_scalar"] != config["head_dim"]:
+        mixer["scale"] = config["query_pre_attn_scalar"] ** -0.5
     if config["attn_logit_softcapping"]:
         mixer["scores"] = {"kind": "softcap", "cap": float(config["attn_logit_softcapping"])}
     made = {**data, "mixer": mixer}
@@ -154,7 +168,7 @@ GEMMA2 = Family(
     about="Gemma 2",
     prefix="model.",
     rules=llama_rules(SANDWICH_NORMS),
-    settings=GEMMA2_SETTINGS,
+    settings=Gemma2Settings,
     read=read_gemma2,
     write=write_gemma2,
     fixed=GEMMA_FIXED,
@@ -166,6 +180,20 @@ GEMMA2 = Family(
 # --- Gemma 3 ---------------------------------------------------------------------------------------------------------
 
 
+BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
+
+
+class Gemma3Settings(Gemma2Settings):
+    """The settings of Gemma 3."""
+
+    vocab_size: Count = 262208
+    num_attention_heads: Count = 8
+    max_position_embeddings: Count | None = 131072
+    final_logit_softcapping: NotNegative | None = None
+    rope_local_base_freq: PositiveFloat | None = None
+    sliding_window_pattern: Count = 6
+
+
 def read_gemma3(config: Settings) -> dict[str, Any]:
     """Convert Gemma 3 settings to the data of a `ModelConfig`.
 
@@ -174,25 +202,33 @@ def read_gemma3(config: Settings) -> dict[str, Any]:
     plain = {**config, "rope_parameters": None, "rope_scaling": None}
     made = _with_caps(read_gemma_common(plain, "hidden_activation", "sandwich"), config)
     made["mixer"]["qk_norm"] = {"kind": "rms", "weight": "unit-offset", "eps": config["rms_norm_eps"]}
-    pattern = config["sliding_window_pattern"] or config["_sliding_window_pattern"] or 6
-    if type(pattern) is not int or pattern < 1:
-        problem = f"sliding_window_pattern is {pattern!r}, expected a positive integer"
-        raise UserError(problem, path=("sliding_window_pattern",), remedy="Correct it, or set layer_types.")
-    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], pattern))
+    types = read_layer_types(config, every_nth_full(config["num_hidden_layers"], config["sliding_window_pattern"]))
     return with_positions(with_windows(made, types, config["sliding_window"]), types, _read_positions(config))
 
 
 def _read_positions(config: Settings) -> dict[str, dict[str, Any]]:
-    """Return the position of each type of layer."""
+    """Return the position of each type of layer. `rope_scaling` is added to the parameters of full layers."""
     bases = {FULL: config["rope_theta"], SLIDING: config["rope_local_base_freq"]}
-    nested = config["rope_parameters"] or {FULL: config["rope_scaling"], SLIDING: None}
-    if unknown := [name for name in nested if name not in bases]:
-        problem = f"{unknown[0]!r} is not a type of layer"
-        remedy = f"Write {{{FULL}: {{...}}, {SLIDING}: {{...}}}}."
-        raise UserError(problem, path=("rope_parameters", unknown[0]), remedy=remedy)
-    where = (lambda kind: ("rope_parameters", kind)) if config["rope_parameters"] else lambda kind: ("rope_scaling",)
-    length = config["max_position_embeddings"]
-    return {kind: read_parameters(nested.get(kind) or {}, where(kind), base, length) for kind, base in bases.items()}
+    nested = config["rope_parameters"] or {}
+    for name, entry in nested.items():
+        if name not in bases or not isinstance(entry, Mapping | None):
+            problem = f"{name!r} is not a type of layer" if name not in bases else f"{entry!r} is not a mapping"
+            remedy = f"Write {{{FULL}: {{...}}, {SLIDING}: {{...}}}}."
+            raise UserError(problem, path=("rope_parameters", name), remedy=remedy)
+    entries = {name: nested.get(name) or {"rope_type": "default"} for name in bases}
+    entries[FULL] = {**entries[FULL], **(config["rope_scaling"] or {})}
+    length = config["max_position_embeddings"] or DEFAULT_LENGTH
+    share = config["partial_rotary_factor"]
+    return {
+        kind: RopeReader(BASES[kind]).read_entry(
+            entries[kind],
+            ("rope_scaling",) if kind == FULL and config["rope_scaling"] else ("rope_parameters", kind),
+            {"rope_theta": base, "partial_rotary_factor": share},
+            length,
+            truncate=True,
+        )
+        for kind, base in bases.items()
+    }
 
 
 def write_gemma3(ours: Exported) -> dict[str, Any]:
@@ -213,31 +249,19 @@ def write_gemma3(ours: Exported) -> dict[str, Any]:
     }
 
 
-BASES = {FULL: 1_000_000.0, SLIDING: 10_000.0}
-
 GEMMA3 = Family(
     model_type="gemma3_text",
     architecture="Gemma3ForCausalLM",
     about="Gemma 3",
     prefix="model.",
     rules=llama_rules({**SANDWICH_NORMS, **QK_NORMS}),
-    settings={
-        **GEMMA2_SETTINGS,
-        "vocab_size": 262208,
-        "num_attention_heads": 8,
-        "max_position_embeddings": 131072,
-        "final_logit_softcapping": None,
-        "attn_logit_softcapping": None,
-        "rope_theta": BASES[FULL],
-        "rope_local_base_freq": BASES[SLIDING],
-        "sliding_window_pattern": None,
-        "_sliding_window_pattern": None,
-    },
+    settings=Gemma3Settings,
     read=read_gemma3,
     write=write_gemma3,
     # transformers ignores a cap of the scores, which Gemma 3 does not have.
     fixed={**GEMMA_FIXED, "attn_logit_softcapping": None},
-    harmless=("hidden_act",),
+    # `_sliding_window_pattern` is written beside `layer_types`, and never read.
+    harmless=("hidden_act", "_sliding_window_pattern"),
     renamed=(
         (r"^(model\.)?language_model\.(model\.)?(?!lm_head)", "model."),
         (r"^language_model\.lm_head\.", "lm_head."),

@@ -6,10 +6,21 @@ OpenAI contain attention masks and lack the head, which is tied to the embedding
 Source: modeling_gpt2.py and configuration_gpt2.py in transformers.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from taetpu.core.errors import UserError
-from taetpu.interop.families.base import MLPS, Exported, Family, Required, Settings, choose_name, translate_choice
+from pydantic import Field, PositiveFloat
+
+from taetpu.interop.families.base import (
+    MLPS,
+    Count,
+    Exported,
+    Family,
+    FamilySettings,
+    Settings,
+    TokenNumbers,
+    choose_name,
+    translate_choice,
+)
 from taetpu.interop.layouts import LINEAR, Rule
 
 RULES = (
@@ -31,15 +42,29 @@ RULES = (
     Rule("transformer.ln_f.bias", "norm.bias"),
     Rule("lm_head.weight", "embedding.unembed", LINEAR),
 )
-DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+
+
+class GPT2Settings(FamilySettings):
+    """The settings of GPT-2."""
+
+    bos_token_id: TokenNumbers = 50256
+    eos_token_id: TokenNumbers = 50256
+    n_embd: Count
+    n_layer: Count
+    n_head: Count
+    n_positions: Count
+    n_inner: Count | None = None
+    activation_function: str = "gelu_new"
+    layer_norm_epsilon: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = True
+    resid_pdrop: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
 def read_gpt2(config: Settings) -> dict[str, Any]:
-    """Convert GPT-2 settings to the data of a `ModelConfig`."""
-    rates = {name: config[name] for name in DROPOUTS}
-    if len(set(rates.values())) > 1:
-        problem = f"different dropout rates are not supported: {', '.join(f'{k}={v}' for k, v in rates.items())}"
-        raise UserError(problem, path=(DROPOUTS[0],), remedy="Use a model with equal dropout rates.")
+    """Convert GPT-2 settings to the data of a `ModelConfig`.
+
+    The dropout rate is that of branches. The other rates act in training alone, like this one, and are not read.
+    """
     return {
         "dim": config["n_embd"],
         "num_layers": config["n_layer"],
@@ -53,7 +78,7 @@ def read_gpt2(config: Settings) -> dict[str, Any]:
         "embedding": "tied" if config["tie_word_embeddings"] else "untied",
         "init": {"kind": "gpt2-scaled", "std": config["initializer_range"]},
         "bias": True,
-        "dropout": rates["resid_pdrop"],
+        "dropout": config["resid_pdrop"],
     }
 
 
@@ -69,7 +94,7 @@ def write_gpt2(ours: Exported) -> dict[str, Any]:
         "activation_function": choose_name(MLPS, ours.get("ffn.kind")),
         "layer_norm_epsilon": ours.get("norm.eps", 1e-5),
         "tie_word_embeddings": ours.get("embedding.kind") == "tied",
-        **dict.fromkeys(DROPOUTS, ours.get("dropout", 0.0)),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), ours.get("dropout", 0.0)),
     }
 
 
@@ -79,19 +104,7 @@ GPT2 = Family(
     about="GPT-2",
     prefix="transformer.",
     rules=RULES,
-    settings={
-        "n_embd": Required,
-        "n_layer": Required,
-        "n_head": Required,
-        "n_positions": Required,
-        "vocab_size": Required,
-        "n_inner": None,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": True,
-        **dict.fromkeys(DROPOUTS, 0.1),
-    },
+    settings=GPT2Settings,
     read=read_gpt2,
     write=write_gpt2,
     fixed={
@@ -108,8 +121,15 @@ GPT2 = Family(
         "summary_activation",
         "summary_proj_to_labels",
         "summary_first_dropout",
+        "summary_last_dropout",
         "predict_special_tokens",
     ),
+    aliases={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     ignored=r"\.attn\.(bias|masked_bias)$",
     choices={"ffn.kind": tuple(dict.fromkeys(MLPS.values()))},
     seq_len="n_positions",

@@ -7,8 +7,11 @@ Source: modeling_gpt_oss.py and configuration_gpt_oss.py in transformers.
 
 from typing import Any
 
-from taetpu.interop.families.base import Exported, Family, Required, Settings
-from taetpu.interop.families.llama import FIXED, PRE_NORMS, SIZES, llama_rules, read_common, write_common
+from pydantic import PositiveFloat
+
+from taetpu.interop.families.base import Count, Exported, Family, NotNegative, Settings
+from taetpu.interop.families.llama import PRE_NORMS, CommonSettings, llama_rules, read_common, write_common
+from taetpu.interop.families.rope import RopeReader
 from taetpu.interop.families.windows import every_nth_full, read_layer_types, with_windows, write_windows
 from taetpu.interop.layouts import INTERLEAVED, LINEAR, Rule
 
@@ -34,11 +37,28 @@ YARN = {
 """The default of transformers, which is that of all released models."""
 
 
+class GptOssSettings(CommonSettings):
+    """The settings of gpt-oss."""
+
+    num_local_experts: Count
+    num_experts_per_tok: Count = 4
+    num_key_value_heads: Count | None = 8
+    head_dim: Count | None = 64
+    max_position_embeddings: Count | None = 131072
+    rms_norm_eps: PositiveFloat = 1e-5
+    attention_bias: bool = True
+    swiglu_alpha: PositiveFloat = 1.702
+    swiglu_limit: PositiveFloat = 7.0
+    router_aux_loss_coef: NotNegative = 0.001
+    sliding_window: Count | None = 128
+    layer_types: tuple[str, ...] | None = None
+
+
 def read_gpt_oss(config: Settings) -> dict[str, Any]:
     """Convert gpt-oss settings to the data of a `ModelConfig`. By default, every second layer has a window."""
-    if not config["rope_parameters"] and not config["rope_scaling"]:
+    if config["rope_parameters"] is None and not config["rope_scaling"]:
         config = {**config, "rope_parameters": YARN}
-    made = read_common({**config, "hidden_act": "silu"})
+    made = read_common({**config, "hidden_act": "silu"}, rope=RopeReader(base=150000.0))
     made["mixer"]["normalizer"] = "sink"
     made["ffn"] = {
         "kind": "clamped-moe",
@@ -75,24 +95,10 @@ GPT_OSS = Family(
     about="gpt-oss",
     prefix="model.",
     rules=llama_rules(PRE_NORMS, MOE_RULES),
-    settings={
-        **{name: value for name, value in SIZES.items() if name != "hidden_act"},
-        "num_local_experts": Required,
-        "num_experts_per_tok": 4,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-5,
-        "attention_bias": True,
-        "swiglu_alpha": 1.702,
-        "swiglu_limit": 7.0,
-        "router_aux_loss_coef": 0.001,
-        "sliding_window": 128,
-        "layer_types": None,
-        "rope_theta": 150000.0,
-    },
+    settings=GptOssSettings,
     read=read_gpt_oss,
     write=write_gpt_oss,
-    fixed={**FIXED, "hidden_act": "silu"},
+    fixed={"hidden_act": "silu"},
     harmless=("output_router_logits", "experts_per_token", "initial_context_length"),
+    aliases={"num_experts": "num_local_experts"},
 )

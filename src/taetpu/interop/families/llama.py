@@ -9,8 +9,20 @@ Source: modeling_llama.py, modeling_mistral.py and their configurations in trans
 from collections.abc import Mapping
 from typing import Any
 
-from taetpu.interop.families.base import GATED, Exported, Family, Required, Settings, choose_name, translate_choice
-from taetpu.interop.families.rope import ROPE_SETTINGS, read_rope, write_plain_rope
+from pydantic import PositiveFloat
+
+from taetpu.interop.families.base import (
+    DEFAULT_LENGTH,
+    GATED,
+    Count,
+    Exported,
+    Family,
+    Settings,
+    TokenNumbers,
+    choose_name,
+    translate_choice,
+)
+from taetpu.interop.families.rope import RopeReader, RopeSettings, write_plain_rope
 from taetpu.interop.families.windows import SLIDING, with_windows, write_windows
 from taetpu.interop.layouts import LINEAR, Rule
 
@@ -54,30 +66,41 @@ def llama_rules(norms: Mapping[str, str], ffn: tuple[Rule, ...] = MLP_RULES) -> 
     )
 
 
-SIZES: Settings = {
-    "hidden_size": Required,
-    "num_hidden_layers": Required,
-    "num_attention_heads": Required,
-    "intermediate_size": Required,
-    "vocab_size": Required,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "max_position_embeddings": 2048,
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": False,
-    **ROPE_SETTINGS,
-}
-"""The settings that most architectures share, with the defaults of Llama."""
+class CommonSettings(RopeSettings):
+    """The settings that most architectures share, with the defaults of Llama."""
+
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    intermediate_size: Count
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    max_position_embeddings: Count | None = 2048
+    rms_norm_eps: PositiveFloat = 1e-6
 
 
-def read_common(config: Settings, act: str = "hidden_act") -> dict[str, Any]:
+class ActivationSettings(CommonSettings):
+    """The settings of an architecture that names its activation `hidden_act`."""
+
+    hidden_act: str = "silu"
+
+
+class LlamaSettings(ActivationSettings):
+    """The settings of Llama."""
+
+    bos_token_id: TokenNumbers = 1
+    eos_token_id: TokenNumbers = 2
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+def read_common(config: Settings, act: str = "hidden_act", rope: RopeReader | None = None) -> dict[str, Any]:
     """Convert the settings that most architectures share to the data of a `ModelConfig` with pre-norm and RoPE.
 
     Args:
-        config: The settings, with `SIZES`.
+        config: The settings, with the fields of `CommonSettings`.
         act: The name of the setting with the activation.
+        rope: The reader of the settings of RoPE; by default, that of Llama.
     """
     return {
         "dim": config["hidden_size"],
@@ -89,7 +112,7 @@ def read_common(config: Settings, act: str = "hidden_act") -> dict[str, Any]:
             "head_dim": config["head_dim"],
             "bias": config.get("attention_bias", False),
         },
-        "position": read_rope(config, config["max_position_embeddings"]),
+        "position": (rope or RopeReader()).read(config, config["max_position_embeddings"] or DEFAULT_LENGTH),
         "norm": {"kind": "rms", "eps": config["rms_norm_eps"]},
         "ffn": {
             "kind": translate_choice(config, act, GATED),
@@ -121,7 +144,6 @@ def write_common(ours: Exported, act: str = "hidden_act") -> dict[str, Any]:
     }
 
 
-FIXED: Settings = {"attention_dropout": 0.0, "partial_rotary_factor": 1.0}
 CHOICES = {"ffn.kind": tuple(dict.fromkeys(GATED.values()))}
 
 
@@ -142,16 +164,25 @@ LLAMA = Family(
     about="Llama 2 and 3",
     prefix="model.",
     rules=llama_rules(PRE_NORMS),
-    settings={**SIZES, **dict.fromkeys(LLAMA_BIASES, False)},
+    settings=LlamaSettings,
     read=read_common,
     write=write_llama,
-    fixed=FIXED,
     harmless=("is_llama_config", "rope_interleaved"),
     choices=CHOICES,
 )
 
 
 # --- Mistral ---------------------------------------------------------------------------------------------------------
+
+
+class MistralSettings(ActivationSettings):
+    """The settings of Mistral."""
+
+    bos_token_id: TokenNumbers = 1
+    eos_token_id: TokenNumbers = 2
+    num_key_value_heads: Count | None = 8
+    max_position_embeddings: Count | None = 131072
+    sliding_window: Count | None = 4096
 
 
 def read_mistral(config: Settings) -> dict[str, Any]:
@@ -173,9 +204,8 @@ MISTRAL = Family(
     about="Mistral",
     prefix="model.",
     rules=llama_rules(PRE_NORMS),
-    settings={**SIZES, "num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    settings=MistralSettings,
     read=read_mistral,
     write=write_mistral,
-    fixed=FIXED,
     choices=CHOICES,
 )

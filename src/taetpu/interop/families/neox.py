@@ -6,11 +6,22 @@ of earlier versions name the head `embed_out` and contain attention masks.
 Source: modeling_gpt_neox.py and configuration_gpt_neox.py in transformers.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
-from taetpu.core.errors import UserError
-from taetpu.interop.families.base import MLPS, Exported, Family, Required, Settings, choose_name, translate_choice
-from taetpu.interop.families.rope import ROPE_SETTINGS, read_rope, write_plain_rope
+from pydantic import Field, PositiveFloat
+
+from taetpu.interop.families.base import (
+    DEFAULT_LENGTH,
+    MLPS,
+    Count,
+    Exported,
+    Family,
+    Settings,
+    TokenNumbers,
+    choose_name,
+    translate_choice,
+)
+from taetpu.interop.families.rope import RopeReader, RopeSettings, Share, write_plain_rope
 from taetpu.interop.layouts import HEADS_FUSED, LINEAR, Rule
 
 LAYER = "gpt_neox.layers.{i}"
@@ -42,14 +53,35 @@ RULES = (
 )
 
 
+ROPE = RopeReader(share=0.25, partial=True)
+
+
+class NeoXSettings(RopeSettings):
+    """The settings of GPT-NeoX."""
+
+    bos_token_id: TokenNumbers = 0
+    eos_token_id: TokenNumbers = 2
+    hidden_size: Count
+    num_hidden_layers: Count
+    num_attention_heads: Count
+    intermediate_size: Count
+    max_position_embeddings: Count | None = 2048
+    hidden_act: str = "gelu"
+    layer_norm_eps: PositiveFloat = 1e-5
+    attention_bias: bool = True
+    use_parallel_residual: bool = True
+    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    rotary_emb_base: PositiveFloat | None = None
+    rotary_pct: Share | None = None
+
+
 def read_neox(config: Settings) -> dict[str, Any]:
-    """Convert GPT-NeoX settings to the data of a `ModelConfig`."""
-    base = config["rotary_emb_base"] if config["rope_theta"] is None else config["rope_theta"]
-    share = config["rotary_pct"] if config["partial_rotary_factor"] is None else config["partial_rotary_factor"]
-    rates = (config["hidden_dropout"], config["attention_dropout"])
-    if rates[0] != rates[1]:
-        problem = f"different dropout rates are not supported: hidden_dropout={rates[0]}, attention_dropout={rates[1]}"
-        raise UserError(problem, path=("hidden_dropout",), remedy="Use a model with equal dropout rates.")
+    """Convert GPT-NeoX settings to the data of a `ModelConfig`.
+
+    transformers reads the base and the share outside `rope_parameters` from `rotary_emb_base` and `rotary_pct` alone.
+    The dropout rate is that of branches; that of attention is not read.
+    """
+    outside = {"rope_theta": config["rotary_emb_base"], "partial_rotary_factor": config["rotary_pct"]}
     parallel = "parallel-two-norms" if config["use_parallel_residual"] else "sequential"
     return {
         "dim": config["hidden_size"],
@@ -59,14 +91,14 @@ def read_neox(config: Settings) -> dict[str, Any]:
             "num_heads": config["num_attention_heads"],
             "bias": config["attention_bias"],
         },
-        "position": read_rope({**config, "rope_theta": base}, config["max_position_embeddings"], share),
+        "position": ROPE.read({**config, **outside}, config["max_position_embeddings"] or DEFAULT_LENGTH),
         "norm": {"kind": "layer", "eps": config["layer_norm_eps"]},
         "ffn": {"kind": translate_choice(config, "hidden_act", MLPS), "hidden": config["intermediate_size"]},
         "order": parallel,
         "embedding": "tied" if config["tie_word_embeddings"] else "untied",
         "init": {"kind": "normal", "std": config["initializer_range"]},
         "bias": True,
-        "dropout": rates[0],
+        "dropout": config["hidden_dropout"],
     }
 
 
@@ -101,27 +133,7 @@ NEOX = Family(
     about="GPT-NeoX, Pythia",
     prefix="gpt_neox.",
     rules=RULES,
-    settings={
-        "hidden_size": Required,
-        "num_hidden_layers": Required,
-        "num_attention_heads": Required,
-        "intermediate_size": Required,
-        "vocab_size": Required,
-        "max_position_embeddings": 2048,
-        "hidden_act": "gelu",
-        "layer_norm_eps": 1e-5,
-        "initializer_range": 0.02,
-        "attention_bias": True,
-        "use_parallel_residual": True,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
-        "rotary_emb_base": 10000.0,
-        "rotary_pct": 0.25,
-        "partial_rotary_factor": None,
-        **ROPE_SETTINGS,
-        "rope_theta": None,
-    },
+    settings=NeoXSettings,
     read=read_neox,
     write=write_neox,
     renamed=((r"^lm_head\.", "embed_out."),),

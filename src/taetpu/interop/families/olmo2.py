@@ -5,10 +5,21 @@ Source: modeling_olmo2.py and configuration_olmo2.py in transformers.
 
 from typing import Any
 
-from taetpu.interop.families.base import Exported, Family, Settings
-from taetpu.interop.families.llama import CHOICES, FIXED, QK_NORMS, SIZES, llama_rules, read_common, write_common
+from pydantic import PositiveFloat
+
+from taetpu.interop.families.base import Exported, Family, Settings, TokenNumbers
+from taetpu.interop.families.llama import CHOICES, QK_NORMS, ActivationSettings, llama_rules, read_common, write_common
 
 NORMS = {"mixer_norm": "post_attention_layernorm", "ffn_norm": "post_feedforward_layernorm", **QK_NORMS}
+
+
+class Olmo2Settings(ActivationSettings):
+    """The settings of OLMo 2."""
+
+    eos_token_id: TokenNumbers = 50279
+    pad_token_id: TokenNumbers = 1
+    rms_norm_eps: PositiveFloat = 1e-5
+    attention_bias: bool = False
 
 
 def read_olmo2(config: Settings) -> dict[str, Any]:
@@ -30,9 +41,8 @@ OLMO2 = Family(
     about="OLMo 2",
     prefix="model.",
     rules=llama_rules(NORMS),
-    settings={**SIZES, "rms_norm_eps": 1e-5, "attention_bias": False},
+    settings=Olmo2Settings,
     read=read_olmo2,
     write=write_olmo2,
-    fixed=FIXED,
     choices=CHOICES,
 )

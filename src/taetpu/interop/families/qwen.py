@@ -5,25 +5,37 @@ Source: modeling_qwen2.py, modeling_qwen3.py and their configurations in transfo
 
 from typing import Any
 
-from taetpu.interop.families.base import Exported, Family, Settings
+from pydantic import NonNegativeInt
+
+from taetpu.interop.families.base import Count, Exported, Family, Settings
 from taetpu.interop.families.llama import (
     CHOICES,
-    FIXED,
     PRE_NORMS,
     QK_NORMS,
-    SIZES,
+    ActivationSettings,
     llama_rules,
     read_common,
     write_common,
 )
 from taetpu.interop.families.windows import FULL, SLIDING, read_layer_types, with_windows, write_windows
 
-WINDOWS: Settings = {
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-    "layer_types": None,
-}
+
+class Qwen2Settings(ActivationSettings):
+    """The settings of Qwen 2."""
+
+    num_key_value_heads: Count | None = 32
+    max_position_embeddings: Count | None = 32768
+    use_sliding_window: bool = False
+    sliding_window: Count | None = 4096
+    max_window_layers: NonNegativeInt = 28
+    layer_types: tuple[str, ...] | None = None
+
+
+class Qwen3Settings(Qwen2Settings):
+    """The settings of Qwen 3."""
+
+    head_dim: Count | None = 128
+    attention_bias: bool = False
 
 
 def read_windows(config: Settings, data: dict[str, Any]) -> dict[str, Any]:
@@ -61,10 +73,11 @@ QWEN2 = Family(
     about="Qwen 2 and 2.5",
     prefix="model.",
     rules=llama_rules(PRE_NORMS),
-    settings={**SIZES, "num_key_value_heads": 32, "max_position_embeddings": 32768, **WINDOWS},
+    settings=Qwen2Settings,
     read=read_qwen2,
     write=write_qwen,
-    fixed={**FIXED, "use_mrope": False},
+    fixed={"use_mrope": False},
+    harmless=("dual_chunk_attention_config",),  # of vLLM
     choices=CHOICES,
 )
 
@@ -87,16 +100,9 @@ QWEN3 = Family(
     about="Qwen 3",
     prefix="model.",
     rules=llama_rules({**PRE_NORMS, **QK_NORMS}),
-    settings={
-        **SIZES,
-        "num_key_value_heads": 32,
-        "head_dim": 128,
-        "max_position_embeddings": 32768,
-        "attention_bias": False,
-        **WINDOWS,
-    },
+    settings=Qwen3Settings,
     read=read_qwen3,
     write=write_qwen3,
-    fixed=FIXED,
+    harmless=("dual_chunk_attention_config",),  # of vLLM
     choices=CHOICES,
 )

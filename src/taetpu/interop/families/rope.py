@@ -1,24 +1,76 @@
 """RoPE in Hugging Face settings: the base, the share of a head and the scaling of frequencies.
 
 Since transformers 5, `rope_parameters` has all of them, for each type of layer if the types differ. Earlier versions
-have `rope_theta` and `rope_scaling`.
+have `rope_theta` and `rope_scaling`. Where a config has several of these settings, the results are those of the
+architecture's class in transformers 5: `rope_scaling` replaces `rope_parameters` (in Gemma 3, it is added to those of
+full layers), and a base in the remaining one takes precedence over `rope_theta`.
 
-Source: modeling_rope_utils.py in transformers.
+Source: modeling_rope_utils.py and the configurations in transformers.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, PositiveFloat
+
+from taetpu.core.config import Config
+from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, suggest
-from taetpu.interop.families.base import Settings
+from taetpu.interop.families.base import Count, FamilySettings, NotNegative, Settings
 
-ROPE_SETTINGS: Settings = {
-    "rope_parameters": None,
-    "rope_scaling": None,
-    "rope_theta": 10000.0,
-    "original_max_position_embeddings": None,
-}
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class RopeSettings(FamilySettings):
+    """The settings of an architecture with RoPE."""
+
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_theta: PositiveFloat | None = None
+    partial_rotary_factor: Share | None = None
+    original_max_position_embeddings: Count | None = None
+
+
+class RopeParameters(Config):
+    """An entry of `rope_parameters`. Each type of scaling uses some of them, and ignores the others."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: PositiveFloat | None = None
+    partial_rotary_factor: Share | None = None
+    factor: PositiveFloat | None = None
+    original_max_position_embeddings: Count | None = None
+    low_freq_factor: PositiveFloat | None = None
+    high_freq_factor: PositiveFloat | None = None
+    beta_fast: NotNegative | None = None
+    beta_slow: NotNegative | None = None
+    truncate: bool | None = True
+    attention_factor: PositiveFloat | None = None
+    mscale: NotNegative | None = None
+    mscale_all_dim: NotNegative | None = None
+    short_factor: Any = None
+    long_factor: Any = None
+    mrope_section: Any = None
+    finetuned: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The type of scaling. Earlier versions of transformers call it `type`."""
+        return self.rope_type or self.type or "default"
+
+    def need(self, name: str) -> float:
+        """Return a number.
+
+        Raises:
+            UserError: If it is missing.
+        """
+        value = getattr(self, name)
+        if value is None:
+            raise UserError(f"{name!r} is missing", path=(name,), remedy=f"Set {name}.")
+        return float(value)
+
+
 REASONS = {
     "dynamic": "its frequencies depend on the length of each sequence, so cached keys would not match new ones",
     "longrope": "taetpu has no kind with separate frequencies for short and long sequences",
@@ -27,113 +79,120 @@ REASONS = {
 """The types of scaling that are refused."""
 
 
-def read_rope(settings: Settings, seq_len: int, fraction: float = 1.0) -> dict[str, Any]:
-    """Return the data of position `rope` from Hugging Face settings.
+class RopeReader:
+    """The reader of the RoPE settings of an architecture.
 
     Args:
-        settings: The settings, with `ROPE_SETTINGS`.
-        seq_len: The maximum sequence length of the model.
-        fraction: The share of a head that is rotated, if the settings do not contain it.
-
-    Raises:
-        UserError: If the scaling or one of its settings is not supported.
+        base: The base, if no setting contains it.
+        share: The share of a head that is rotated, if no setting contains it.
+        partial: Whether the architecture rotates a share of each head. The others rotate whole heads: they ignore
+            `partial_rotary_factor`, and their classes do not compute scaled frequencies of a share.
     """
-    where = "rope_parameters" if settings["rope_parameters"] else "rope_scaling"
-    found = settings[where] or {}
-    original = settings["original_max_position_embeddings"]
-    return read_parameters(found, (where,), settings["rope_theta"], seq_len, fraction, original)
+
+    def __init__(self, base: float = 10000.0, share: float = 1.0, partial: bool = False):
+        self.base, self.share, self.partial = base, share, partial
+
+    def read(self, settings: Settings, seq_len: int) -> dict[str, Any]:
+        """Return the data of position `rope` from the settings of a model whose layers share them.
+
+        Args:
+            settings: The settings, with the fields of `RopeSettings`.
+            seq_len: The maximum sequence length of the model.
+
+        Raises:
+            UserError: If the scaling or one of its settings is not supported.
+        """
+        where = "rope_scaling" if settings["rope_scaling"] else "rope_parameters"
+        defaults = {
+            "rope_theta": settings["rope_theta"],
+            "partial_rotary_factor": settings["partial_rotary_factor"],
+        }
+        original = settings["original_max_position_embeddings"]
+        return self.read_entry(settings[where] or {}, (where,), defaults, seq_len, original)
+
+    def read_entry(
+        self,
+        entry: Mapping[str, Any],
+        path: tuple[str, ...],
+        defaults: Settings,
+        seq_len: int,
+        original: int | None = None,
+        truncate: bool = False,
+    ) -> dict[str, Any]:
+        """Return the data of position `rope` from one entry of `rope_parameters`.
+
+        Args:
+            entry: The entry.
+            path: The path of the entry, for errors.
+            defaults: The base and the share outside the entry; None if they are missing.
+            seq_len: The maximum sequence length of the model.
+            original: The sequence length of the earlier training, if it is outside the entry.
+            truncate: Whether `truncate` is true whatever the entry says, as in the entry of a type of layer.
+
+        Raises:
+            UserError: If the scaling or one of its settings is not supported.
+        """
+        given = load_config(RopeParameters, entry, path)
+        given = given.model_copy(update={"truncate": True}) if truncate else given
+        share = given.partial_rotary_factor or defaults.get("partial_rotary_factor") or self.share
+        made = {"kind": "rope", "base": float(given.rope_theta or defaults.get("rope_theta") or self.base)}
+        if self.partial and share != 1:
+            made["fraction"] = float(share)
+        if given.kind == "default":
+            return made
+        if given.kind not in READERS:
+            reason = f": {REASONS[given.kind]}" if given.kind in REASONS else ""
+            allowed = ["default", *READERS]
+            remedy = f"Use a model with one of: {', '.join(allowed)}." if reason else suggest(given.kind, allowed)
+            problem = f"rope_type={given.kind!r} is not supported{reason}"
+            raise UserError(problem, path=(*path, "rope_type"), remedy=remedy)
+        if not self.partial and share != 1:
+            problem = f"partial_rotary_factor={share} is not supported with rope_type={given.kind!r}"
+            remedy = "Remove it: transformers does not compute such a model either."
+            raise UserError(problem, path=(*path, "partial_rotary_factor"), remedy=remedy)
+        length = original or given.original_max_position_embeddings or seq_len
+        try:
+            return {**made, "scaling": READERS[given.kind](given, length, seq_len)}
+        except UserError as error:
+            raise error.within(*path) from None
 
 
-def read_parameters(
-    parameters: Any, path: tuple[str, ...], base: Any, seq_len: int, fraction: float = 1.0, original: Any = None
-) -> dict[str, Any]:
-    """Return the data of position `rope` from one entry of `rope_parameters`.
-
-    Args:
-        parameters: The entry.
-        path: The path of the entry, for errors.
-        base: The base, if the entry does not contain it.
-        seq_len: The maximum sequence length of the model.
-        fraction: The share of a head that is rotated, if the entry does not contain it.
-        original: The sequence length of the earlier training; by default that in the entry, or else `seq_len`.
-
-    Raises:
-        UserError: If the scaling or one of its settings is not supported.
-    """
-    if not isinstance(parameters, Mapping):
-        raise UserError(f"{parameters!r} is not a mapping of settings", path=path, remedy="Write {rope_type: ...}.")
-    left = {name: value for name, value in parameters.items() if value is not None}
-    kind = left.pop("rope_type", left.pop("type", "default"))
-    left.pop("type", None)
-    made = {"kind": "rope", "base": float(_number(left, "rope_theta", path, base))}
-    share = _number(left, "partial_rotary_factor", path, fraction)
-    made |= {"fraction": float(share)} if share != 1 else {}
-    if kind in REASONS:
-        remedy = f"Use a model with one of: default, {', '.join(READERS)}."
-        raise UserError(
-            f"rope_type={kind!r} is not supported: {REASONS[kind]}", path=(*path, "rope_type"), remedy=remedy
-        )
-    if kind != "default":
-        if kind not in READERS:
-            remedy = suggest(str(kind), ["default", *READERS])
-            raise UserError(f"rope_type={kind!r} is not supported", path=(*path, "rope_type"), remedy=remedy)
-        length = original or _number(left, "original_max_position_embeddings", path, seq_len)
-        made["scaling"] = READERS[kind](left, path, int(length), seq_len)
-    left.pop("original_max_position_embeddings", None)
-    for name, value in left.items():
-        problem = f"{name}={value!r} is not a setting of rope_type={kind!r}"
-        raise UserError(problem, path=(*path, name), remedy="Remove it if transformers ignores it.")
-    return made
+def _linear(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
+    return {"kind": "linear", "factor": given.need("factor")}
 
 
-def _number(left: dict[str, Any], name: str, path: tuple[str, ...], default: Any = None) -> Any:
-    """Remove a number from settings and return it.
-
-    Raises:
-        UserError: If it is missing and has no default, or is no number.
-    """
-    value = left.pop(name, default)
-    if value is None:
-        raise UserError(f"{name!r} is missing", path=(*path, name), remedy=f"Set {name}.")
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"{name} is {value!r}, expected a number", path=(*path, name), remedy=f"Correct {name}.")
-    return value
-
-
-def _linear(left: dict[str, Any], path: tuple[str, ...], original: int, seq_len: int) -> dict[str, Any]:
-    return {"kind": "linear", "factor": float(_number(left, "factor", path))}
-
-
-def _llama3(left: dict[str, Any], path: tuple[str, ...], original: int, seq_len: int) -> dict[str, Any]:
-    numbers = {name: float(_number(left, name, path)) for name in ("factor", "low_freq_factor", "high_freq_factor")}
+def _llama3(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
+    numbers = {name: given.need(name) for name in ("factor", "low_freq_factor", "high_freq_factor")}
     return {"kind": "llama3", **numbers, "original_seq_len": original}
 
 
-def _yarn(left: dict[str, Any], path: tuple[str, ...], original: int, seq_len: int) -> dict[str, Any]:
-    factor = float(_number(left, "factor", path, seq_len / original))
+def _yarn(given: RopeParameters, original: int, seq_len: int) -> dict[str, Any]:
+    missing = given.factor is None and "factor" in given.model_fields_set  # transformers computes it for null
+    factor = seq_len / original if missing else given.need("factor")
     made = {
         "kind": "yarn",
         "original_seq_len": original,
         "factor": factor,
-        "beta_fast": float(_number(left, "beta_fast", path, 32)),
-        "beta_slow": float(_number(left, "beta_slow", path, 1)),
-        "truncate": bool(left.pop("truncate", True)),
+        "beta_fast": float(given.beta_fast or 32),  # transformers reads 0 as the default too
+        "beta_slow": float(given.beta_slow or 1),
+        "truncate": bool(given.truncate),
     }
-    scales = [left.pop(name, None) for name in ("mscale", "mscale_all_dim")]
-    if "attention_factor" in left:
-        made["attention_factor"] = float(_number(left, "attention_factor", path))
-    elif all(scales):
-        top, bottom = (yarn_attention_factor(factor**scale) for scale in scales)
-        made["attention_factor"] = top / bottom
+    if given.attention_factor is not None:
+        made["attention_factor"] = float(given.attention_factor)
+    elif given.mscale and given.mscale_all_dim and factor > 1:
+        made["attention_factor"] = (given.mscale * math.log(factor) / 10 + 1) / (
+            given.mscale_all_dim * math.log(factor) / 10 + 1
+        )
     return made
 
 
-READERS: Mapping[str, Callable[[dict[str, Any], tuple[str, ...], int, int], dict[str, Any]]] = {
+READERS: Mapping[str, Callable[[RopeParameters, int, int], dict[str, Any]]] = {
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
 }
-"""Functions that remove the settings of a scaling and return the data of slot `rope_scaling`, by type."""
+"""Functions that return the data of slot `rope_scaling`, by type. They are given the entry, the sequence length of the
+earlier training, and that of the model."""
 
 
 def yarn_attention_factor(factor: float) -> float:
@@ -145,14 +204,14 @@ def write_rope(ours: Settings) -> dict[str, Any]:
     """Return `rope_parameters` for the position of a layer. A scaling that transformers lacks is left out."""
     made: dict[str, Any] = {"rope_type": "default", "rope_theta": ours.get("position.base", 10000.0)}
     kind = ours.get("position.scaling.kind")
-    own: dict[str, Any] = {name: ours.get(f"position.scaling.{name}") for name in SCALINGS.get(kind, ())}
-    if kind == "yarn" and math.isclose(own["attention_factor"], yarn_attention_factor(own["factor"]), rel_tol=1e-6):
-        own.pop("attention_factor")
-    if own:
-        original = (
-            {"original_max_position_embeddings": own.pop("original_seq_len")} if "original_seq_len" in own else {}
-        )
-        made |= {"rope_type": kind, **own, **original}
+    scaling: dict[str, Any] = {name: ours.get(f"position.scaling.{name}") for name in SCALINGS.get(kind, ())}
+    if kind == "yarn":
+        default = yarn_attention_factor(scaling["factor"])
+        if math.isclose(scaling["attention_factor"], default, rel_tol=1e-6):
+            scaling.pop("attention_factor")
+    if scaling:
+        made["rope_type"] = kind
+        made |= {{"original_seq_len": "original_max_position_embeddings"}.get(k, k): v for k, v in scaling.items()}
     return made
 
 

@@ -22,15 +22,14 @@ def read_layer_types(settings: Settings, default: Sequence[str]) -> list[str]:
     types = settings["layer_types"]
     if types is None:
         return list(default)
-    if not isinstance(types, list) or len(types) != len(default):
-        found = len(types) if isinstance(types, list) else repr(types)
-        problem = f"layer_types has {found} entries, expected one for each of {len(default)} layers"
+    if len(types) != len(default):
+        problem = f"layer_types has {len(types)} entries, expected one for each of {len(default)} layers"
         raise UserError(problem, path=("layer_types",), remedy="Correct layer_types or num_hidden_layers.")
     for number, kind in enumerate(types):
         if kind not in (SLIDING, FULL):
             problem = f"the layer type {kind!r} is not supported"
-            raise UserError(problem, path=("layer_types", number), remedy=suggest(str(kind), (SLIDING, FULL)))
-    return types
+            raise UserError(problem, path=("layer_types", number), remedy=suggest(kind, (SLIDING, FULL)))
+    return list(types)
 
 
 def every_nth_full(num_layers: int, n: int) -> list[str]:
@@ -51,7 +50,7 @@ def with_windows(data: Mapping[str, Any], types: Sequence[str], width: Any) -> d
     """
     if SLIDING not in types:
         return dict(data)
-    if type(width) is not int or width < 1:
+    if width is None:
         problem = f"sliding_window is {width!r}, expected a positive integer"
         raise UserError(problem, path=("sliding_window",), remedy="Correct sliding_window or layer_types.")
     mask: dict[str, Any] = {"kind": "window", "width": width}
