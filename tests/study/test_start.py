@@ -6,12 +6,15 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
+from taetpu.cli.main import app
 from taetpu.contract.check import check_arms
 from taetpu.core.errors import UserError
 from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.spec.loading import load_study
+from taetpu.train.step import new_model
 
 pytestmark = pytest.mark.slow
 
@@ -158,3 +161,99 @@ def test_a_model_without_a_common_parameter_and_a_damaged_model_are_refused(stud
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(UserError, match="model is damaged"):
         study(tuned())
+
+
+# --- vocabularies ----------------------------------------------------------------------------------------------------
+
+TEXT = """\
+study: {name}
+base:
+  task: {{kind: text, source: {source}, seq_len: 16{task}}}
+  model: {{dim: 16, num_layers: 1, mixer: {{kind: attention, num_heads: 2}}, embedding: untied}}
+  train: {{steps: 2, batch_size: 4, sample: none{start}}}
+seeds: 1
+arms: {{}}
+"""
+VOCABULARY = {"embedding.weight", "embedding.unembed"}
+WORDS = "abcd efgh ijkl mnop " * 60
+
+
+def text_study(source="greek.txt", task="", name="second", vocabulary=None, folder="root/first/runs/baseline/{seed}-*"):
+    more = "" if vocabulary is None else f", vocabulary: {vocabulary}"
+    return TEXT.format(name=name, source=source, task=task, start=f', start: {{folder: "{folder}"{more}}}')
+
+
+@pytest.fixture(scope="module")
+def latin(tmp_path_factory):
+    """Return a folder with a finished study on Latin letters, and a text with as many others. Tests copy it."""
+    import taetpu
+
+    folder = tmp_path_factory.mktemp("latin")
+    (folder / "latin.txt").write_text(WORDS)
+    (folder / "more.txt").write_text(WORDS[::-1])
+    (folder / "greek.txt").write_text(WORDS.replace("a", "\u03b1"))
+    (folder / "first.yaml").write_text(TEXT.format(name="first", source="latin.txt", task="", start=""))
+    taetpu.run(folder / "first.yaml", root=str(folder / "root"))
+    return folder
+
+
+@pytest.fixture
+def texts(latin, tmp_path):
+    shutil.copytree(latin, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+OTHER = [
+    ({}, "token 1 is 'a', and 'b' in the task"),
+    ({"task": ", tokenizer: {kind: bpe, vocab_size: 300}"}, "18 tokens, and the task has"),
+    ({"task": ", tokenizer: {kind: char, unseen: error}", "source": "latin.txt"}, "18 tokens, and the task has 17"),
+]
+
+
+@pytest.mark.parametrize(("changes", "problem"), OTHER)
+def test_another_tokenizer_is_refused(study, texts, changes, problem):
+    with pytest.raises(UserError) as caught:
+        study(text_study(**changes))
+    assert problem in caught.value.problem
+    assert "vocabulary: drawn" in caught.value.remedy
+    assert (caught.value.path, caught.value.line) == (("base", "train", "start"), 5)
+    assert not (texts / "root/second").exists()
+
+
+def test_a_model_without_a_tokenizer_is_refused_for_text(study, texts, folder):
+    synthetic = next((folder / "root/first/runs/baseline").glob("0-*"))
+    next((synthetic / "model").glob("tokenizer.json"), synthetic / "none").unlink(missing_ok=True)
+    with pytest.raises(UserError, match="the model has none"):
+        study(text_study(folder=str(synthetic)))
+
+
+@pytest.mark.slow
+def test_the_vocabulary_is_drawn_on_request(study, texts):
+    """Its parameters are those of a run from scratch; the others are those of the stored model."""
+    text = text_study(vocabulary="drawn").replace("start:", "hooks: {freeze: {trained: [layers.0.ffn.up]}}, start:")
+    study(text)
+    found, before = models(texts, "second")["0"], models(texts)["0"]
+    loaded = load_study(texts / "study.yaml")
+    config = loaded.arms[0].config
+    drawn = named_parameters(new_model(config, loaded.source(loaded.arms[0]), 0))
+    assert found.keys() == before.keys()
+    for name in found.keys() - VOCABULARY - {"layers.0.ffn.up"}:
+        np.testing.assert_array_equal(found[name], before[name])
+    for name in VOCABULARY:
+        np.testing.assert_allclose(found[name], drawn[name], rtol=1e-6)
+    shown = CliRunner().invoke(app, ["plan", str(texts / "study.yaml"), "--json", "--root", str(texts / "other")])
+    (start,) = (arm["start"] for arm in json.loads(shown.stdout)["arms"])
+    assert set(start["vocabulary"]) == VOCABULARY
+    assert (start["drawn"], start["unused"]) == ([], [])
+    assert start["loaded"] == len(found) - len(VOCABULARY)
+
+
+def test_a_drawn_vocabulary_changes_the_identity(texts):
+    def start(vocabulary):
+        (texts / "study.yaml").write_text(text_study(source="latin.txt", vocabulary=vocabulary))
+        (run,) = load_study(texts / "study.yaml").runs()
+        return run.id, run.start
+
+    assert start(None) == start("loaded")
+    assert len(start("loaded")[1]) == 64
+    assert start("drawn") != start("loaded")

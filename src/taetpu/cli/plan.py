@@ -237,7 +237,11 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
     for arm in found["arms"]:
         if start := arm["start"]:
             note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"
-            parts = (("drawn", "drawn, because the file has none of this shape"), ("unused", "in the file, but unused"))
+            parts = (
+                ("vocabulary", "drawn, because `vocabulary` is drawn"),
+                ("drawn", "drawn, because the file has none of this shape"),
+                ("unused", "in the file, but unused"),
+            )
             yield note + "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
     yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in found["arms"]})
     if tuned := found["tuning"]:

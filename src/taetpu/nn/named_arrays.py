@@ -1,6 +1,7 @@
 """The arrays of a model by logical name (`layers.3.mixer.wq`): reading, replacing and scaling them."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -10,9 +11,10 @@ import numpy as np
 from jaxtyping import Array, Shaped
 
 from taetpu.core.errors import UserError
+from taetpu.core.keys import root_key
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import combine_trainable, partition_trainable
-from taetpu.nn.lm import LM
+from taetpu.nn.lm import LM, LMConfig, build_model
 from taetpu.nn.stack import Stack
 
 
@@ -24,6 +26,22 @@ def named_parameters(model: LM) -> dict[str, Array]:
 def named_constants(model: LM) -> dict[str, Array]:
     """Return every untrained array, such as `Fixed` values, by its logical name, except random keys."""
     return _named(model, partition_trainable(model)[1])
+
+
+@lru_cache(maxsize=64)
+def vocabulary_parameters(config: LMConfig, vocab_size: int, seq_len: int) -> frozenset[str]:
+    """Return the logical names of the trained arrays whose shape depends on the number of tokens.
+
+    Args:
+        config: The config of a model.
+        vocab_size: The number of different tokens.
+        seq_len: The sequence length.
+    """
+    shapes, larger = (
+        jax.eval_shape(lambda n=n: named_parameters(build_model(config, n, seq_len, key=root_key(0))))
+        for n in (vocab_size, 2 * vocab_size)
+    )
+    return frozenset(name for name, array in shapes.items() if array.shape != larger[name].shape)
 
 
 def logical_names(model: LM, path: str) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from taetpu.core.identity import SCHEMA, canonical_json
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
 from taetpu.data.base import Source, Task, at_length
+from taetpu.nn.named_arrays import vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
 from taetpu.spec.error_places import Origins
 from taetpu.spec.eval_sample import Sample
 from taetpu.spec.run_ids import plugin_sources, run_ids
-from taetpu.spec.start import SEED, StoredParameters, read_start
+from taetpu.spec.start import SEED, StoredModel, StoredParameters, read_start
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
@@ -127,7 +128,7 @@ class Sources:
 
     def __init__(self, folder: Path):
         self.folder, self._known = folder, dict[str, Source]()
-        self._starts: dict[tuple[str, int | None], StoredParameters] = {}
+        self._starts: dict[tuple[str, int | None], StoredModel] = {}
 
     def prepare(self, config: ResolvedConfig) -> Source:
         """Return the prepared task of a config. The task is prepared only once.
@@ -151,18 +152,28 @@ class Sources:
         """Return the stored model that a run starts from; None if its parameters are drawn. A file is read once.
 
         Raises:
-            UserError: If the model cannot be read. The error's path is relative to the run's config.
+            UserError: If the model cannot be read, or its vocabulary is loaded and its tokenizer is not that of the
+                task. The error's path is relative to the run's config.
         """
         start = config.train.start
         if start is None:
             return None
+        try:
+            source = self.prepare(config)
+        except UserError as error:
+            raise error.within("task") from None
         key = start.folder, seed if SEED in start.folder else None
-        if key not in self._starts:
-            try:
+        try:
+            if key not in self._starts:
                 self._starts[key] = read_start(start, seed, self.folder)
-            except UserError as error:
-                raise error.within("train", "start") from None
-        return self._starts[key]
+            if start.vocabulary == "loaded":
+                self._starts[key].check_tokenizer(source.tokenizer)
+        except UserError as error:
+            raise error.within("train", "start") from None
+        drawn = frozenset[str]()
+        if start.vocabulary == "drawn":
+            drawn = vocabulary_parameters(config.model, source.vocab_size, source.seq_len)
+        return StoredParameters(self._starts[key], drawn)
 
 
 def check_lengths(task: Task, source: Source) -> None:

@@ -247,8 +247,9 @@ def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dic
     return {
         "file": stored.where,
         "loaded": len(loaded),
-        "drawn": fold_layers([name for name in shapes if name not in loaded]),
-        "unused": fold_layers([name for name in stored.arrays if name not in loaded]),
+        "vocabulary": fold_layers(sorted(stored.drawn)),
+        "drawn": fold_layers([name for name in shapes if name not in loaded and name not in stored.drawn]),
+        "unused": fold_layers([name for name in stored.model.arrays if name not in {*loaded, *stored.drawn}]),
     }
 
 

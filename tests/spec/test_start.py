@@ -1,0 +1,56 @@
+"""The stored model that a run starts from: its tokenizer, and folders of other formats."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from taetpu.core.errors import UserError
+from taetpu.data.tokenizers import BPEConfig, ByteConfig, CharConfig
+from taetpu.spec.start import StartConfig, StoredModel, read_start
+
+LATIN = CharConfig().train("abc")
+OTHER = [
+    (LATIN, CharConfig().train("\u03b1bc"), "token 0 is 'a', and 'b' in the task"),
+    (LATIN, BPEConfig(vocab_size=260).train("abcabc"), "4 tokens, and the task has 258"),
+    (BPEConfig(vocab_size=256).train(""), ByteConfig().train(""), "token 0 is '!', and"),
+    (CharConfig(unseen="drop").train("ab"), CharConfig(unseen="error").train("ab"), "not divided in the same way"),
+    (LATIN, None, "the task has none"),
+    (None, LATIN, "the model has none"),
+]
+
+
+@pytest.mark.parametrize(("stored", "task", "problem"), OTHER)
+def test_another_tokenizer_is_refused(stored, task, problem):
+    with pytest.raises(UserError, match=problem) as caught:
+        StoredModel("file", b"", stored).check_tokenizer(task)
+    assert "vocabulary: drawn" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("text", ["abc", None])
+def test_equal_tokenizers_are_accepted(text, tmp_path):
+    (tmp_path / "model").mkdir()
+    save_file({"a": np.zeros(2)}, tmp_path / "model" / "model.safetensors")
+    if text is not None:
+        (tmp_path / "model" / "tokenizer.json").write_text(LATIN.to_json())
+    stored = read_start(StartConfig(folder="."), 0, tmp_path)
+    assert list(stored.arrays) == ["a"]
+    stored.check_tokenizer(None if text is None else CharConfig().train(text))
+
+
+def test_a_damaged_tokenizer_is_refused(tmp_path):
+    save_file({"a": np.zeros(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="not a tokenizer") as caught:
+        read_start(StartConfig(folder="."), 0, tmp_path)
+    assert str(caught.value.file).endswith("tokenizer.json")
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "model-00001-of-00002.safetensors"])
+def test_a_model_of_hugging_face_must_be_imported(tmp_path, weights):
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text('{"model_type": "gpt2"}')
+    save_file({"wte.weight": np.zeros((2, 2))}, tmp_path / "hub" / weights)
+    with pytest.raises(UserError, match="is a model of Hugging Face") as caught:
+        read_start(StartConfig(folder="hub"), 0, tmp_path)
+    assert f"taetpu model import {tmp_path / 'hub'} " in str(caught.value.remedy)
+    assert caught.value.path == ("folder",)
