@@ -8,6 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from taetpu.core.errors import UserError
+from taetpu.spec.document import read_document
 from taetpu.spec.loading import load_study
 
 CASES = YAML(typ="safe", pure=True).load(Path(__file__).with_name("messages.yaml"))
@@ -27,7 +28,11 @@ def check_message(text: str, case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case.values()))[:60])
-def test_mistakes_are_reported_with_place_values_and_remedy(case: dict[str, Any], folder: Path, study) -> None:
+def test_mistakes_are_reported_with_place_values_and_remedy(
+    case: dict[str, Any], folder: Path, study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dictionary with the content of the file has the same errors, without lines."""
+    monkeypatch.chdir(folder)
     written, sets = case.get("file"), tuple(case.get("sets", ()))
     if written is not None:
         (folder / "s.yaml").write_bytes(written.encode("latin-1"))
@@ -39,6 +44,20 @@ def test_mistakes_are_reported_with_place_values_and_remedy(case: dict[str, Any]
         study(added, sets, *replaced)
     check_message(str(caught.value).replace(f"{folder}/", ""), case)
     assert caught.value.line is not None or sets
+    check_dictionary(folder / "s.yaml", sets, caught.value)
+
+
+def check_dictionary(file: Path, sets: tuple[str, ...], expected: UserError) -> None:
+    """Check that a dictionary with the content of a YAML file has the errors of the file, without file and line."""
+    try:
+        data = read_document(file).data
+    except UserError:  # no dictionary has these mistakes
+        return
+    with pytest.raises(UserError) as caught:
+        load_study(data, sets)
+    errors = [[(one.problem, one.path, one.remedy) for one in error.all_errors] for error in (expected, caught.value)]
+    assert sorted(errors[0], key=str) == sorted(errors[1], key=str)
+    assert [(one.file, one.line) for one in caught.value.all_errors] == [(None, None)] * len(errors[1])
 
 
 def test_a_missing_file_suggests_files_of_the_folder(folder: Path) -> None:

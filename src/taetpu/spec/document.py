@@ -1,12 +1,14 @@
-"""YAML files as plain data, with the line of every key."""
+"""YAML files, and dictionaries in their place, as plain data, with the line of every key."""
 
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -44,21 +46,28 @@ PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*")
 LONGEST_FILE = 500_000  # maximum number of bytes in a file
 MAX_VALUES = 20_000
 MAX_DEPTH = 30
+MAX_BITS = 1024
+"""Maximum size of an integer in a dictionary. Larger ones exceed every number that a study can use."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The content of a YAML file.
+    """The content of a YAML file, or of a dictionary in its place.
 
     Attributes:
-        file: The path of the file.
+        file: The path of the file; None for a dictionary.
         data: The plain data of the file, which is a mapping.
-        lines: The line of each key path, counted from 1.
+        lines: The line of each key path, counted from 1; None for those of a dictionary.
     """
 
-    file: Path
+    file: Path | None
     data: dict[str, Any]
-    lines: dict[KeyPath, int] = field(default_factory=dict)
+    lines: dict[KeyPath, int | None] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths in the document are relative to: that of the file, or the current folder."""
+        return Path.cwd() if self.file is None else self.file.resolve().parent
 
     def locate(self, error: UserError) -> UserError:
         """Return the error with this file and the line of its path, or of the longest prefix that is in the file.
@@ -77,14 +86,21 @@ class Document:
         return error.within(file=self.file, line=line)
 
 
-def read_document(file: Path, form: Form = STUDY) -> Document:
-    """Read a YAML 1.2 file that contains a mapping.
+def read_document(source: Path | str | Mapping[str, Any], form: Form = STUDY) -> Document:
+    """Read a YAML 1.2 file that contains a mapping, or copy a dictionary with the content of such a file.
 
     Raises:
-        UserError: If the file is missing, not UTF-8, not YAML, too large or not a mapping.
+        UserError: If the file is missing, not UTF-8, not YAML, too large or not a mapping, or the dictionary contains a
+            value that a YAML file cannot.
     """
+    lines: dict[KeyPath, int | None] = {}
+    if isinstance(source, Mapping):
+        return Document(None, _copy_plain(source, (), lines), lines)
+    if not isinstance(source, str | PathLike):
+        problem = f"a {form.name} must be a YAML file or a dictionary, got {type(source).__name__}"
+        raise UserError(problem, remedy=form.start)
+    file = Path(source)
     text = _text(file, form)
-    lines: dict[KeyPath, int] = {}
     try:
         data = _plain(text, lines)
     except MarkedYAMLError as error:
@@ -148,7 +164,7 @@ class CoreResolver(VersionedResolver):
         super().add_version_implicit_resolver(version, tag, NUMBERS.get(str(tag).rpartition(":")[2], regexp), first)
 
 
-def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
+def _plain(text: str, lines: dict[KeyPath, int | None]) -> Any:
     """Parse a YAML text.
 
     Args:
@@ -172,7 +188,7 @@ def _plain(text: str, lines: dict[KeyPath, int]) -> Any:
         raise ValueError(str(error)) from None  # ruamel raises these errors for unusual tags and keys
 
 
-def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int | None]) -> None:
     """Add the line of every key and item below a node to `lines`.
 
     The values of aliases count too, because a few lines of nested aliases can expand to billions of values.
@@ -180,11 +196,7 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     Raises:
         UserError: If there are too many levels or values.
     """
-    if len(path) > MAX_DEPTH:
-        raise _too_deep(path[:2])
-    if len(lines) > MAX_VALUES:
-        problem = f"more than {MAX_VALUES} values after expansion of all aliases"
-        raise UserError(problem, path=path, remedy="Move data to separate files.")
+    _check_limits(path, lines)
     items: list[tuple[Any, Any, Any]] = []
     if isinstance(node, MappingNode):
         items = [(_key(key), key, value) for key, value in node.value]
@@ -193,6 +205,55 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     for name, place, value in items:
         lines[*path, name] = place.start_mark.line + 1
         _record_lines(value, (*path, name), lines)
+
+
+def _copy_plain(value: Any, path: KeyPath, lines: dict[KeyPath, int | None]) -> Any:
+    """Return a copy of a value with lists and dicts in place of other sequences and mappings, as a YAML file gives it.
+
+    Args:
+        value: The value.
+        path: The path of the value.
+        lines: A dict to which every key path below the value is added.
+
+    Raises:
+        UserError: If there is a value or key that a study file cannot contain, or too many levels or values.
+    """
+    _check_limits(path, lines)
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, PathLike):
+        value = str(value)
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, int) and value.bit_length() <= MAX_BITS:
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise UserError(f"the key {key!r} is not a text", path=path, remedy="Use texts as keys.")
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    elif isinstance(value, int):
+        problem = f"an integer of {value.bit_length()} bits is too large"
+        raise UserError(problem, path=path, remedy=f"Use at most {MAX_BITS} bits.")
+    else:
+        remedy = "Use numbers, texts, True, False, None, lists and dictionaries."
+        raise UserError(f"a study cannot contain a {type(value).__name__}", path=path, remedy=remedy)
+    copies = {}
+    for key, item in items:
+        lines[*path, key] = None
+        copies[key] = _copy_plain(item, (*path, key), lines)
+    return copies if isinstance(value, Mapping) else list(copies.values())
+
+
+def _check_limits(path: KeyPath, lines: Mapping[KeyPath, int | None]) -> None:
+    """Raise `UserError` if a path has too many levels, or there are too many values."""
+    if len(path) > MAX_DEPTH:
+        raise _too_deep(path[:2])
+    if len(lines) > MAX_VALUES:
+        problem = f"more than {MAX_VALUES} values after expansion of all aliases"
+        raise UserError(problem, path=path, remedy="Move data to separate files.")
 
 
 def _too_deep(path: KeyPath) -> UserError:

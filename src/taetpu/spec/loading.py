@@ -1,4 +1,4 @@
-"""Load a study file. Every arm is resolved and checked before anything is trained."""
+"""Load a study file or a dictionary. Every arm is resolved and checked before anything is trained."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -24,11 +24,12 @@ from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 
 
-def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
+def load_study(file: Path | str | Mapping[str, Any], sets: Iterable[str] = ()) -> Study:
     """Read a study file, apply `--set` changes to its baseline, and resolve all arms. No data is read.
 
     Args:
-        file: The study file.
+        file: The study file, or a dictionary with the content of a study file. Paths in a file (plug-ins, data) are
+            relative to its folder, those in a dictionary to the current folder.
         sets: Changes to the baseline in the form of `--set` options, `path=value`.
 
     Returns:
@@ -38,8 +39,8 @@ def load_study(file: Path | str, sets: Iterable[str] = ()) -> Study:
         UserError: If the file is invalid. The error contains the file, line and path. Independent errors in the
             top-level keys, the baseline, the `--set` options or the arms are raised together, in the order of the file.
     """
-    document = read_document(Path(file))
-    folder = document.file.resolve().parent
+    document = read_document(file)
+    folder = document.folder
     try:
         spec = load_config(StudySpec, document.data)
         plugins = _plugins(spec.plugins, folder)

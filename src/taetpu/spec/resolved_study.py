@@ -193,7 +193,8 @@ class Study:
     """A resolved study file.
 
     Attributes:
-        folder: The folder of the study file.
+        file: The study file; None for a study from a dictionary.
+        folder: The folder of the study file; the current folder for a study from a dictionary.
         base: The baseline's data as written in the study file, with `--set` options applied.
         arms: All arms. The baseline comes first.
         design: The designs of the arms (see `spec.designs.described`).
@@ -204,7 +205,7 @@ class Study:
     """
 
     name: str
-    file: Path
+    file: Path | None
     folder: Path
     base: dict[str, Any]
     baseline: RunConfig

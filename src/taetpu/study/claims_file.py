@@ -42,7 +42,7 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
     try:
         asked = load_config(Claims, document.data)
         claims = [parse_claim(text, ("claims", i)) for i, text in enumerate(asked.claims)]
-        match = resolve(asked.study, root, folder=document.file.resolve().parent)
+        match = resolve(asked.study, root, folder=document.folder)
         results = _results(match.study)
         return match, [check_claim(claim, results, ("claims", i)) for i, claim in enumerate(claims)]
     except UserError as error:

@@ -43,7 +43,7 @@ class Part:
 
 
 def components(
-    file: Path | str,
+    file: Path | str | Mapping[str, Any],
     sets: Iterable[str] = (),
     *,
     what: str | None = None,
@@ -59,7 +59,7 @@ def components(
     The study's baseline must have been trained. Finished runs of the study are reused. A repeated call resumes.
 
     Args:
-        file: the study file.
+        file: the study file, or a dictionary with its content (see `taetpu.load_study`).
         sets: changes to the baseline, each in the form `path=value`, as they were given to `run`.
         what: the parts: `branches` (the mixer and the ffn of each layer), `mixers`, `ffns`, `layers`, `heads`, or
             `arms` (arms of the study that remove parts). By default the arms of `leave_one_out` if there are any,
@@ -167,7 +167,8 @@ def _start(study: Study, folder: StudyFolder) -> str:
         if done.get(seed) != run_id:
             what = "is not finished" if seed not in done else "was trained with other settings"
             problem = f"the baseline of study {study.name!r} with seed {seed} {what}"
-            raise UserError(problem, file=folder.where, remedy=f"Run `taetpu run {study.file.name}` first.")
+            command = "taetpu.run" if study.file is None else f"taetpu run {study.file.name}"
+            raise UserError(problem, file=folder.where, remedy=f"Run `{command}` first.")
     return f"{os.path.relpath(folder.where, study.folder)}/runs/{first}/{{seed}}-*"
 
 

@@ -96,7 +96,7 @@ DEFAULTS = Options()
 
 
 def run(
-    file: Path | str,
+    file: Path | str | Mapping[str, Any],
     sets: Iterable[str] = (),
     *,
     root: str | None = None,
@@ -114,7 +114,7 @@ def run(
     """Load a study file and run it under a root, as `taetpu run` does.
 
     Args:
-        file: the study file.
+        file: the study file, or a dictionary with its content (see `taetpu.load_study`).
         sets: changes to the baseline, each in the form `path=value`.
         root: the folder of all studies. The default is `TAETPU_ROOT` if set, otherwise `./runs`.
         pack: `auto` (a rule of thumb), the maximum number of runs in a pack, or `off` (one run per pack). Packs that
@@ -132,7 +132,7 @@ def run(
 
     Raises:
         UserError: if `load_study` or `run_study` raises it, if the shard is invalid, if there is no Ray cluster, or if
-            there are several processes that were not started by `taetpu run`.
+            there are several processes that were not started by `taetpu run`, or a dictionary is given with `ray`.
         SharesLeft: if this shard is trained but other shards are not.
     """
     options = Options(
@@ -140,13 +140,16 @@ def run(
     )
     share = None if shard is None else parse_shard(shard)
     if ray is not None:
+        if isinstance(file, Mapping):
+            problem = "the nodes of a Ray cluster read the study file, and this study is a dictionary"
+            raise UserError(problem, path=("ray",), remedy="Write the study to a file, or remove `ray`.")
         refuse_accelerator()  # before JAX starts its backend
     require_joined()
     study = load_study(file, sets)
     folder, callback = StudyFolder(open_store(default_root(root)), study.name), callback or Callback()
     if ray is not None:
         shared = shared_root(default_root(root))
-        executor = RayExecutor(folder, file=Path(file).resolve(), sets=tuple(sets), root=shared)
+        executor = RayExecutor(folder, file=Path(str(file)).resolve(), sets=tuple(sets), root=shared)
         with connected(ray or None):
             executor.find_devices()
             return run_study(study, folder, callback, options, executor)
