@@ -98,6 +98,16 @@ def test_padding_on_the_left_changes_nothing(draw, name):
         np.testing.assert_allclose(found[1:, 3:], second, atol=1e-5)
 
 
+@pytest.mark.parametrize("mask", ["prefix", "document"])
+def test_padding_is_no_separator(draw, mask):
+    """The number of padding is that of the separator."""
+    model = draw({**BASE, "mixer": {**GQA, "mask": {"kind": mask, "separator": 0}}, "num_layers": 1}, seq=SEQ)
+    tokens = jnp.array([[3, 4, 5, 0, 2, 1]])
+    padded = jnp.pad(tokens, ((0, 0), (2, 0)))
+    plain, found = jit_once(lambda m: (m(tokens), m(padded, padding=jnp.arange(SEQ)[None] < 2)))(model)
+    np.testing.assert_allclose(found[:, 2:], plain, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_recurrent_mixer_of_a_plug_in_keeps_its_state(draw, tmp_path):
     """The mixer is the example of docs/plugins.md."""

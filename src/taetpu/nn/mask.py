@@ -250,6 +250,8 @@ class Prefix(eqx.Module):
     def __call__(self, ctx: Context) -> Mask:
         """Return whether each query may attend to each key."""
         is_end = ctx.tokens == self.separator
+        if ctx.real is not None:  # the number of padding may be that of the separator
+            is_end &= ctx.real
         prefix = jnp.cumsum(is_end, -1) - is_end == 0
         both = prefix[:, None, :, None] & prefix[:, None, None, :]
         return (distances(ctx) >= 0) | both

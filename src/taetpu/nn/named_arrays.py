@@ -1,7 +1,6 @@
 """The arrays of a model by logical name (`layers.3.mixer.wq`): reading, replacing and scaling them."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -28,7 +27,6 @@ def named_constants(model: LM) -> dict[str, Array]:
     return _named(model, partition_trainable(model)[1])
 
 
-@lru_cache(maxsize=64)
 def vocabulary_parameters(config: LMConfig, vocab_size: int, seq_len: int) -> frozenset[str]:
     """Return the logical names of the trained arrays whose shape depends on the number of tokens.
 

@@ -121,23 +121,28 @@ class ResolvedConfig(Config):
                 )
             causal = causal and (not isinstance(mask, MaskConfig) or mask.causal or mask.hides_targets)
             if causal != self.task.causal:
-                if isinstance(mask, MaskConfig) and not hasattr(layer.mixer, "causal"):
-                    raise UserError(
-                        f"mask {mask.kind!r} is not causal and does not fit task {self.task.kind!r}",
-                        path=("model", "layers", i, "mixer", "mask"),
-                        remedy="Use a causal mask.",
-                    )
-                raise UserError(
-                    f"causal={format_value(causal)} does not fit task {self.task.kind!r}",
-                    path=("model", "layers", i, "mixer", "causal"),
-                    remedy=f"Set causal: {format_value(self.task.causal)}.",
-                )
+                raise self._mask_error(i, "full" if mask is None or mask.causal else mask.kind)
         self._check_lengths()
         for name, metric in self.train.eval_metrics.items():
             try:
                 metric.check_task(self.task)
             except UserError as error:
                 raise error.within("train", "eval_metrics", name) from None
+
+    def _mask_error(self, layer: int, mask: str) -> UserError:
+        """Return the error about a layer whose mask does not fit the task; `mask` is its kind if it is not causal.
+
+        `mask: full` and `causal: false` give equal configs, so the error names both.
+        """
+        mixer, task = self.model.layers[layer].mixer.kind, self.task.kind
+        if self.task.causal:
+            written = "mask: full (or causal: false)" if mask == "full" else f"mask: {mask}"
+            problem = f"{written} of mixer {mixer!r} shows later tokens, and task {task!r} predicts the next token"
+            remedy = "Use a causal mask."
+        else:
+            problem = f"mixer {mixer!r} is causal, and task {task!r} needs attention to later tokens"
+            remedy = "Set mask: full."
+        return UserError(problem, path=("model", "layers", layer, "mixer"), remedy=remedy)
 
     def _check_lengths(self) -> None:
         """Raise `UserError` if a position kind cannot be evaluated at the longest length in `task.eval_lengths`."""
