@@ -89,6 +89,7 @@ def process(here: Path) -> Callable[..., Done]:
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=120,
         )

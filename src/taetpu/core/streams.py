@@ -4,6 +4,7 @@ A console or pipe may have an encoding without most characters (code page 1252, 
 the descriptors 0, 1 and 2. Neither is a reason to fail.
 """
 
+import io
 import os
 import sys
 from typing import Any
@@ -18,7 +19,7 @@ def prepare_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, _null_stream(descriptor, flags, mode))
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # not if a caller has redirected the stream to a StringIO
+        if isinstance(stream, io.TextIOWrapper):  # not if a caller has redirected the stream to a StringIO
             stream.reconfigure(errors="backslashreplace")
 
 
