@@ -15,14 +15,27 @@ ESCAPES = r"\x1b\[[\d;?]*[A-Za-z]"
 def test_log_has_one_plain_line_per_evaluation(trained):
     _, done = trained
     assert "\x1b" not in done.err
-    first, *evaluations = done.err.splitlines()
-    assert first == "pack 1 of 1: baseline, low-lr (4 runs)"
+    header, columns, first, *evaluations = done.err.splitlines()
+    assert header == "study small: arms 2, seeds 2, metric val/loss"
+    assert ("mean" in columns, first) == (True, "pack 1 of 1: baseline, low-lr (4 runs)")
     pattern = r"  step (\d+: val_sample|\d+: val)/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
     pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB(?:, 0:0\d:\d\d left)?\)"  # a CPU has no peak
-    samples = [line for line in evaluations if line.startswith("  sample of ")]
-    assert [line.split(":")[0] for line in samples] == ["  sample of baseline", "  sample of low-lr"] * 2
-    found = [re.fullmatch(pattern, line) for line in evaluations if line not in samples]
-    assert [match and match[1] for match in found] == ["10: val_sample", "20: val"]
+    matches = [re.fullmatch(pattern, line) for line in evaluations]
+    assert [match and match[1] for match in matches] == ["10: val_sample", "20: val"]
+
+
+@pytest.mark.parametrize(("asked", "lines"), [(False, []), (True, ["  sample of baseline: a b c"])])
+def test_logs_show_samples_if_asked(here, text, asked, lines):
+    import io
+
+    from rich.console import Console
+
+    from taetpu.spec.loading import load_study
+
+    run = load_study(here / "s.yaml").runs()[0]
+    out = io.StringIO()
+    progress.StudyProgress(Console(file=out), samples=asked).on_sample(10, run, "a b\n c")
+    assert out.getvalue().splitlines() == lines
 
 
 def test_progress_shows_the_primary_metric(here, text):
@@ -35,11 +48,11 @@ def test_progress_shows_the_primary_metric(here, text):
 
     name = "an-arm-whose-name-is-long-and-has-a-{}-in-the-middle-of-it"
     arms = "".join(f"  {name.format(i)}: {{train.optimizer.lr: 1e-{i}}}\n" for i in (5, 6))
-    (here / "s.yaml").write_text(text + arms)
+    (here / "s.yaml").write_text(text + arms + "measure: {primary: val/accuracy, direction: max}\n")
     runs = [run for run in load_study(here / "s.yaml").runs() if run.seed == 0]
     out = io.StringIO()
     shown = progress.StudyProgress(Console(file=out, width=200))
-    shown.on_study_begin("val/accuracy")
+    shown.on_study_begin(load_study(here / "s.yaml"))
     shown.on_train_begin(100)
     shown.on_pack_begin(1, 1, runs)
     shown.on_steps(1, np.ones(len(runs), np.float32))

@@ -20,6 +20,22 @@ def test_report_is_rebuilt_from_the_store(taetpu, here, trained):
         assert (root / "small" / name).read_bytes() == (trained[0] / "small" / name).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_verdicts_have_colours_where_the_output_has(monkeypatch, capsys, environment, coloured):
+    from taetpu.cli.report_commands import print_verdicts
+
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
+        monkeypatch.setenv(name, value)
+    print_verdicts("one is worse\n\narm  verdict\na    worse\nb    better")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "\x1b" in line] == ([lines[3], lines[4]] if coloured else [])
+
+
 def test_report_of_a_root_with_many_studies_is_refused(taetpu, here, trained):
     for name in ("small", "other"):
         shutil.copytree(trained[0] / "small", here / "root" / name)

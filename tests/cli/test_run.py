@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from tests.cli.commands import wrong
 from tests.forged import forged
 from tests.small import TINY
 from tests.suites import by_default
@@ -25,7 +26,11 @@ def test_run_ends_with_verdicts_and_the_path_of_the_report(trained):
         "baseline",
         "low-lr",
     ]
-    page = Path(done.out.splitlines()[-1].removeprefix("report: "))
+    *_, page, first, second = done.out.splitlines()
+    for command in (first.removeprefix("next: "), second.strip()):
+        assert command.startswith("taetpu ")
+        assert wrong(command) == ""
+    page = Path(page.removeprefix("report: "))
     assert (root.parent / page).resolve() == root / "small/report/index.html"
     assert "<html" in (root.parent / page).read_text()
     assert max(map(len, done.out.splitlines())) <= 80

@@ -19,7 +19,8 @@ from taetpu.report import notebook, summary
 from taetpu.report.inputs import Inputs, read_inputs
 from taetpu.report.section_types import Table
 from taetpu.report.sections import build_sections
-from taetpu.report.text_formats import latex_table, markdown, table_text
+from taetpu.report.terminal_text import table_text
+from taetpu.report.text_formats import latex_table, markdown
 from taetpu.stats import formatting
 from taetpu.stats.analyse import analyse
 

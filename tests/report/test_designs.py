@@ -12,7 +12,7 @@ from tests.suites import by_default
 from taetpu.report import charts, design_charts, summary
 from taetpu.report.build import build_report
 from taetpu.report.sections import build_sections
-from taetpu.report.text_formats import COLUMNS, table_text
+from taetpu.report.terminal_text import COLUMNS, table_text
 from taetpu.stats.verify import verify
 
 RATE = 0.003  # the learning rate at which every arm is best

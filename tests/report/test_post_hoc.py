@@ -9,7 +9,7 @@ from tests.report.conftest import ARMS, stored_study
 
 from taetpu.report.build import build_report
 from taetpu.report.post_hoc import describe_verdicts, post_hoc_charts, post_hoc_sections
-from taetpu.report.text_formats import table_text
+from taetpu.report.terminal_text import table_text
 from taetpu.stats.analyse import analyse
 
 HEADS = {"knockout": "heads", "how": "mean", "split": "val", "documents": 64, "seed": 0}

@@ -1,4 +1,4 @@
-"""Exports as Markdown, plain text, LaTeX and CSV show the numbers of the results and escape all text."""
+"""Exports as Markdown, LaTeX and CSV show the numbers of the results and escape all text."""
 
 import csv
 import io
@@ -18,7 +18,6 @@ from taetpu.report.text_formats import (
     latex_table,
     markdown,
     runs_csv,
-    table_text,
 )
 
 
@@ -45,23 +44,6 @@ def test_markdown_escapes_names(store_study) -> None:
         found.count(name)
         == sum(any(name in row for row in t.rows) for p in build_sections(results, {}, {}) for t in p.tables) + 1
     )
-
-
-def test_text_table_fits_a_terminal(store_study) -> None:
-    long = "a-name-that-goes-on-and-on-and-is-longer-than-any-terminal-would-like-it-to-be"
-    results = store_study(
-        {"baseline": ({}, 0.0), long: ({}, 0.1), "short": ({}, 0.0), "gone": ({}, None)}
-    ).read_results()
-    text = table_text(results)
-    assert text.isascii()
-    assert max(map(len, text.splitlines())) <= 80
-    table = text.split("\n\n")[1].splitlines()
-    for line, row in zip(table[2:], summary.verdict_rows(results), strict=True):
-        assert line.endswith(row.verdict)
-        assert f" {row.effect} " in line
-        assert f" {row.interval} " in line
-    assert ".." in table[3]
-    assert table[3].startswith("a-name-")
 
 
 def test_code_in_a_sentence_stays_code_and_other_text_is_escaped() -> None:

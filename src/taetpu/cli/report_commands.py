@@ -1,5 +1,6 @@
 """`taetpu report`, `check` and `plot`: verdicts, claims and charts of stored studies."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,14 +47,39 @@ def report(
 
 
 def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
-    """Print the verdict table and the report's path."""
-    from taetpu.report.text_formats import table_text
+    """Print the verdicts, in colour on a terminal, and the report's path."""
+    from taetpu.report.terminal_text import table_text
 
-    typer.echo(table_text(results))
+    print_verdicts(table_text(results))
     print_departures(results["departures"])
     typer.echo(f"\nreport: {written['html']}")
     if "figures" in written:
         typer.echo(f"figures: {written['figures']}")
+
+
+def print_verdicts(text: str) -> None:
+    """Print text. On a terminal with colours, a verdict at the end of a table's row has its colour."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from taetpu.report.verdict_style import COLOURS, VERDICTS
+
+    coloured = Text(text)
+    for verdict in VERDICTS:
+        coloured.highlight_regex(rf"(?m)(?<=  ){verdict}$", COLOURS[verdict])
+    Console().print(coloured, soft_wrap=True)
+
+
+def print_next(study: str, run: str, root: str | None) -> None:
+    """Print two commands that look closer at a study: at its curves, and into a trained model.
+
+    Args:
+        study: the study's name.
+        run: the address of a run.
+        root: the value of `--root`, or None.
+    """
+    place = "" if root is None else f" --root {shlex.quote(root)}"
+    typer.echo(f"next: taetpu plot {study}{place} -o curves.svg\n      taetpu lens sample {run}{place}")
 
 
 def _verify(study: "StudyFolder", as_json: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 from taetpu.cli.on_tpu import OnTpuOptions, TpuRunOptions, run_on_tpu
 from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_options, to_argv
 from taetpu.cli.output import log, plural, print_json
-from taetpu.cli.report_commands import print_results
+from taetpu.cli.report_commands import print_next, print_results
 from taetpu.core.errors import Failed, UserError
 
 
@@ -58,6 +58,9 @@ class RunOptions(TpuRunOptions):
             help="The cluster, with --on ray. Default: RAY_ADDRESS, else a cluster on this host, else a new cluster.",
         ),
     ] = None
+    samples: Annotated[
+        bool, typer.Option("--samples", help="Also print the texts that the models generate (train.sample) in logs.")
+    ] = False
     as_json: AsJson = False
 
     def study_arguments(self) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def train_study(options: RunOptions) -> None:
     from taetpu.study.shards import SharesLeft
 
     try:
-        with StudyProgress(Console(stderr=True)) as progress:
+        with StudyProgress(Console(stderr=True), samples=options.samples) as progress:
             outcome = run_file(options.study, options.sets or [], callback=progress, **options.study_arguments())
     except SharesLeft as left:
         log(str(left))
@@ -139,6 +142,8 @@ def train_study(options: RunOptions) -> None:
         print_json(outcome.results)
     else:
         print_results(outcome.results, outcome.report)
+        if (run := finished_run(outcome.results)) is not None:
+            print_next(outcome.results["study"], run, options.root)
     if outcome.refuted:
         wrong = "\n  ".join(outcome.refuted)
         raise Failed(
@@ -150,6 +155,12 @@ def train_study(options: RunOptions) -> None:
         raise Failed(f"{runs} runs failed (see above); repeat the command to train these runs again")
     if number := len(outcome.failed_tables):
         raise Failed(f"{plural(number, 'post-hoc table')} failed (see above); repeat the command to compute them again")
+
+
+def finished_run(results: dict[str, Any]) -> str | None:
+    """Return the address of the first finished run in `results.json`, or None if no run has finished."""
+    runs = ((arm["name"], run) for arm in results["arms"] for run in arm["runs"] if run["outcome"] == "finished")
+    return next((f"{results['study']}/{arm}/{run['seed']}" for arm, run in runs), None)
 
 
 def _train_together(options: RunOptions) -> int:

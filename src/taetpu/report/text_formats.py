@@ -1,21 +1,17 @@
-"""Reports as Markdown, plain text, LaTeX and CSV."""
+"""Reports as Markdown, LaTeX and CSV."""
 
 import csv
 import io
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from taetpu.report import overview, summary
 from taetpu.report.inputs import Inputs
-from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
-from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Results
 
-COLUMNS = 80
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -77,36 +73,6 @@ def escape_prose(text: str) -> str:
     if len(parts) % 2 == 0:  # odd number of backticks, e.g. one inside a name
         return escape(text)
     return "".join(f"`{part}`" if i % 2 else _MARKDOWN.sub(r"\\\1", part) for i, part in enumerate(parts))
-
-
-# --- plain text -------------------------------------------------------------------------------------------------------
-
-
-def table_text(results: Results) -> str:
-    """Return the study's headline, notices, verdict table and remarks for a terminal with 80 columns."""
-    header = ("arm", "mean", "effect", "95 % interval", "Holm p", "verdict")
-    table = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in summary.verdict_rows(results)]
-    widths = [max(map(len, column)) for column in zip(header, *table, strict=True)]
-    gaps = 2 * (len(widths) - 1)
-    widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
-    rule = tuple("-" * width for width in widths)
-    names = shorten_names([cells[0] for cells in table], widths[0])
-    table = [(name, *cells[1:]) for name, cells in zip(names, table, strict=True)]
-    lines = [_line(cells, widths) for cells in (header, rule, *table)]
-    above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
-    below = [summary.describe_noise(results), *describe_verdicts(results), summary.describe_reuse(results)]
-    return "\n".join([*map(_wrap, above), "", *lines, "", *map(_wrap, filter(None, below))])
-
-
-def _wrap(text: str) -> str:
-    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
-
-
-def _line(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Format a table row with left-aligned name and verdict and right-aligned numbers."""
-    name, *figures, verdict = cells
-    middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
-    return "  ".join([f"{name:<{widths[0]}}", *middle, verdict]).rstrip()
 
 
 # --- LaTeX ------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from taetpu.core.errors import Failed, UserError
 from taetpu.core.plugins import explain_plugin_error
 from taetpu.report.short_names import shorten_names
 from taetpu.report.usage_text import describe_usage
-from taetpu.spec.resolved_study import RunSpec
+from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.metrics import progress_metric
 from taetpu.train.callbacks import Callback
 from taetpu.train.pack_plan import PackPlan
@@ -33,10 +33,15 @@ ROWS = 12  # maximum number of arms in the table
 
 
 class StudyProgress(Callback):
-    """Displays the training of a study on `console`. Use it as a context manager around the training."""
+    """Displays the training of a study on `console`. Use it as a context manager around the training.
 
-    def __init__(self, console: Console):
-        self.console = console
+    Args:
+        console: the terminal or file.
+        samples: whether logs contain the texts that models generate. A terminal always shows the last one.
+    """
+
+    def __init__(self, console: Console, samples: bool = False):
+        self.console, self.samples = console, samples
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -66,9 +71,11 @@ class StudyProgress(Callback):
         if self.console.is_terminal:
             self.live.stop()
 
-    def on_study_begin(self, primary: str) -> None:
-        """Store the name of the primary metric. Its value is displayed for each evaluation."""
-        self.primary = primary
+    def on_study_begin(self, study: Study) -> None:
+        """Store the name of the primary metric, whose value is displayed for each evaluation. Print a log's header."""
+        self.primary = study.measure.primary
+        self.log(f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {self.primary}")
+        self.log("a line for each evaluation of a pack: the mean of each arm over its seeds (speed, memory, time left)")
 
     def on_step_timing(self, arm: str) -> None:
         """Display the arm whose step is timed."""
@@ -142,7 +149,8 @@ class StudyProgress(Callback):
     def on_sample(self, step: int, run: RunSpec, text: str) -> None:
         """Display a generated text."""
         self.text = f"{run.arm}: {' '.join(text.split())}"
-        self.log(f"  sample of {self.text}"[:WIDTH])
+        if self.samples:
+            self.log(f"  sample of {self.text}"[:WIDTH])
 
     def on_seeds_added(self, seeds: Sequence[int]) -> None:
         """Report that seeds were added for the next interim analysis."""

@@ -208,7 +208,7 @@ def run_study(
         refuse_too_large(checked, resolve_runs(checked, folder))
     with executor.claim(callback), tracked(study, folder, callback, executor.live) as callback:
         check_runs(folder, options.retrain_damaged, callback)
-        callback.on_study_begin(study.measure.primary)
+        callback.on_study_begin(study)
         runner = StudyRunner(study, folder, callback, options, executor, reuse)
         runner.match_times()
         seeds = study.seeds

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from taetpu.spec.resolved_study import Study
 from taetpu.train.pack_plan import PackPlan, Run
 from taetpu.train.usage import Usage
 
@@ -12,8 +13,8 @@ from taetpu.train.usage import Usage
 class Callback:
     """Base class of training callbacks. The methods do nothing; override the ones you need."""
 
-    def on_study_begin(self, primary: str) -> None:
-        """Handle the start of a study whose arms are compared by the metric `primary`."""
+    def on_study_begin(self, study: Study) -> None:
+        """Handle the start of a study, with the arms and seeds of its file."""
 
     def on_step_timing(self, arm: str) -> None:
         """Handle the start of timing an arm's steps. Timings are needed to match arms by training time."""

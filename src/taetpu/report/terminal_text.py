@@ -1,0 +1,147 @@
+"""The results of a study as plain text for a terminal with 80 columns."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from taetpu.report import factors, summary
+from taetpu.report.post_hoc import describe_verdicts
+from taetpu.report.short_names import shorten_names
+from taetpu.report.summary import Arm, Results
+from taetpu.report.verdict_style import PENDING, VERDICTS
+from taetpu.stats import formatting
+
+COLUMNS = 80
+MAX_TERMS = 12
+"""Maximum number of the terms of a factorial design that are shown. The report shows all terms."""
+
+
+def table_text(results: Results) -> str:
+    """Return the study's headline, notices, verdicts, joint effects and remarks for a terminal with 80 columns."""
+    rows = [(row.arm, row.mean, row.effect, row.interval, row.p, row.verdict) for row in _sorted_rows(results)]
+    table = text_table(("arm", "mean", "effect", "95 % interval", "Holm p", "verdict"), rows)
+    above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
+    below = [
+        *_undecided_beyond_zero(results),
+        summary.describe_noise(results),
+        *describe_verdicts(results),
+        summary.describe_reuse(results),
+    ]
+    parts = [[*map(_wrap, above)], table, *_joint_effects(results), [*map(_wrap, filter(None, below))]]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table with at most 80 columns. The first column is shortened if it is too wide.
+
+    Args:
+        header: the names of the columns, of which the first and the last contain words and the others numbers.
+        rows: the cells.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    gaps = 2 * (len(widths) - 1)
+    widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
+    rule = tuple("-" * width for width in widths)
+    names = shorten_names([cells[0] for cells in rows], widths[0])
+    return [_line(cells, widths) for cells in (header, rule, *((n, *c[1:]) for n, c in zip(names, rows, strict=True)))]
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Format a table row with left-aligned first and last cells and right-aligned numbers."""
+    name, *figures, last = cells
+    middle = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:-1], strict=True)]
+    return "  ".join([f"{name:<{widths[0]}}", *middle, last]).rstrip()
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def _sorted_rows(results: Results) -> list[summary.Row]:
+    """Return the rows of the verdict table: after each baseline its arms, by verdict and by the size of the effect."""
+    order = [*VERDICTS, *PENDING]
+    places = {arm["name"]: number for number, arm in enumerate(results["arms"])}
+
+    def rank(pair: tuple[Arm, summary.Row]) -> tuple[int, bool, int, float]:
+        arm, row = pair
+        compared = arm["against"] is not None
+        return places[arm["against"] or arm["name"]], compared, order.index(row.verdict), -abs(arm["effect"] or 0.0)
+
+    pairs = zip(results["arms"], summary.verdict_rows(results), strict=True)
+    return [row for _, row in sorted(pairs, key=rank)]
+
+
+def _undecided_beyond_zero(results: Results) -> Iterator[str]:
+    """Yield sentences that explain why an arm is inconclusive although the 95 % interval of its effect excludes 0."""
+    arms = [arm for arm in results["arms"] if arm["verdict"] == "inconclusive" and excludes_zero(arm["ci95"])]
+    corrected = [arm for arm in arms if arm["p_holm"] is not None and arm["p_holm"] >= results["alpha"]]
+    if corrected:
+        figures = ", ".join(f"{formatting.p_value(arm['p_holm'])} for {arm['name']}" for arm in corrected)
+        yield (
+            f"An interval above is for one arm alone, and verdicts are corrected for the number of comparisons: the "
+            f"corrected p is {figures}. So the verdict is inconclusive although the interval excludes 0."
+        )
+    yield from (f"{arm['name']}: {arm['evidence']}" for arm in arms if arm not in corrected)
+
+
+def excludes_zero(bounds: Sequence[float] | None) -> bool:
+    """Return whether an interval excludes 0."""
+    return bounds is not None and not bounds[0] <= 0 <= bounds[1]
+
+
+# --- joint effects ----------------------------------------------------------------------------------------------------
+
+
+def _joint_effects(results: Results) -> Iterator[list[str]]:
+    """Yield paragraphs on factors and their interactions, on parts left out or added together, and on contrasts."""
+    designs = results["designs"]
+    for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
+        if rows := _factor_rows(entry, results):
+            yield text_table((f"factor at {rung}" if rung else "factor", "effect", "95 % interval", "Holm p", ""), rows)
+    for design, done in (("leave_one_out", "left out"), ("add_one_in", "added")):
+        lines = [_wrap(text) for text in _parts_sentences(designs.get(design, {}).get("scales", {}), results, done)]
+        yield from [lines] if lines else []
+    contrasts = results.get("contrasts", ())
+    if contrasts:
+        yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), [*map(_contrast_row, contrasts)])
+
+
+def _factor_rows(entry: Arm | None, results: Results) -> list[tuple[str, ...]]:
+    """Return the rows of the terms with the largest effects. A term of two factors is their interaction."""
+    terms = sorted(factors.single_effects(entry["terms"]) if entry else [], key=lambda term: -abs(term["effect"]))
+    significant = factors.significant_terms(terms, results["alpha"])
+    return [
+        (
+            factors.term_with_aliases(term),
+            summary.format_effect(term, results),
+            summary.format_interval(term["ci95"], results),
+            formatting.p_value(term["p_holm"]),
+            "significant" if term in significant else "",
+        )
+        for term in terms[:MAX_TERMS]
+    ]
+
+
+def _parts_sentences(scales: Results, results: Results, done: str) -> Iterator[str]:
+    """Yield a sentence that compares the effect of all parts together with the sum of their single effects."""
+    effects = {arm["name"]: arm["effect"] for arm in results["arms"]}
+    for entry in scales.values():
+        if entry is None or entry["excess"] is None or effects[entry["arm"]] is None:
+            continue
+        whole, excess = effects[entry["arm"]], entry["excess"]
+        places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
+        total, single, more = (formatting.number(value, places, sign=True) for value in (whole, whole - excess, excess))
+        yield (
+            f"{entry['arm']}: {len(entry['parts'])} parts {done} together have an effect of {total}; the sum of their "
+            f"single effects is {single}. The difference is {more} (95 % interval "
+            f"{summary.format_interval(entry['ci95'], results)}, p {formatting.p_value(entry['p'])})."
+        )
+
+
+def _contrast_row(contrast: Results) -> tuple[str, ...]:
+    places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
+    interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)
+    effect = formatting.number(contrast["effect"], places, sign=True)
+    return contrast["name"], effect, interval, formatting.p_value(contrast["p_holm"]), contrast["verdict"] or "interim"
