@@ -31,6 +31,14 @@ DESIGNS = {
 leave_one_out: {position: {model.position: none}, ffn: {model.ffn: none}}
 ladder: {model.dim: [8, 16, 32]}
 """,
+    "steps": """\
+arms: {no-ffn: {model.ffn: none}, no-position: {model.position: none}}
+ladder: {train.steps: [20, 40, 10]}
+""",
+    "data": """\
+arms: {no-ffn: {model.ffn: none}}
+ladder: {task.seq_len: [24, 16]}
+""",
     "fraction": """\
 factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none], fraction: 1/2}
 """,

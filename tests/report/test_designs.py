@@ -1,6 +1,7 @@
 """Reports of studies with designs, on made-up runs with known effects."""
 
 import re
+import json
 from functools import cache
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import vl_convert
 from tests.report.designed import DESIGNS, designed
 from tests.suites import by_default
 
-from taetpu.report import charts, design_charts, summary
+from taetpu.report import charts, design_charts, frontier, summary
 from taetpu.report.build import build_report
 from taetpu.report.sections import build_sections
 from taetpu.report.terminal_text import COLUMNS, table_text
@@ -87,6 +88,32 @@ def test_ladder_shows_scales_in_order_with_verdicts_and_fates(study) -> None:
     assert any(note.startswith("Holds:") and "Unclear:" in note for note in part.notes)
     assert any("not corrected" in note and "same seeds" in note for note in part.notes)
     assert summary.headline(results).startswith("At dim=32, the largest of 3 scales: 3 of 3 arms are worse")
+
+
+def test_ladder_of_equal_models_is_ordered_by_flops(study) -> None:
+    results = study("steps")
+    part = section(results, "Effects by scale")
+    sizes, fates, trends = part.tables
+    assert [row[0] for row in sizes.rows] == ["steps=10", "steps=20", "steps=40"]
+    assert list(fates.columns) == ["arm", "steps=10", "steps=20", "steps=40", "fate"]
+    assert {row[5] for row in trends.rows} == {"983M FLOPs"}
+    assert "training FLOPs" in part.lead
+    assert summary.headline(results).startswith("At steps=40, the largest of 3 scales: ")
+    chart = json.dumps(design_charts.draw_panels(results, {})["ladder no-ffn"])
+    assert "training FLOPs of the baseline" in chart
+
+
+def test_ladder_of_data_has_no_trend_and_no_largest_scale(study) -> None:
+    results = study("data")
+    part = section(results, "Effects by scale")
+    sizes, fates = part.tables
+    assert list(fates.columns) == ["arm", *(row[0] for row in sizes.rows), "fate"]
+    assert [row[-1] for row in fates.rows] == ["holds"]
+    assert "extrapolated" not in " ".join([part.lead, *part.notes, *results["designs"]["limits"]])
+    assert summary.headline(results).startswith("Over 2 scales: 2 of 2 arms are worse")
+    points = [point["arm"] for points in frontier.frontiers(results, {}).values() for point in points]
+    assert not any("seq_len" in arm for arm in points)
+    assert "parameters of the baseline" not in json.dumps(design_charts.draw_panels(results, {}))
 
 
 def test_effects_are_named_with_their_aliases(study, wording) -> None:

@@ -186,12 +186,28 @@ def test_terms_name_matches_tuning_and_other_baselines(wording) -> None:
     assert summary.counted_arms(found) == [plain, other]
 
 
-def test_headline_of_a_ladder_counts_arms_at_the_largest_scale(wording) -> None:
-    found = results(["worse", "inconclusive"])
-    for arm, rung in zip(found["arms"][1:], ("dim=64", "dim=8"), strict=True):
-        arm["role"] = {"ladder": {"rung": rung, "arm": "nope"}}
-    found["designs"]["ladder"] = {"scales": {"dim=64": {"params": 900}, "dim=8": {"params": 20}}}
-    wording(summary.headline(found))
+@pytest.mark.parametrize(
+    ("sizes", "diff", "start", "counted"),
+    [
+        ({"params": (900, 20), "flops": (5, 5)}, {}, "At a, the largest of 2 scales: ", 1),
+        ({"params": (20, 900), "flops": (9, 5)}, {}, "At b, the largest of 2 scales: ", 1),
+        ({"params": (20, 20), "flops": (9, 5)}, {}, "At a, the largest of 2 scales: ", 1),
+        ({"params": (20, 20), "flops": (5, 5)}, {}, "Over 2 scales: ", 2),
+        ({"params": (900, 20), "flops": (9, 5)}, {"task.symbols": 8}, "Over 2 scales: ", 2),
+    ],
+)
+def test_headline_of_a_ladder_counts_arms_at_the_largest_scale(sizes, diff, start, counted) -> None:
+    """Scales are ordered by parameters, else by FLOPs. Without an order, or on other data, all scales are counted."""
+    found = results([None, None, "worse", "inconclusive"])
+    found["final"] = True
+    for i, rung in enumerate("ab"):
+        base, arm = found["arms"][1 + i], found["arms"][3 + i]
+        base |= {"against": None, "diff": diff, **{name: pair[i] for name, pair in sizes.items()}}
+        arm |= {"against": base["name"], "role": {"ladder": {"rung": rung, "arm": "nope"}}}
+    scales = {rung: {"baseline": f"arm{i}"} for i, rung in enumerate("ab")}
+    found["designs"]["ladder"] = {"rungs": ["a", "b"], "scales": scales}
+    assert summary.headline(found).startswith(start)
+    assert len(summary.counted_arms(found)) == counted
 
 
 def test_reused_runs_are_counted(wording) -> None:

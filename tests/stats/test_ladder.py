@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from taetpu.stats.ladder import EXTRAPOLATION, Rung, analyse_ladder, classify_trend, tokens_per_parameter
+from taetpu.stats.ladder import (
+    EXTRAPOLATION,
+    Rung,
+    analyse_ladder,
+    classify_trend,
+    size_measure,
+    tokens_per_parameter,
+    trend_measure,
+)
 from taetpu.stats.plan import Plan
 
 PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2), (3,))
@@ -88,6 +96,42 @@ def test_few_rungs_or_no_noise_give_no_trend() -> None:
 def test_rung_without_noise_gives_no_test_of_difference() -> None:
     rungs = [Rung("small", 10, [0.1, 0.1], 0.1, W), Rung("large", 20, [0.2, 0.3], 0.25, W)]
     assert analyse_ladder(rungs, PLAN)["p_differs"] is None
+
+
+def test_trend_over_flops_is_extrapolated_in_flops() -> None:
+    rungs = [Rung(str(size), size, [0.1 * size, 0.1 * size + 0.01], 0.1 * size, W) for size in (1, 2, 4)]
+    found = analyse_ladder(rungs, PLAN, "flops")
+    assert found["fate"] == "grows"
+    assert found["extrapolated"]["flops"] == 4 * EXTRAPOLATION
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "fate"),
+    [((W, W, W), "holds"), ((B, W, U), "reverses"), ((W, U, W), "unclear"), ((W,), "unclear"), ((E, E), "unclear")],
+)
+def test_effects_without_a_measure_of_size_have_no_trend(verdicts, fate) -> None:
+    rungs = [Rung(str(i), 0.0, [0.1 * i, 0.1 * i + 0.01], 0.1, verdict) for i, verdict in enumerate(verdicts)]
+    assert analyse_ladder(rungs, PLAN, None) == {
+        "fate": fate, "trend": None, "p_differs": None, "extrapolated": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("params", "flops", "paths", "size", "trend"),
+    [
+        ((30, 10, 20), (1, 1, 1), (), "params", "params"),
+        ((10, 10, 20), (1, 2, 3), ("train.steps",), "flops", "flops"),
+        ((10, 10, 10), (1, 1, 3), (), None, None),
+        ((10, 10, 20), (1, 2, None), (), None, None),
+        ((10, 20, 30), (1, 2, 3), ("task.symbols",), "params", None),
+        ((10, 10, 10), (1, 2, 3), ("task",), "flops", None),
+    ],
+)
+def test_rungs_are_ordered_by_parameters_else_by_flops(params, flops, paths, size, trend) -> None:
+    """Rungs on different data have no trend."""
+    columns = zip(params, flops, strict=True)
+    bases = [{"params": p, "flops": f, "diff": dict.fromkeys(paths, 1)} for p, f in columns]
+    assert (size_measure(bases), trend_measure(bases)) == (size, trend)
 
 
 def test_opposite_verdicts_reverse_without_a_trend() -> None:

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 
 from taetpu.core.errors import UserError
 from taetpu.stats.group_sequential import inflated_error_rate
-from taetpu.stats.plan import FIRST_FIELDS, Plan, read_plan
+from taetpu.stats.plan import FIRST_FIELDS, RULES, Plan, read_plan
 from taetpu.store.documents import from_yaml, to_yaml
 
 PLAN = Plan("val/loss", "min", ("baseline", "a"), (0, 1, 2, 3, 4), (5, 8), equivalence=0.02)
@@ -58,7 +58,7 @@ def test_later_fields_are_stored_only_if_they_differ_from_their_default() -> Non
     own = PLAN.frozen()
     assert own.keys() == {*FIRST_FIELDS, "sha256"}
     for name in Plan.__dataclass_fields__.keys() - {*FIRST_FIELDS}:
-        later = replace(PLAN, **{name: {"a": 1}})
+        later = replace(PLAN, **{name: RULES if name == "rules" else {"a": 1}})
         assert later.frozen().keys() - own.keys() == {name}
         assert later.sha256 != PLAN.sha256
         assert read_plan({"plan": later.frozen()}, "runs/x") == later
@@ -74,8 +74,16 @@ def test_plan_of_a_newer_version_asks_for_an_update() -> None:
     newer["sha256"] = hashlib.sha256(json.dumps(newer, sort_keys=True).encode()).hexdigest()
     with pytest.raises(UserError) as error:
         read_plan({"plan": newer}, "runs/x")
-    assert ("'later'" in error.value.problem, error.value.path) == (True, ("plan", "later"))
+    assert ("'later: [0.5]'" in error.value.problem, error.value.path) == (True, ("plan", "later"))
     assert error.value.remedy == "Update taetpu."
+
+
+def test_plan_with_newer_rules_asks_for_an_update() -> None:
+    with pytest.raises(UserError) as error:
+        read_plan({"plan": replace(PLAN, rules=RULES + 1).frozen()}, "runs/x")
+    assert (error.value.path, error.value.remedy) == (("plan", "rules"), "Update taetpu.")
+    assert read_plan({"plan": replace(PLAN, rules=RULES).frozen()}, "runs/x").rules == RULES
+    assert read_plan({"plan": PLAN.frozen()}, "runs/x").rules == 1
 
 
 def test_incomplete_plan_is_refused() -> None:

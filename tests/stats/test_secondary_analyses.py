@@ -125,6 +125,29 @@ def test_unequal_evaluation_sets_are_refused(store_study) -> None:
     assert "the invalid run" in text
 
 
+def test_evaluation_sets_may_differ_between_the_rungs_of_a_ladder(store_study) -> None:
+    """Arms are compared within a rung. A planned contrast over rungs is refused."""
+    arms = ["baseline", "a", "baseline@b", "a@b"]
+    values = {arm: {0: 1.0 + i, 1: 1.1 + i} for i, arm in enumerate(arms)}
+    roles = {
+        "a": {"ladder": {"rung": "own", "arm": "a"}},
+        "baseline@b": {"against": "baseline@b", "ladder": {"rung": "b", "arm": "baseline"}},
+        "a@b": {"against": "baseline@b", "ladder": {"rung": "b", "arm": "a"}},
+    }
+    design = {"ladder": {"rungs": ["own", "b"], "own": "own"}}
+    weights = {arm: np.full(4, 8.0 if arm in arms[:2] else 6.0) for arm in arms}
+    sums = {(arm, s): np.ones(4) for arm in arms for s in range(2)}
+    folder = store_study(values, roles=roles, design=design)
+    evaluated(folder, sums, weights)
+    assert [arm["verdict"] is None for arm in analyse(folder)["arms"]] == [True, False, True, False]
+    over = store_study(
+        values, name="over", roles=roles, design=design, contrasts={"x": {"compare": ["a"], "to": ["a@b"]}}
+    )
+    evaluated(over, sums, weights)
+    with pytest.raises(UserError, match="24 positions of val"):
+        analyse(over)
+
+
 @pytest.mark.parametrize(
     ("values", "target", "step"),
     [

@@ -1,5 +1,6 @@
 """The arms of designs, the parameters that they share, and a study with every design."""
 
+import re
 from itertools import combinations, product
 from pathlib import Path
 
@@ -135,6 +136,28 @@ def test_ladder_of_data_compares_only_within_rungs(load):
     with pytest.raises(UserError, match="on other data") as error:
         load("arms: {long: {task.seq_len: 24}}\n").runs()
     assert "'long'" in str(error.value)
+
+
+def test_contrast_over_rungs_with_other_data_is_refused(load):
+    arms = "arms: {relu: {model.ffn: relu}}\nladder: {task.seq_len: [16, 24]}\n"
+    contrast = "measure: {primary: val/loss, contrasts: {far: {compare: relu, to: relu@seq_len=24}}}\n"
+    with pytest.raises(UserError) as error:
+        load(arms + contrast).runs()
+    assert error.value.path == ("measure", "contrasts", "far")
+    assert "'relu' and 'relu@seq_len=24' are evaluated on different data" in error.value.problem
+    assert load(
+        arms.replace("task.seq_len", "train.steps").replace("16, 24", "20, 24") + contrast.replace("seq_len", "steps")
+    ).runs()
+
+
+@pytest.mark.slow
+def test_ladder_of_data_is_trained_and_reported(study):
+    """Rungs differ in their number of evaluated positions."""
+    task = "task: {kind: induction, seq_len: 8, symbols: 8, eval_size: 8}"
+    text = re.sub("task: .*", task, TINY) + "seeds: 2\narms: {low-lr: {train.optimizer.lr: 1e-4}}\n"
+    results = study(f"{text}ladder: {{task.kind: [induction, copy]}}\n")[0].results
+    assert [arm["verdict"] is None for arm in results["arms"]] == [True, False, True, False]
+    assert results["designs"]["ladder"]["arms"]["low-lr"]["trend"] is None
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report import factors, summary
+from taetpu.report import factors, rungs, summary
 from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
 from taetpu.report.components import CHART, components_chart
 from taetpu.report.designs import heatmap_name
@@ -99,24 +99,29 @@ def _label_rank(point: Mapping[str, Any]) -> tuple[bool, bool, int]:
 
 def ladder_chart(results: Results, arm: str) -> Spec:
     """Return the chart of an arm's effects, with their intervals, over scales."""
-    design, arms = results["designs"]["ladder"], {found["name"]: found for found in results["arms"]}
-    rows = []
-    for rung, name in design["arms"][arm]["rungs"].items():
-        at = arms[name]
+    names = results["designs"]["ladder"]["arms"][arm]["rungs"]
+    arms = {entry["name"]: entry for entry in results["arms"]}
+    measure, bases, rows = rungs.trend_measure(results), rungs.baselines(results), []
+    for rung in (rung for rung in rungs.ordered(results) if rung in names):
+        at = arms[names[rung]]
         low, high = at["ci95"] or (at["effect"], at["effect"])
-        facts = {"scale": rung, "params": design["scales"][rung]["params"], "verdict": summary.verdict_label(at)}
+        facts = {"scale": rung, "size": measure and bases[rung][measure], "verdict": summary.verdict_label(at)}
         rows.append(
             {**facts, "effect": at["effect"], "low": low, "high": high, "text": summary.format_effect(at, results)}
         )
     known = [row for row in rows if row["effect"] is not None]
-    x = alt.X("params:Q", scale=alt.Scale(type="log", nice=False, padding=14), title="parameters of the baseline",
-              axis=alt.Axis(values=[row["params"] for row in rows], format=".3~s", grid=False))  # fmt: skip
+    if measure is None:
+        x = alt.X("scale:N", sort=[row["scale"] for row in rows], title=None, axis=alt.Axis(labelAngle=0))
+    else:
+        x = alt.X("size:Q", scale=alt.Scale(type="log", nice=False, padding=14),
+                  title=f"{rungs.NAMES[measure]} of the baseline",
+                  axis=alt.Axis(values=[row["size"] for row in rows], format=".3~s", grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=4, domain=False, ticks=False)
     y = alt.Y("effect:Q", title="effect", scale=alt.Scale(zero=True), axis=axis)
     base = chart(known).encode(x=x, tooltip=["scale:N", alt.Tooltip("text:N", title="effect"), "verdict:N"])
     layers = [
         chart([{}]).mark_rule(style="zero").encode(y=alt.datum(0)),
-        base.mark_line(style="connection").encode(y=y),
+        *([base.mark_line(style="connection").encode(y=y)] if measure else []),
         base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q", color=verdict_colour()),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=verdict_colour(), shape=verdict_shape()),
     ]

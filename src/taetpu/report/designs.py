@@ -3,14 +3,19 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from taetpu.report import factors, summary
+from taetpu.report import factors, rungs, summary
 from taetpu.report.components import components_section
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
+from taetpu.stats.ladder import Measure, changes_data
 
 ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
+COMPUTE_OPTIMAL = (
+    "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far fewer "
+    "tokens may not transfer."
+)
 MOST_COLUMNS = 8
 """Maximum number of combinations of tuned values in the table of trials. With more combinations, it is omitted."""
 
@@ -105,9 +110,15 @@ def _terms_table(rung: str, entry: Mapping[str, Any], results: Results) -> Table
 
 def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"]}
-    scales = sorted(found["scales"].items(), key=lambda rung: rung[1]["params"] or 0)
+    measure, scales = rungs.trend_measure(results), [(rung, found["scales"][rung]) for rung in rungs.ordered(results)]
+    flops = {rung: base["flops"] for rung, base in rungs.baselines(results).items()}
     sizes = [
-        [rung, formatting.amount(at["params"]), f"{ratio:.3g}" if (ratio := at["tokens_per_parameter"]) else "-"]
+        [
+            rung,
+            formatting.amount(at["params"]),
+            formatting.amount(flops[rung]),
+            f"{ratio:.3g}" if (ratio := at["tokens_per_parameter"]) else "-",
+        ]
         for rung, at in scales
     ]
     fates = [
@@ -118,20 +129,33 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         )
         for arm, climbed in found["arms"].items()
     ]
-    trends = [[arm, *_trend_cells(climbed, summary.mean_places(results))] for arm, climbed in found["arms"].items()]
+    tables = [
+        Table(("scale", "params", "training FLOPs", "tokens per parameter"), sizes),
+        Table(("arm", *(rung for rung, _ in scales), "fate"), fates),
+    ]
+    lead = "Each arm is compared with the baseline of its scale. "
+    charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
+    if measure is None:
+        other_data = changes_data(path for base in rungs.baselines(results).values() for path in base["diff"])
+        lead += f"The scales {'differ in their data' if other_data else 'do not differ in size'}, so effects have no "
+        lead += "trend over them."
+        notes = [
+            "Holds: significant at every scale in the same direction. Reverses: better at one scale and worse at "
+            "another. Unclear: neither.",
+            "All scales use the same seeds, so their noise may be correlated.",
+        ]
+        return Section("Effects by scale", lead, tables, charts, [*notes, COMPUTE_OPTIMAL])
+    trends = [
+        [arm, *_trend_cells(climbed, measure, summary.mean_places(results))] for arm, climbed in found["arms"].items()
+    ]
     columns = (
         "arm", "change per doubling", "95 % interval", "p", "p of scales differ", "extrapolated to",
         "extrapolated effect", "95 %",
     )  # fmt: skip
-    tables = [
-        Table(("scale", "params", "tokens per parameter"), sizes),
-        Table(("arm", *(rung for rung, _ in scales), "fate"), fates),
-        Table(columns, trends),
-    ]
-    lead = (
-        "Each arm is compared with the baseline of its scale. The fate classifies how the effect changes from the "
-        "smallest to the largest scale. The trend is a line fitted to the effects over the logarithm of the baseline's "
-        "parameter count."
+    tables.append(Table(columns, trends))
+    lead += (
+        "The fate classifies how the effect changes from the smallest to the largest scale. The trend is a line fitted "
+        f"to the effects over the logarithm of the baseline's {rungs.NAMES[measure]}."
     )
     notes = [
         "Holds: significant at the smallest and at the largest scale in the same direction, without a significant "
@@ -141,12 +165,10 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         "worse at the other. Unclear: none of these cases.",
         "The p-values of the trend and of the difference between scales are not corrected for the number of arms. All "
         "scales use the same seeds, so their noise may be correlated.",
-        "Extrapolated effects were not measured. The trend is extended to a model four times as large as the largest, "
-        "and the interval assumes that the trend continues.",
-        "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far "
-        "fewer tokens may not transfer.",
+        f"Extrapolated effects were not measured. The trend is extended to four times the {rungs.NAMES[measure]} of "
+        "the largest scale, and the interval assumes that the trend continues.",
+        COMPUTE_OPTIMAL,
     ]
-    charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
     return Section("Effects by scale", lead, tables, charts, notes)
 
 
@@ -154,17 +176,17 @@ def _effect_and_verdict(arm: Arm | None, results: Results) -> str:
     return f"{summary.format_effect(arm, results)} {summary.verdict_label(arm)}" if arm else "-"
 
 
-def _trend_cells(climbed: Mapping[str, Any], places: int) -> list[str]:
+def _trend_cells(climbed: Mapping[str, Any], measure: Measure, places: int) -> list[str]:
     trend, ahead = climbed["trend"], climbed["extrapolated"]
     differs = formatting.p_value(climbed["p_differs"])
-    if trend is None:
+    if trend is None or measure not in ahead:  # plans of rules 1 have trends over parameters only
         return ["-", "-", "-", differs, "-", "-", "-"]
     return [
         formatting.effect(trend["per_doubling"], trend["ci95"], places),
         formatting.interval(trend["ci95"], places),
         formatting.p_value(trend["p"]),
         differs,
-        f"{formatting.amount(ahead['params'])} params",
+        f"{formatting.amount(ahead[measure])} {rungs.UNITS[measure]}",
         formatting.effect(ahead["effect"], ahead["ci95"], places),
         formatting.interval(ahead["ci95"], places),
     ]

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from taetpu.report import summary
-from taetpu.report.summary import Costs, Results
+from taetpu.report import rungs, summary
+from taetpu.report.summary import Arm, Costs, Results
+from taetpu.stats.ladder import changes_data
 from taetpu.store.study import StudyFolder
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}
@@ -51,13 +52,20 @@ def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any
     """Return points of cost and quality for each cost in which arms differ, by the title of the cost.
 
     Each point has `arm`, `cost`, `mean`, `verdict` and `front` (whether the point is on the Pareto front). Training
-    times are omitted if packs differ in width.
+    times are omitted if packs differ in width. Arms with other data than the study's baseline, which a ladder may
+    have, are omitted.
     """
+    results = {**results, "arms": _on_equal_data(results)}
     widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
     kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
     found = {title: _points(results, measured, cost) for cost, title in kept.items()}
     costs = {title: [point["cost"] for point in points] for title, points in found.items()}
     return {title: found[title] for title, paid in costs.items() if paid and max(paid) > (1 + EQUAL_COST) * min(paid)}
+
+
+def _on_equal_data(results: Results) -> list[Arm]:
+    other = {base["name"] for base in rungs.baselines(results).values() if changes_data(base["diff"])}
+    return [arm for arm in results["arms"] if (arm["against"] or arm["name"]) not in other]
 
 
 def _points(results: Results, measured: Costs, cost: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from taetpu.report import factors
+from taetpu.report import factors, rungs
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
@@ -203,8 +203,9 @@ def headline(results: Results) -> str:
         return f"{_count(len(arms), 'arm')} on a single seed. Effects have no error bars, so there are no verdicts."
     if not results["final"]:
         return f"Interim: effects of {_count(len(arms), 'arm')} on {name} so far, without verdicts."
-    top, tuned = largest_scale(results), "Each arm tuned: " if any("tuned" in arm["role"] for arm in arms) else ""
-    at = f"At {top}, the largest of {len(results['designs']['ladder']['scales'])} scales: " if top else ""
+    top, scales = rungs.largest(results), len(rungs.baselines(results))
+    tuned = "Each arm tuned: " if any("tuned" in arm["role"] for arm in arms) else ""
+    at = f"At {top}, the largest of {scales} scales: " if top else f"Over {scales} scales: " if scales else ""
     crossed = factors.describe_factorial(results, top or "")
     if crossed is None:
         return f"{at or tuned}{_count_verdicts(arms, name)}"
@@ -235,20 +236,15 @@ def _be(number: int) -> str:
 def counted_arms(results: Results) -> list[Arm]:
     """Return the arms that the headline counts.
 
-    These are the arms at the largest scale that are compared with a baseline and are not matched copies of other arms.
-    If the study has tuned arms, only the tuned arms are counted.
+    These are the arms that are compared with a baseline and are not matched copies of other arms: those at the largest
+    scale of a ladder, or at all of its scales if effects have no trend over them. If the study has tuned arms, only the
+    tuned arms are counted.
     """
     arms = [arm for arm in results["arms"] if arm["against"] and "match" not in arm["role"]]
-    top = largest_scale(results)
+    top = rungs.largest(results)
     arms = [arm for arm in arms if top is None or arm["role"].get("ladder", {}).get("rung") == top]
     tuned = [arm for arm in arms if "tuned" in arm["role"]]
     return tuned or arms
-
-
-def largest_scale(results: Results) -> str | None:
-    """Return the name of the ladder's largest scale; None without a ladder."""
-    scales = results["designs"].get("ladder", {}).get("scales", {})
-    return max(scales, key=lambda rung: scales[rung]["params"] or 0, default=None)
 
 
 def notices(results: Results) -> list[str]:

@@ -270,6 +270,9 @@ class Study:
         for arm in self.arms[1:]:
             with mistakes.collect():
                 found += self._runs_of(arm)
+        for name in self.contrasts:
+            with mistakes.collect():
+                self._check_same_data(name)
         mistakes.raise_all()
         return tuple(found)
 
@@ -302,6 +305,19 @@ class Study:
             problem += "baseline's does not encode all characters of the evaluation text"
             remedy = "Use a lossless tokenizer (byte, bpe, or char with unseen: unk), or another metric."
             raise arm.explain(UserError(problem, path=("task", "tokenizer"), remedy=remedy))
+
+    def _check_same_data(self, contrast: str) -> None:
+        """Raise `UserError` if a comparison of arms reaches over rungs of a ladder that differ in their data."""
+        entry = self.contrasts[contrast]
+        if "spread" in entry:  # compares arms within each side only
+            return
+        first, *others = (arm for arm in self.arms if arm.name in (*entry["compare"], *entry["to"]))
+        for arm in others:
+            if self.source(arm).evaluated != self.source(first).evaluated:
+                problem = f"arms {first.name!r} and {arm.name!r} are evaluated on different data"
+                remedy = "Compare arms of one rung of the ladder."
+                error = UserError(problem, path=("measure", "contrasts", contrast), remedy=remedy)
+                raise self.document.locate(error)
 
     def start(self, arm: Arm, seed: int) -> StoredParameters | None:
         """Return the stored model that an arm's run with a seed starts from; None if parameters are drawn.

@@ -87,8 +87,8 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     study = read_study(folder)
     plan = read_plan(study, folder.where)
     table = read_table(folder, study, plan.primary)
-    check_same_evaluation_set(table, plan.primary)
     against = baselines(study)
+    check_same_evaluation_set(table, _compared(table, against, plan), plan.primary)
     groups = fit_groups(table, against, plan, arms_with_own_noise(study.get("roles", {})))
     contrasts = estimate_contrasts(plan, table, against, lambda metric: read_table(folder, study, metric))
     evidence = _collect_evidence(groups, contrasts, table, study, against, plan)
@@ -137,6 +137,15 @@ def baselines(study: Mapping[str, Any]) -> dict[str, str]:
     roles = study.get("roles", {})
     against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
     return {arm: base for arm, base in against.items() if arm != base}
+
+
+def _compared(table: Table, against: Mapping[str, str], plan: Plan) -> list[list[str]]:
+    """Return the groups of arms that are compared by the primary metric: of each baseline, and of each contrast."""
+    bases = dict.fromkeys([BASELINE, *against.values()])
+    groups = [[base, *(arm for arm in against if against[arm] == base)] for base in bases]
+    for entry in plan.contrasts.values():
+        groups += [entry["compare"], entry["to"]] if "spread" in entry else [[*entry["compare"], *entry["to"]]]
+    return [[arm for arm in group if arm in table.cells] for group in groups]
 
 
 def has_verdicts(plan: Plan, seeds: int) -> bool:

@@ -23,6 +23,7 @@ LIMITS = {
     "fraction": "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller "
     "of them taken to be none.",
     "ladder": "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.",
+    "ladder of data": "The rungs of the ladder differ in their data, so effects are compared within rungs only.",
 }
 
 
@@ -62,6 +63,10 @@ def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _scale(role: Mapping[str, Any]) -> str:
     return role.get("ladder", {}).get("rung", "")
+
+
+def _is_rung_baseline(role: Mapping[str, Any]) -> bool:
+    return role.get("ladder", {}).get("arm") == BASELINE
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
@@ -105,6 +110,9 @@ def _ladder(
     study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     design, roles = study["design"]["ladder"], _original_roles(study)
+    scales = {rung: _scale_facts(rung, study, table) for rung in design["rungs"]}
+    # Rules 1 order scales by parameters alone.
+    measure = ladder.trend_measure(list(scales.values())) if plan.rules > 1 else "params"
     arms: dict[str, list[ladder.Rung]] = {}
     names: dict[str, dict[str, str]] = {}
     for arm, role in roles.items():
@@ -113,7 +121,7 @@ def _ladder(
             continue
         baseline = role.get("against", "baseline")
         own, base = table.values(arm), table.values(baseline)
-        sizes = [result["params"] for result in table.results(baseline) if result.get("params")]
+        sizes = [result[measure] for result in table.results(baseline) if result.get(measure)] if measure else [0.0]
         if sizes:
             differences = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
             found = judged[arm]
@@ -122,19 +130,27 @@ def _ladder(
             names.setdefault(note["arm"], {})[note["rung"]] = arm
     return {
         **design,
-        "scales": {rung: _scale_facts(rung, design, table) for rung in design["rungs"]},
-        "arms": {arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan)} for arm, climbed in arms.items()},
+        "scales": {
+            rung: {name: facts[name] for name in ("baseline", "params", "tokens_per_parameter")}
+            for rung, facts in scales.items()
+        },
+        "arms": {
+            arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan, measure)} for arm, climbed in arms.items()
+        },
     }
 
 
-def _scale_facts(rung: str, design: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    baseline = "baseline" if rung == design["own"] else f"baseline@{rung}"
+def _scale_facts(rung: str, study: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """Return the size of a rung's baseline and its changes to the study's baseline (see `ladder.trend_measure`)."""
+    role = {"rung": rung, "arm": BASELINE}
+    baseline = next((arm for arm, own in study["roles"].items() if own.get("ladder") == role), BASELINE)
     ended = table.results(baseline) if baseline in table.cells else []
-    ratio = ladder.tokens_per_parameter(ended[0]) if ended else None
     return {
         "baseline": baseline,
         "params": ended[0].get("params") if ended else None,
-        "tokens_per_parameter": ratio,
+        "flops": ended[0].get("flops") if ended else None,
+        "tokens_per_parameter": ladder.tokens_per_parameter(ended[0]) if ended else None,
+        "diff": changes_of(study, baseline) if baseline in study["arms"] else {},
     }
 
 
@@ -146,7 +162,9 @@ def design_limits(study: Mapping[str, Any]) -> list[str]:
     found = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
     found += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
     found += ["fraction"] if design.get("factorial", {}).get("words") else []
-    found += ["ladder"] if "ladder" in design else []
+    if "ladder" in design:
+        changed = [path for arm, role in roles.items() if _is_rung_baseline(role) for path in changes_of(study, arm)]
+        found.append("ladder of data" if ladder.changes_data(changed) else "ladder")
     return [*_limits_of_arms(study), *(LIMITS[name] for name in found)]
 
 

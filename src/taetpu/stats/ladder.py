@@ -1,7 +1,7 @@
 """Analysis of the trend in an arm's effect over the rungs (model scales) of a ladder."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,9 +11,11 @@ from scipy import stats
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, clip
 from taetpu.stats.plan import Plan
 
+Measure = Literal["params", "flops"]
+MEASURES: tuple[Measure, ...] = ("params", "flops")
 Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 EXTRAPOLATION = 4
-"""Size of the model to which the trend is extrapolated, relative to the largest trained model."""
+"""Size to which the trend is extrapolated, relative to the largest trained size."""
 
 
 @dataclass(frozen=True)
@@ -22,38 +24,73 @@ class Rung:
 
     Attributes:
         name: the scale's name.
-        params: number of parameters in the rung's baseline.
+        size: size of the rung's baseline by the ladder's measure (see `trend_measure`).
         differences: the arm's value minus the baseline's value, for each seed on which both runs finished.
         effect: the effect at this rung.
         verdict: the verdict at this rung.
     """
 
     name: str
-    params: int
+    size: float
     differences: Sequence[float]
     effect: float | None
     verdict: str | None
 
 
-def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
+def size_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
+    """Return the measure by which the rungs of a ladder are ordered; None if they keep the order of the study file.
+
+    This is the number of parameters if it differs between all rungs, else the training FLOPs if they do.
+
+    Args:
+        baselines: the baseline of each rung, as an arm in `results.json`. Its `params` and `flops` are read.
+    """
+    for measure in MEASURES:
+        sizes = [base[measure] for base in baselines]
+        if None not in sizes and len(set(sizes)) == len(sizes):
+            return measure
+    return None
+
+
+def trend_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
+    """Return the measure over which effects have a trend: `size_measure`, or None if rungs differ in their data.
+
+    Losses on different data are not on one scale, so no rung is the largest.
+
+    Args:
+        baselines: the baseline of each rung. `diff`, its changes to the study's baseline, is read too.
+    """
+    return None if changes_data(path for base in baselines for path in base["diff"]) else size_measure(baselines)
+
+
+def changes_data(paths: Iterable[str]) -> bool:
+    """Return whether changes at these paths change the data of a study."""
+    return any(path.partition(".")[0] == "task" for path in paths)
+
+
+def analyse_ladder(rungs: Sequence[Rung], plan: Plan, measure: Measure | None = "params") -> dict[str, Any]:
     """Analyse one arm over all scales.
 
-    The trend is a linear regression of the differences on the logarithm of the baseline's number of parameters. Welch's
-    analysis of variance tests whether effects differ between rungs, whether linearly or not.
+    The trend is a linear regression of the differences on the logarithm of the baseline's size. Welch's analysis of
+    variance tests whether effects differ between rungs, whether linearly or not.
 
     Args:
         rungs: the arm at each scale.
         plan: the analysis plan.
+        measure: the measure of the rungs' sizes; None without a trend (see `trend_measure`).
 
     Returns:
         `fate` (see `classify_trend`), `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs` (Welch's p-value), and
-        `extrapolated` (`{"params", "effect", "ci95"}`). The interval of `extrapolated` assumes that the trend stays
-        linear. All values except `fate` are None without noise or with fewer than two scales.
+        `extrapolated` (`{measure, "effect", "ci95"}`, with the size under the name of the measure). The interval of
+        `extrapolated` assumes that the trend stays linear. All values except `fate` are None without noise, without a
+        measure or with fewer than two scales.
     """
-    usable = [rung for rung in sorted(rungs, key=lambda rung: rung.params) if len(rung.differences) > 1]
-    scales = sorted({rung.params for rung in usable})
+    if measure is None:
+        return {"fate": classify_unordered(rungs), "trend": None, "p_differs": None, "extrapolated": None}
+    usable = [rung for rung in sorted(rungs, key=lambda rung: rung.size) if len(rung.differences) > 1]
+    scales = sorted({rung.size for rung in usable})
     y = np.concatenate([np.asarray(rung.differences, float) for rung in usable]) if usable else np.zeros(0)
-    x = np.concatenate([np.full(len(rung.differences), math.log2(rung.params)) for rung in usable]) if usable else y
+    x = np.concatenate([np.full(len(rung.differences), math.log2(rung.size)) for rung in usable]) if usable else y
     empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
         return {**empty, "fate": classify_trend(usable, None, None)}
@@ -68,7 +105,7 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan) -> dict[str, Any]:
     ahead = math.log2(scales[-1] * EXTRAPOLATION)
     there = line.get_prediction(np.array([[1.0, ahead]])).summary_frame(alpha=1 - CONFIDENCE).iloc[0]
     extrapolated = {
-        "params": scales[-1] * EXTRAPOLATION,
+        measure: scales[-1] * EXTRAPOLATION,
         "effect": clip(float(there["mean"]), (-most, most)),
         "ci95": [clip(float(there[end]), (-most, most)) for end in ("mean_ci_lower", "mean_ci_upper")],
     }
@@ -108,6 +145,18 @@ def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool
     if first.verdict in clear and first.verdict == last.verdict:
         return "holds"
     return "unclear"
+
+
+def classify_unordered(rungs: Sequence[Rung]) -> Fate:
+    """Classify the effects at rungs without an order: holds, reverses or unclear.
+
+    An effect holds if all rungs have the same clear verdict. It reverses if it is better at one rung and worse at
+    another.
+    """
+    verdicts = {rung.verdict for rung in rungs}
+    if {"better", "worse"} <= verdicts:
+        return "reverses"
+    return "holds" if len(rungs) > 1 and verdicts in ({"better"}, {"worse"}) else "unclear"
 
 
 def _welch_p(groups: Sequence[np.ndarray]) -> float | None:

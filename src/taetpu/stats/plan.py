@@ -26,6 +26,9 @@ BOUNDS = {
 FIRST_FIELDS = ("primary", "direction", "arms", "seeds", "looks", "equivalence", "alpha")
 """The fields that every stored plan has. Other fields are stored only if they differ from their default."""
 
+RULES = 2
+"""The version of the rules of analysis in new plans; docs/statistics.md lists what each version changed."""
+
 MIN_SEEDS = 2
 """Minimum number of seeds for a verdict, since a single seed shows no noise."""
 
@@ -41,7 +44,7 @@ class Plan:
 
     A field that is not one of `FIRST_FIELDS` must have a default, which is what plans meant before the field existed: a
     plan at the default has the text, hash and verdicts of such a plan. A changed rule therefore is a new field, whose
-    default is the earlier rule and which `study.freeze` sets in new plans.
+    default is the earlier rule and which `study.freeze` sets in new plans, or a new version of `rules`.
 
     Attributes:
         primary: the metric used to compare arms at the end of training.
@@ -54,6 +57,7 @@ class Plan:
             analyses.
         contrasts: contrasts by name, with the arms that they compare (see `stats.contrasts`).
         post_hoc: settings of the post-hoc ablation tables, by the name of the table (see `stats.post_hoc`).
+        rules: version of the rules of analysis, at most `RULES`. Plans that store none have version 1.
     """
 
     primary: str
@@ -65,6 +69,7 @@ class Plan:
     alpha: float = ALPHA
     contrasts: Mapping[str, Any] = field(default_factory=dict)
     post_hoc: Mapping[str, Any] = field(default_factory=dict)
+    rules: int = 1
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -146,10 +151,12 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
         raise UserError(problem, path=("plan",), file=where, remedy=remedy)
     data = {str(name): value for name, value in study["plan"].items()}
     sha256, known = data.pop("sha256", None), {f.name for f in fields(Plan)}
-    unknown = [name for name in data if name not in known]
+    rules = data.get("rules", 1)
+    unknown = [name for name in data if name not in known or (name == "rules" and type(rules) is int and rules > RULES)]
     unchanged = _sha256(_text(data)) == sha256
     if unchanged and unknown:
-        problem = f"a newer version of taetpu froze the analysis plan: {unknown[0]!r} is unknown to this version"
+        entry = f"{unknown[0]}: {data[unknown[0]]}"
+        problem = f"a newer version of taetpu froze the analysis plan: this version does not know {entry!r}"
         raise UserError(problem, path=("plan", unknown[0]), file=where, remedy="Update taetpu.")
     if unchanged and data.keys() >= {*FIRST_FIELDS}:
         values: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in data.items()}

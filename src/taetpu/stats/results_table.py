@@ -1,7 +1,7 @@
 """Table of a study's runs, with the outcome and the value for each arm and seed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -132,29 +132,31 @@ def _check_length(run: RunFolder, result: Mapping[str, Any]) -> None:
         raise UserError(problem, file=run.where, remedy="Delete the run's folder and run the study again.")
 
 
-def check_same_evaluation_set(table: Table, metric: str) -> None:
-    """Check that all finished runs were evaluated on the same number of positions.
+def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], metric: str) -> None:
+    """Check that the finished runs of arms that are compared were evaluated on the same number of positions.
 
     Args:
         table: the study's runs.
+        groups: arms that are compared with each other, e.g. a baseline with its arms.
         metric: the primary metric.
 
     Raises:
-        UserError: If two finished runs were evaluated on different numbers of positions.
+        UserError: If two finished runs of a group were evaluated on different numbers of positions.
     """
     split, _, what = metric.partition("/")
     if what == "bits_per_byte":  # arms may split a text into different numbers of tokens
         return
-    first: tuple[str, float] | None = None
-    for cell in (cell for row in table.cells.values() for cell in row if cell.outcome == "finished"):
-        weight = cell.evaluation.get(f"{split}/weight")
-        if weight is None or cell.run is None:
-            continue
-        first = first or (cell.run.where, float(weight.sum()))
-        if weight.sum() != first[1]:
-            problem = f"this run was evaluated on {weight.sum():g} positions of {split}, but {first[0]} on {first[1]:g}"
-            remedy = "Delete the folder of the invalid run and run the study again."
-            raise UserError(problem, file=cell.run.where, remedy=remedy)
+    for group in groups:
+        first: tuple[str, float] | None = None
+        for cell in (cell for arm in group for cell in table.finished(arm)):
+            weight = cell.evaluation.get(f"{split}/weight")
+            if weight is None or cell.run is None:
+                continue
+            first = first or (cell.run.where, float(weight.sum()))
+            if (own := float(weight.sum())) != first[1]:
+                problem = f"this run was evaluated on {own:g} positions of {split}, but {first[0]} on {first[1]:g}"
+                remedy = "Delete the folder of the invalid run and run the study again."
+                raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 
 def count_devices(table: Table) -> list[dict[str, Any]]:

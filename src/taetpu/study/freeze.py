@@ -8,7 +8,7 @@ from taetpu.spec.frozen import check_frozen, frozen_data
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import MIN_SEEDS, Plan
+from taetpu.stats.plan import MIN_SEEDS, RULES, Plan
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
@@ -72,6 +72,7 @@ def analysis_plan(study: Study) -> Plan:
         alpha=measure.alpha,
         contrasts=study.contrasts,
         post_hoc=study.post_hoc,
+        rules=RULES,
     )
 
 
