@@ -1,7 +1,7 @@
 """Reports of studies with designs, on made-up runs with known effects."""
 
-import re
 import json
+import re
 from functools import cache
 from pathlib import Path
 
