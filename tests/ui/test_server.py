@@ -3,7 +3,7 @@
 import http.client
 import json
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 import pytest
 
@@ -183,3 +183,12 @@ def test_damaged_run_is_reported_and_other_runs_are_listed(growing, tmp_path, na
     assert [row["seed"] for row in found["rows"]] == [1]
     (problem,) = found["problems"]
     assert str(damaged) in problem
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 19, "-1", "x", "²"])
+def test_unknown_cursors_get_the_whole_state(growing, tmp_path, number: str) -> None:
+    with serving(tmp_path) as port:
+        life = messages(port)[-1]["id"].partition("-")[0]
+        answer = get(port, f"/data/study/toy?since={life}-{quote(number)}")
+        assert answer.status == 200
+        assert [message["kind"] for message in json.loads(answer.read())] == ["state"]

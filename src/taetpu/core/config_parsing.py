@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of
+from taetpu.core.config import Component, Config, config_class_of, has_entries, slot_of, traced_fields
 from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
 from taetpu.core.registry import kinds
 
@@ -28,6 +28,8 @@ RIGHT_TYPES = {
 }
 
 MAX_INT = 2**63 - 1
+MAX_FLOAT, MIN_FLOAT = 2.0**128 - 2.0**104, 2.0**-126
+"""The largest and the smallest positive normal number of float32."""
 
 # The wording of a limit in a remedy, by pydantic's name for the limit.
 BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
@@ -79,10 +81,30 @@ def load_config(cls: type[C], data: Any, path: KeyPath = ()) -> C:
     mistakes.raise_all()
     assert made is not None
     for name, value in made:
-        if type(value) is int and abs(value) > MAX_INT:
-            problem = f"{value} is out of range: integers must fit in 64 bits"
-            raise UserError(problem, path=(*path, name), remedy=f"Use at most {MAX_INT}.")
+        _check_range(value, (*path, name), name in traced_fields(cls))
     return made
+
+
+def _check_range(value: Any, path: KeyPath, traced: bool) -> None:
+    """Raise `UserError` if a number does not fit in 64 bits, or if float32, in which programs compute, cannot hold it.
+
+    Args:
+        value: A number, or a tuple or mapping with numbers. Other values are not checked.
+        path: The path of the value.
+        traced: Whether the number enters a program as an array of float32, where a tiny number becomes 0.
+    """
+    if isinstance(value, Mapping | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            _check_range(item, (*path, key), traced)
+    elif type(value) is int and abs(value) > MAX_INT:
+        problem = f"{value} is out of range: integers must fit in 64 bits"
+        raise UserError(problem, path=path, remedy=f"Use at most {MAX_INT}.")
+    elif type(value) is float and abs(value) > MAX_FLOAT:
+        problem = f"{value:g} is out of range: numbers must fit in float32"
+        raise UserError(problem, path=path, remedy=f"Use at most {MAX_FLOAT:.3g}.")
+    elif traced and type(value) is float and 0 < abs(value) < MIN_FLOAT:
+        problem = f"{value:g} is out of range: in float32, numbers below {MIN_FLOAT:.3g} are 0"
+        raise UserError(problem, path=path, remedy=f"Use 0, or at least {MIN_FLOAT:.3g}.")
 
 
 def build_component(slot: str, value: Any, path: KeyPath = ()) -> Component:

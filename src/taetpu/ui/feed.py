@@ -31,6 +31,8 @@ from taetpu.store.study import StudyFolder
 
 MAX_MESSAGES = 2000
 """Maximum number of messages kept for pages that reconnect."""
+MAX_DIGITS = 18
+"""Maximum number of digits in a cursor. A longer number is unknown."""
 MAX_POINTS = 1000
 """Maximum number of points in a series of a `state` message. `thin_series` thins longer series."""
 
@@ -91,7 +93,9 @@ class Feed:
         """Return the messages after a cursor, or a single `state` message if the cursor is unknown or too old."""
         life, _, number = (cursor or "").partition("-")
         oldest = self.messages[0].number - 1 if self.messages else self.number
-        if life == self.life and number.isdecimal() and oldest <= int(number) <= self.number:
+        # Python refuses to convert thousands of digits.
+        known = life == self.life and number.isdecimal() and len(number) <= MAX_DIGITS
+        if known and oldest <= int(number) <= self.number:
             return [message for message in self.messages if message.number > int(number)]
         return [Message(self.number, "state", self.state())]
 
