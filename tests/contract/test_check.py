@@ -148,6 +148,7 @@ def test_equal_arms_are_refused(study):
     problem, place = refused(study("x: {model.ffn.hidden: 64}", "y: {model.ffn.mult: 4}"))
     assert problem.startswith("arms 'x' and 'y' ")
     assert "same program" in problem
+    assert "same numbers" in problem
     assert place == "arms.y.model.ffn.mult"
 
 

@@ -10,14 +10,13 @@ from taetpu.spec.train_config import TrainConfig
 @pytest.mark.parametrize(
     ("name", "value", "fields"),
     [
-        ("compute", {"mesh": "foo"}, "'auto' or .*mapping of data, model"),
-        ("sample", 3, "mapping of tokens, "),
+        ("compute", {"mesh": "foo"}, "^'foo' .*'auto' or .*mapping of data, model"),
+        ("sample", 3, "^3 .*mapping of tokens, "),
     ],
 )
 def test_a_value_in_place_of_a_mapping_names_the_mappings_fields(name, value, fields):
     with pytest.raises(UserError, match=fields) as caught:
         load_config(TrainConfig, {"steps": 1, "batch_size": 1, name: value})
-    assert caught.value.problem.startswith(("'foo' ", "3 "))
     assert caught.value.path == ((name, *value) if isinstance(value, dict) else (name,))
 
 

@@ -1,5 +1,8 @@
 """The comparison of texts with those stored beside the tests."""
 
+import re
+from pathlib import Path
+
 import pytest
 from tests.wording import mask, read_sections, write_sections
 
@@ -24,3 +27,12 @@ def test_another_wording_fails(wording, monkeypatch):
 
 def test_a_wording_that_is_stored_passes(wording):
     wording("error: 5 does not divide 64\n  remedy: Use 1, 2, 4 or 8.")
+
+
+def test_every_stored_text_belongs_to_a_test():
+    stale = []
+    for file in Path(__file__).parents[1].rglob("screens/test_*.txt"):
+        tests = (file.parents[1] / f"{file.stem}.py").read_text(encoding="utf-8")
+        names = (re.split(r"[\[ ]", section)[0] for section in read_sections(file))
+        stale += [f"{file}: {name}" for name in names if f"def {name}(" not in tests]
+    assert stale == []

@@ -108,7 +108,7 @@ def test_a_number_names_a_token(spaced, opened):
     assert [read_token(spaced, text) for text in ("#3", "14", "#14")] == [3, 14, 14]
     assert read_token(opened, "7") == read_token(opened, "#7") == 7  # "7" is not in the vocabulary
     assert read_token(replace(opened, tokenizer=None), "7") == 7
-    with pytest.raises(UserError, match="99 is not"):
+    with pytest.raises(UserError, match=r"99 is not .*token"):
         read_token(spaced, "#99")
 
 
@@ -124,7 +124,7 @@ def test_unknown_targets_are_refused(lens, option):
     ("options", "problem", "remedy"),
     [
         ({"target": "qu"}, "'qu' .* 2 tokens: 'q', 'u'", "one of these"),
-        ({"target": 400}, "400 is not", "from 0 to 28"),
+        ({"target": 400}, "400 is not .*token", "from 0 to 28"),
         ({"target": ""}, "contains no token", "of one token"),
         ({"top": 0}, "^0 of .*likely tokens", "Use 1 to 29."),
         ({"top": 30}, "30 of .*likely tokens", "Use 1 to 29."),

@@ -82,7 +82,7 @@ def test_other_texts_change_nothing(opened):
     [
         ("", {}, "input 0 contains no token", "one token"),
         (["the", "t"], {}, "input 1 has one", "two tokens"),
-        ([1, 4000], {}, "4000 is not", "Use numbers from 0 to 28"),
+        ([1, 4000], {}, "4000 is not .*token", "Use numbers from 0 to 28"),
         ("the", {"window": 0}, "a window has 0 tokens", "at least 1"),
         ("the", {"window": 8, "stride": 9}, "the stride is 9, expected 1 to the window's 8", "from 1 to 8"),
     ],

@@ -126,7 +126,7 @@ def test_groups_equal_torchs(draw, kind):
          "Did you mean 'embedding'"),
         ({"a": {"match": "layers.2.*"}}, ("a", "match"), "'layers\\.2\\.\\*'", "layers.1.ffn"),
         ({"vector": {"weight_decay": 1}, "norm": {"match": "*norm*", "weight_decay": 0}}, ("norm", "weight_decay"),
-         "'norm' both .*weight decay of layers.0.ffn_norm.weight", "Remove it"),
+         "'vector' and 'norm' .*weight decay of layers.0.ffn_norm.weight", "Remove it"),
     ],
 )  # fmt: skip
 def test_groups_that_match_nothing_or_contradict_are_refused(groups, path, problem, remedy):

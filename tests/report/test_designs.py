@@ -122,7 +122,7 @@ def test_effects_are_named_with_their_aliases(study, wording) -> None:
     assert [(row[0], row[-1]) for row in part.tables[0].rows] == [
         ("norm", "position x ffn"), ("position", "norm x ffn"), ("ffn", "norm x position"),
     ]  # fmt: skip
-    assert part.notes[0].endswith("norm x position.")
+    assert part.notes[0].endswith(f": {' x '.join(('ffn', 'norm', 'position'))}.")
     wording(summary.headline(results))
     assert any("aliases" in limit for limit in section(results, "Limitations").notes)
 
@@ -142,10 +142,11 @@ def test_tuned_and_matched_effects_are_shown_beside_shared_effects(study, wordin
     assert list(tried.columns) == ["val/loss (nats per token)", "lr=0.001", "lr=0.003", "lr=0.01"]
     assert all(row[2].endswith(" (best)") for row in tried.rows)
     (matched,) = section(results, "Matched arms").tables
-    assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], "equal training FLOPs")
+    terms = "equal training FLOPs"
+    assert {row[0]: row[1] for row in matched.rows} == dict.fromkeys(["no-ffn", "swiglu"], terms)
     assert {row[0]: row[3:] for row in matched.rows}["no-ffn"] == [*shown("no-ffn"), *shown("no-ffn@flops")]
     rows = {row.arm: row for row in summary.verdict_rows(results)}
-    assert rows["no-ffn@flops"].evidence.startswith("At equal training")
+    assert rows["no-ffn@flops"].evidence.startswith(f"At {terms}: ")
     assert rows["no-ffn@tuned"].evidence.startswith("At equal steps, both tuned: ")
     wording(summary.headline(results))
 

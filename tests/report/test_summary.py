@@ -121,6 +121,7 @@ def test_terms_name_all_matches_and_unequal_times() -> None:
     assert summary.verdict_rows(found)[1].terms == terms(10.9) == terms(9.1) == equal
     assert terms(13.0).startswith(f"{equal}, ")
     assert "30% longer" in terms(13.0)
+    assert terms(5.0).startswith(f"{equal}, ")
     assert "50% less" in terms(5.0)
     found["arms"][1]["role"] = {"match": {**of, "by": "flops"}}
     assert terms(13.0) == equal.removesuffix(" and training time")

@@ -97,5 +97,5 @@ def test_invalid_points_are_refused(step: list[int], value: list[float], problem
 
 def test_names_of_segments_contain_their_steps():
     assert segment_bounds("s/runs/a/metrics/90-1000.json") == (90, 1000)
-    with pytest.raises(UserError, match="metrics segment"):
+    with pytest.raises(UserError, match="not a metrics"):
         segment_bounds("s/runs/a/metrics/notes.txt")

@@ -127,7 +127,7 @@ def command(tmp_path, monkeypatch, capsys):
         (["idea.py", "--set", "shift.by=0.5"], 2, "", "error: hook/shift: 0.5 is not allowed"),
         (["idea.py"], 2, "", "'by' is missing"),
         (["idea.py", "--set", "shft.by=3"], 2, "", "Did you mean 'shift'?"),
-        (["nowhere.py"], 2, "", "nowhere.py"),
+        (["nowhere.py"], 2, "", "cannot read"),
     ],
 )
 def test_the_command_checks_kinds_and_rejects_invalid_input(command, arguments, code, out, err):

@@ -98,7 +98,7 @@ def test_faults_in_bfloat16_sites_caches_and_padding_are_reported():
 def test_a_blocked_gradient_is_reported():
     (found,) = failing(Faulty(faults=("stop",))).values()
     assert found.check == "gradients"
-    assert "zero everywhere" in found.message
+    assert re.match("the gradient of .* zero everywhere", found.message)
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_state_that_is_not_stored_in_the_cache_is_reported():
     assert "cache" in {finding.check for finding in check_component("mixer", Decay()).findings}
     (found,) = failing(Decay(stored=False)).values()
     assert found.check == "cache"
-    assert "with a cache" in found.message
+    assert re.match("the logits .* with a cache", found.message)
     assert "ctx.cache" in found.remedy
 
 
