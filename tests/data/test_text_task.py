@@ -1,5 +1,6 @@
 """Task `text`: corpora, splits, batches and errors."""
 
+import gzip
 import hashlib
 import math
 import os
@@ -50,6 +51,46 @@ def decoded(source: Source, split: str) -> str:
         assert found is not None
         ids = np.concatenate([found.tokens[:1, 0], found.targets[found.weights > 0]])
     return source.tokenizer.decode(ids)
+
+
+# --- formats of files ------------------------------------------------------------------------------------------------
+
+ROWS = '{"text": "Some words."}\n' * 50
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSON", "a.csv", "a.tsv", "a.parquet", "a.txt.gz", "a.npy", "a.pdf"])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_files_of_other_formats_are_refused(tmp_path: Path, name: str, in_folder: bool):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "b.txt").write_text("plain text " * 50)
+    (tmp_path / "docs" / name).write_text(ROWS)
+    with pytest.raises(UserError) as caught:
+        prepared(tmp_path, source="docs" if in_folder else f"docs/{name}")
+    assert name in caught.value.problem
+    assert caught.value.path == ("source",)
+    assert ".txt" in str(caught.value.remedy)
+
+
+CONTENTS = {
+    "gzip": (gzip.compress(ROWS.encode()), "is binary"),
+    "numbers": (np.arange(99, dtype=np.uint32).tobytes(), "is binary"),
+    "zip": (b"PK\x03\x04abc", "is binary"),
+    "utf-16": (ROWS.encode("utf-16"), "is not UTF-8"),
+    "latin-1": ("\u00e9t\u00e9".encode("latin-1"), "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_binary_content_is_refused(tmp_path: Path, content: str):
+    raw, problem = CONTENTS[content]
+    (tmp_path / "a.txt").write_bytes(raw)
+    with pytest.raises(UserError, match=problem):
+        prepared(tmp_path, source="a.txt")
+
+
+def test_the_syntax_of_a_file_that_ends_in_txt_is_trained(tmp_path: Path):
+    (tmp_path / "a.txt").write_text(ROWS)
+    assert prepared(tmp_path, source="a.txt").facts["characters"]["train"] > 0
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------

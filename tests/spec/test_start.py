@@ -50,7 +50,7 @@ def test_a_model_of_hugging_face_must_be_imported(tmp_path, weights):
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "config.json").write_text('{"model_type": "gpt2"}')
     save_file({"wte.weight": np.zeros((2, 2))}, tmp_path / "hub" / weights)
-    with pytest.raises(UserError, match="is a model of Hugging Face") as caught:
+    with pytest.raises(UserError, match="Hugging Face") as caught:
         read_start(StartConfig(folder="hub"), 0, tmp_path)
     assert f"taetpu model import {tmp_path / 'hub'} " in str(caught.value.remedy)
     assert caught.value.path == ("folder",)

@@ -14,6 +14,19 @@ from taetpu.core.errors import UserError
 
 PYTHON_DOCS = "python-docs"
 SEPARATOR = "\n\n"  # between two documents of one split
+FORMATS = {
+    "JSON": (".json", ".jsonl", ".ndjson", ".geojson", ".ipynb"),
+    "a table": (".csv", ".tsv", ".psv", ".parquet", ".arrow", ".feather", ".orc", ".avro", ".xls", ".xlsx", ".ods"),
+    "compressed": (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".br", ".7z", ".rar", ".zip", ".tar"),
+    "an array or a database": (".npy", ".npz", ".bin", ".idx", ".pt", ".pth", ".pkl", ".pickle", ".safetensors", ".h5",
+                               ".hdf5", ".mat", ".tfrecord", ".msgpack", ".db", ".sqlite", ".sqlite3"),
+    "formatted text": (".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub"),
+}  # fmt: skip
+"""The endings of files that hold no plain text, by what such a file is."""
+FORMAT_OF = {ending: what for what, endings in FORMATS.items() for ending in endings}
+BINARY_STARTS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PAR1", b"%PDF-", b"BZh", b"\xfd7zXZ", b"\x93NUMPY")
+SNIFFED = 8192  # number of bytes at the start of a file in which no byte may be 0
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # such text has bytes 0, and is refused as text that is not UTF-8
 
 
 @dataclass(frozen=True)
@@ -32,8 +45,8 @@ def read_documents(source: str, folder: Path) -> list[Document]:
         folder: The folder to which `source` is relative.
 
     Raises:
-        UserError: if the source does not exist, is unreadable, is not UTF-8, or contains no text. The error's path is
-            `("source",)`.
+        UserError: if the source does not exist, is unreadable, is not plain text in UTF-8, or is empty. The error's
+            path is `("source",)`.
     """
     documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
     documents = [document for document in documents if document.text.strip()]
@@ -117,7 +130,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _text(file: Path) -> str:
+    if (what := FORMAT_OF.get(file.suffix.lower())) is not None:
+        raise _not_plain(file, what)
     raw = file.read_bytes()
+    if raw.startswith(BINARY_STARTS) or (b"\0" in raw[:SNIFFED] and not raw.startswith(UTF_16)):
+        raise _not_plain(file, "binary")
     try:
         return raw.decode("utf-8-sig")  # removes a byte order mark
     except UnicodeDecodeError as error:
@@ -127,6 +144,14 @@ def _text(file: Path) -> str:
             path=("source",),
             remedy="Convert the file to UTF-8, or remove it from the folder.",
         ) from None
+
+
+def _not_plain(file: Path, what: str) -> UserError:
+    problem = f"{file} is {what}, and documents of a corpus are plain text, every character of which is trained"
+    remedy = "Write its text to files that end in .txt, and remove this file from the corpus."
+    if what in ("JSON", "a table"):
+        remedy += " To train its syntax too, rename it so that it ends in .txt."
+    return UserError(problem, path=("source",), remedy=remedy)
 
 
 # --- splitting -------------------------------------------------------------------------------------------------------

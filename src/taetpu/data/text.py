@@ -30,7 +30,8 @@ EVALUATED = ("val", "test")
 class TextTask(Task):
     """Predict the next token of a text.
 
-    `source` is `python-docs`, a file, or a folder of text files. `split: document` keeps every document in one split,
+    `source` is `python-docs`, a file, or a folder of text files. Every character is trained, so files of other formats,
+    such as `.jsonl`, `.csv` or `.gz`, are refused. `split: document` keeps every document in one split,
     so that evaluation text does not continue training text. `split: document` is the default for several documents. A
     single file can only be split in order (training, validation, test). Documents with the same text belong to one
     split. The documents of a split are concatenated with an empty line between them, and windows may span several
