@@ -120,7 +120,7 @@ def test_a_model_without_attention_is_refused(opened, draw):
 
 
 def test_texts_that_need_too_much_memory_are_refused(opened, monkeypatch):
-    monkeypatch.setattr("taetpu.lens.attention.MAX_WEIGHTS", 1600)
+    monkeypatch.setattr("taetpu.lens.inputs.MAX_NUMBERS", 1600)
     with pytest.raises(UserError, match="a text of 25 tokens has 2,500 attention weights in 4 heads") as caught:
         attention_maps(opened, TEXT)
     assert "at most 20 tokens" in str(caught.value.remedy)

@@ -5,10 +5,45 @@ import json
 import jax
 import numpy as np
 import pytest
+import torch
+import transformers
 
+import taetpu
 from taetpu.core.errors import UserError
 from taetpu.lens.beam import beam_search
 from taetpu.lens.generate import Sampling, generate
+
+
+@pytest.fixture(scope="module")
+def random_gpt2(tmp_path_factory):
+    """A GPT-2 with 64 learned positions and large random weights, in transformers and opened."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=23, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=None)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    return model, taetpu.open_run(folder)
+
+
+@pytest.mark.parametrize(("prompt", "size"), [(60, 5), (64, 1)])
+def test_the_last_token_needs_no_position(random_gpt2, prompt, size):
+    theirs, opened = random_gpt2
+    ids = [(3 * i) % 23 for i in range(prompt)]
+    expected = theirs.generate(
+        torch.tensor([ids]), attention_mask=torch.ones(1, prompt, dtype=torch.long), max_new_tokens=size,
+        do_sample=False, eos_token_id=None, pad_token_id=0,
+    )[0, prompt:].tolist()  # fmt: skip
+    for cache in (True, False):
+        (found,) = generate(opened, [ids], max_tokens=size, sampling=Sampling(0), cache=cache)
+        assert found.tokens.tolist() == expected
+    (beam,) = beam_search(opened, ids, beams=1, max_tokens=size)
+    assert beam.tokens.tolist() == expected
+    for search in (generate, beam_search):
+        with pytest.raises(UserError, match=f"the sequence has {prompt + size}"):
+            search(opened, [ids] if search is generate else ids, max_tokens=size + 1)
 
 
 def log_probabilities(opened, rows: np.ndarray) -> np.ndarray:
@@ -55,6 +90,25 @@ def test_an_end_token_ends_a_sequence(opened):
     assert {beam.text for beam in by_length} == {beam.text for beam in found}
     rates = [beam.score / max(1, len(beam.tokens)) for beam in by_length]
     assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize(("ends", "power"), [((2, 7, 9, 13), 0.0), ((2, 7, 9, 13), 1.0), ((2,), 0.5)])
+def test_beams_and_scores_are_those_of_transformers(random_gpt2, ends, power):
+    """Ended texts leave their beams to others, so that several end tokens end no search early."""
+    theirs, opened = random_gpt2
+    prompt, size = [7, 3, 12], 6
+    found = beam_search(opened, prompt, beams=4, max_tokens=size, end=ends, length_power=power)
+    expected = theirs.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, 3, dtype=torch.long), num_beams=4, num_return_sequences=4,
+        max_new_tokens=size, do_sample=False, early_stopping="never", length_penalty=power, eos_token_id=[*ends],
+        pad_token_id=0, return_dict_in_generate=True, output_scores=True,
+    )  # fmt: skip
+    for beam, row, score in zip(found, expected.sequences.tolist(), expected.sequences_scores, strict=True):
+        tokens = row[len(prompt) :]
+        stop = next((i for i, token in enumerate(tokens) if token in ends), size)
+        assert beam.tokens.tolist() == tokens[:stop]
+        assert beam.score / min(stop + 1, size) ** power == pytest.approx(float(score), abs=1e-4)
+    assert any(len(beam.tokens) < size for beam in found)
 
 
 def test_invalid_searches_are_refused(opened):

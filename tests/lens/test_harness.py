@@ -1,12 +1,15 @@
 """lm-evaluation-harness scores our models."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from taetpu.lens.generate import Sampling, generate
 
 pytest.importorskip("lm_eval")
 
@@ -102,6 +105,39 @@ def test_texts_longer_than_a_window_score_each_token_once(model, opened):
         first = max(0, end - window - 1)
         expected += log_probabilities(opened, text[first:end])[max(start, 1) - first - 1 :].sum()
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def begun(opened):
+    """A model whose config names a token that begins texts, which its tokenizer does not add."""
+    return replace(opened, special_tokens={"bos_token_id": 3, "eos_token_id": [5, 7]})
+
+
+def test_a_text_without_context_follows_the_token_that_begins_texts(begun, opened):
+    """As in HFLM: the token that begins texts, else the first that ends them, else nothing."""
+    assert (begun.prefix_token, opened.prefix_token) == (3, None)
+    assert replace(begun, special_tokens={"eos_token_id": 5}).prefix_token == 5
+    ids = [3, *opened.tokenizer.encode("the fox").tolist()]
+    logs = np.asarray(jax.nn.log_softmax(opened.model(jnp.asarray(ids)[None])[0, :-1], -1))
+    expected = logs[np.arange(len(ids) - 1), ids[1:]].sum()
+    adapter, text = HarnessModel(begun), opened.decode(ids[1:])
+    for context, end in (("", text), (text[:4], text[4:])):
+        ((score, _),) = adapter.loglikelihood([request("loglikelihood", context, end)])
+        assert (score == pytest.approx(expected, abs=1e-4)) == (context == "")
+    (rolling,) = adapter.loglikelihood_rolling([request("loglikelihood_rolling", text)])
+    assert rolling == pytest.approx(expected, abs=1e-4)
+    again = opened.decode([3]) + text  # the token itself is the context
+    ((score, _),) = adapter.loglikelihood([request("loglikelihood", "", again)])
+    assert score == pytest.approx(expected, abs=1e-4)
+
+
+def test_contexts_longer_than_the_training_sequences_are_cut_on_the_left(model, opened):
+    assert all(layer.position.extrapolates for layer in opened.config.layers)  # rope
+    long, options = "the lazy dog. the quick brown fox jumps over the", {"until": ["#"], "max_gen_toks": 6}
+    cut = long[-(opened.seq_len - 6) :]
+    texts = model.generate_until([request("generate_until", text, options) for text in (long, cut)])
+    (alone,) = generate(opened, [opened.tokenizer.encode(cut)], max_tokens=6, sampling=Sampling(0))
+    assert texts == [alone.text] * 2
 
 
 @pytest.mark.slow

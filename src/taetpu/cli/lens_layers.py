@@ -7,7 +7,7 @@ import typer
 
 from taetpu.cli.lens_options import Picture, Position, TextOptions, check_picture, parse_token, write_picture
 from taetpu.cli.options import integer, takes_options
-from taetpu.cli.output import print_json, print_table, print_text
+from taetpu.cli.output import log, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from taetpu.lens.opened import OpenedModel
@@ -142,4 +142,6 @@ def norms(options: NormsOptions) -> None:
     else:
         print_table([{name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
                      for row in found.rows()])  # fmt: skip
+    if found.not_finite is not None:
+        log(f"warning: norms of {found.model} are not finite, first in the row {found.not_finite}")
     write_picture(found.chart, options.out)

@@ -112,11 +112,11 @@ def _count_tokens(options: SampleOptions, model: "OpenedModel", prompts: list[An
     if (limit := longest(model.config, model.seq_len)) is None:
         return options.tokens or TOKENS
     used = int(model.encode(prompts).lengths.max())
-    free = limit[0] - used
+    free = limit[0] - used + 1  # the last token is not read
     if options.tokens is None:
         return max(1, min(TOKENS, free))
     if options.tokens > free > 0:
-        problem = f"--tokens {options.tokens} exceeds the {free} positions after the prompt of {used} tokens"
+        problem = f"--tokens {options.tokens} exceeds the {free} tokens that can follow the prompt of {used} tokens"
         remedy = f"Use --tokens {free} or fewer: {limit[1]!r} positions end at {limit[0]}."
         raise UserError(problem, path=("--tokens",), remedy=remedy)
     return options.tokens
@@ -151,7 +151,7 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
     end = None
     for stop in options.stop or ():
         try:
-            end = read_token(model, stop)
+            end = (read_token(model, stop), *model.end_tokens)
         except UserError as error:
             raise error.within("--stop") from None
     rows = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.sites import Ragged, Read, capture
-from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length, pad_left
+from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, pad_left
 from taetpu.lens.opened import OpenedModel
 
 PATTERN = "mixer.pattern"
@@ -23,16 +23,21 @@ MAX_LOGITS = 2**26
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def sequences(opened: OpenedModel, inputs: Any) -> list[np.ndarray]:
-    """Return the token numbers of each input; see `OpenedModel.encode`.
+def sequences(opened: OpenedModel, inputs: Any, heads: int | None = None) -> list[np.ndarray]:
+    """Return the token numbers of each input.
+
+    Args:
+        opened: The model.
+        inputs: See `OpenedModel.encode`.
+        heads: See `OpenedModel.check_length`.
 
     Raises:
-        UserError: if an input is empty, unknown, or longer than the model's positions.
+        UserError: if an input is empty or unknown, or as in `OpenedModel.check_length`.
     """
     if isinstance(inputs, Tokens):
         return [inputs.of(i) for i in range(len(inputs))]
     rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
-    check_length(opened.config, opened.seq_len, max(map(len, rows)))
+    opened.check_length(max(map(len, rows)), logits=True, heads=heads)
     return rows
 
 
@@ -56,7 +61,7 @@ def in_batches(rows: Sequence[np.ndarray], most: int = BATCH_TOKENS) -> Iterator
 
 def logit_tokens(opened: OpenedModel) -> int:
     """Return the maximum number of tokens in a batch whose logits of one layer are in memory."""
-    return max(1, MAX_LOGITS // opened.vocab_size)
+    return max(1, min(BATCH_TOKENS, MAX_LOGITS // opened.vocab_size))
 
 
 # --- sites ------------------------------------------------------------------------------------------------------------
@@ -88,7 +93,7 @@ def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
         found = _find_shapes(opened, site)
         return lambda: found
 
-    return opened.program(("site-shapes", site), build)()
+    return opened.build_once(("site-shapes", site), build)()
 
 
 def _find_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:

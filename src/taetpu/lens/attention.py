@@ -17,6 +17,7 @@ from taetpu.lens.activations import (
     check_site,
     check_site_layer,
     in_batches,
+    logit_tokens,
     sequences,
     site_shapes,
 )
@@ -25,8 +26,6 @@ from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run
 from taetpu.lens.token_texts import visible
 
-MAX_WEIGHTS = 2**28
-"""Maximum number of attention weights of all layers and heads of one text."""
 BATCH_TOKENS = 1024
 """Maximum number of tokens in a batch, because attention weights need much memory."""
 
@@ -130,10 +129,9 @@ def attention_maps(
             an input cannot be read, or the weights of an input would need too much memory.
     """
     heads = select_heads(opened, layer, head)
-    rows = sequences(opened, inputs)
-    _check_memory(opened, max(map(len, rows)))
+    rows = sequences(opened, inputs, sum(map(len, select_heads(opened).values())))
     found: dict[int, AttentionMaps] = {}
-    for numbers, _, tokens in in_batches(rows):
+    for numbers, _, tokens in in_batches(rows, min(BATCH_TOKENS, logit_tokens(opened))):
         read = by_layer(opened, PATTERN, opened(tokens, [PATTERN]).sites[PATTERN])
         for place, i in enumerate(numbers):
             own = {number: tokens.strip(place, tokens.strip(place, read[number][place], 1), 2)[heads[number]]
@@ -160,15 +158,6 @@ def select_heads(opened: OpenedModel, layer: int | None = None, head: int | None
     if head is None:
         return {number: [*range(count)] for number, count in counts.items()}
     return {number: [check_head(opened, number, head, count)] for number, count in counts.items()}
-
-
-def _check_memory(opened: OpenedModel, tokens: int) -> None:
-    """Raise `UserError` if the weights of a text would need too much memory."""
-    heads = sum(map(len, select_heads(opened).values()))
-    if heads * tokens**2 > MAX_WEIGHTS:
-        problem = f"a text of {tokens:,} tokens has {heads * tokens**2:,} attention weights in {heads} heads"
-        most = int((MAX_WEIGHTS / heads) ** 0.5)
-        raise UserError(problem, path=("input",), remedy=f"Use a text of at most {most:,} tokens.")
 
 
 # --- over training ----------------------------------------------------------------------------------------------------

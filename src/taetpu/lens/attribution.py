@@ -244,7 +244,7 @@ def _edit(name: str) -> Edit:
 
 
 def _build(edits: Sequence[Edit], subtracts: bool) -> Callable[..., Any]:
-    """Return the compiled function that computes logits, the logits without any part, and the gradients of parts."""
+    """Return the function that computes logits, the logits without any part, and the gradients of parts."""
 
     def attribute(
         model: LM, ids: Array, padding: Array, targets: Array, other: Array, parts: Values, frozen: Values
@@ -263,7 +263,7 @@ def _build(edits: Sequence[Edit], subtracts: bool) -> Callable[..., Any]:
         rest = logits(jax.tree.map(jnp.zeros_like, dict(parts)))[1]
         return found, rest, slopes
 
-    return jax.jit(attribute)
+    return attribute
 
 
 def _split_heads(

@@ -10,7 +10,15 @@ from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.output_files import check_output
-from taetpu.lens.activations import by_layer, check_site, check_site_layer, in_batches, sequences, site_shapes
+from taetpu.lens.activations import (
+    by_layer,
+    check_site,
+    check_site_layer,
+    in_batches,
+    logit_tokens,
+    sequences,
+    site_shapes,
+)
 from taetpu.lens.array_files import write_arrays
 from taetpu.lens.opened import OpenedModel
 
@@ -126,7 +134,7 @@ def embed(
         problem = f"the activations at site {site!r} have {what}, so they are not vectors of tokens"
         raise UserError(problem, path=("site",), remedy=f"Use {other}.")
     rows, found = sequences(opened, inputs), dict[int, np.ndarray]()
-    for numbers, _, batch in in_batches(rows):
+    for numbers, _, batch in in_batches(rows, logit_tokens(opened)):
         read = by_layer(opened, site, opened(batch, [site]).sites[site])[number]
         read = np.moveaxis(read, shape.position or 0, 1)
         for place, i in enumerate(numbers):

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
-from taetpu.lens.inputs import Tokens, check_length
+from taetpu.lens.inputs import Tokens
 from taetpu.lens.opened import OpenedModel
 from taetpu.nn.cache import Cache, empty_cache, extend
 from taetpu.nn.lm import LM
@@ -108,7 +108,7 @@ def generate(
     if max_tokens < 1:
         raise UserError(f"{max_tokens} tokens were requested", remedy="Request at least 1 token.")
     batch = opened.encode(prompts)
-    check_length(opened.config, opened.seq_len, int(batch.lengths.max()) + max_tokens)
+    opened.check_length(int(batch.lengths.max()) + max_tokens - 1, len(batch))  # the last token is not read
     streams = [_Stream(opened, batch.of(i), stop, on_text and partial(on_text, i)) for i in range(len(batch))]
     steps = token_chunks(opened, batch, max_tokens, sampling or Sampling(), seed, use_cache(opened, batch, cache))
     for chunk in steps:
@@ -145,67 +145,79 @@ def token_chunks(
     length = start + -(-max_tokens // CHUNK) * CHUNK
     first, following = (_cached_programs if cached else _whole_programs)(opened, sampling, length)
     model = opened.unrolled if cached else opened.model
-    state, token = first(model, batch.ids, batch.padding, key)
+    state, token, largest = first(model, batch.ids, batch.padding, key)
+    opened.check_finite(largest)
     yield np.asarray(token)[:, None]
     done = 1
     while done < max_tokens:
-        state, tokens = following(model, state, token, key, done)
+        state, tokens, largest = following(model, state, token, key, done)
+        wanted = max_tokens - done  # the model may have no positions for the rest of the last chunk
+        opened.check_finite(largest[:, :wanted])
         token = tokens[:, -1]
-        found = np.asarray(tokens)[:, : max_tokens - done]
         done += CHUNK
-        yield found
+        yield np.asarray(tokens)[:, :wanted]
 
 
 def _cached_programs(opened: OpenedModel, sampling: Sampling, length: int) -> tuple[Callable[..., Any], ...]:
-    """Return the compiled functions that read the prompt, and that draw a chunk of tokens, with a cache."""
+    """Return the compiled functions that read the prompt, and that draw a chunk of tokens, with a cache.
 
-    def first(model: LM, ids: Array, padding: Array, key: Key) -> tuple[Cache, Array]:
+    Both return the cache, the tokens, and the largest logit of each.
+    """
+
+    def first(model: LM, ids: Array, padding: Array, key: Key) -> tuple[Cache, Array, Array]:
         cache = empty_cache(model, len(ids), length)
         logits, cache = extend(model, ids, cache, padding=padding, last=True)
-        return cache, sampling.draw(logits[:, 0], named(key, 0))
+        return cache, sampling.draw(logits[:, 0], named(key, 0)), logits[:, 0].max(-1)
 
-    def following(model: LM, cache: Cache, token: Array, key: Key, done: Array) -> tuple[Cache, Array]:
-        def step(carry: tuple[Cache, Array], number: Array) -> tuple[tuple[Cache, Array], Array]:
+    def following(model: LM, cache: Cache, token: Array, key: Key, done: Array) -> tuple[Cache, Array, Array]:
+        def step(carry: tuple[Cache, Array], number: Array) -> tuple[tuple[Cache, Array], tuple[Array, Array]]:
             cache, token = carry
             logits, cache = extend(model, token[:, None], cache)
             token = sampling.draw(logits[:, 0], named(key, number))
-            return (cache, token), token
+            return (cache, token), (token, logits[:, 0].max(-1))
 
-        (cache, _), tokens = jax.lax.scan(step, (cache, token), done + jnp.arange(CHUNK))
-        return cache, tokens.T
+        (cache, _), (tokens, largest) = jax.lax.scan(step, (cache, token), done + jnp.arange(CHUNK))
+        return cache, tokens.T, largest.T
 
     return (
-        opened.program(("first", sampling, length), lambda: jax.jit(first)),
-        opened.program(("following", sampling), lambda: jax.jit(following, donate_argnums=1)),
+        opened.program(("first", sampling, length), lambda: first, finite=False),
+        opened.program(("following", sampling), lambda: following, donate=(1,), finite=False),
     )
 
 
 def _whole_programs(opened: OpenedModel, sampling: Sampling, length: int) -> tuple[Callable[..., Any], ...]:
-    """Return the compiled functions that read the prompt, and that draw a chunk of tokens, from whole sequences."""
+    """Return the compiled functions that read the prompt, and that draw a chunk of tokens, from whole sequences.
 
-    def next_token(model: LM, ids: Array, padding: Array, at: Array, key: Key, number: Any) -> Array:
+    Both return the sequences so far, the tokens, and the largest logit of each. Places after the last token are
+    padding, so that a model needs no positions for them.
+    """
+
+    def next_token(model: LM, ids: Array, padding: Array, at: Array, key: Key, number: Any) -> tuple[Array, Array]:
         logits = jax.lax.dynamic_index_in_dim(model(ids, padding=padding), at - 1, 1, keepdims=False)
-        return sampling.draw(logits, named(key, number))
+        return sampling.draw(logits, named(key, number)), logits.max(-1)
 
-    def first(model: LM, ids: Array, padding: Array, key: Key) -> tuple[Any, Array]:
+    def first(model: LM, ids: Array, padding: Array, key: Key) -> tuple[Any, Array, Array]:
         at = ids.shape[1]
         room = ((0, 0), (0, length - at))
-        ids, padding = jnp.pad(ids, room), jnp.pad(padding, room)
-        return (ids, padding, jnp.int32(at)), next_token(model, ids, padding, jnp.int32(at), key, 0)
+        ids, padding = jnp.pad(ids, room), jnp.pad(padding, room, constant_values=True)
+        return (ids, padding, jnp.int32(at)), *next_token(model, ids, padding, jnp.int32(at), key, 0)
 
-    def following(model: LM, state: Any, token: Array, key: Key, done: Array) -> tuple[Any, Array]:
-        def step(carry: tuple[Any, Array], number: Array) -> tuple[tuple[Any, Array], Array]:
+    def following(model: LM, state: Any, token: Array, key: Key, done: Array) -> tuple[Any, Array, Array]:
+        def step(carry: tuple[Any, Array], number: Array) -> tuple[tuple[Any, Array], tuple[Array, Array]]:
             (ids, padding, at), token = carry
-            ids = jax.lax.dynamic_update_slice_in_dim(ids, token[:, None], at, 1)
-            token = next_token(model, ids, padding, at + 1, key, number)
-            return ((ids, padding, at + 1), token), token
+            ids, padding = (
+                jax.lax.dynamic_update_slice_in_dim(array, new[:, None], at, 1)
+                for array, new in ((ids, token), (padding, jnp.zeros(token.shape, bool)))
+            )
+            token, largest = next_token(model, ids, padding, at + 1, key, number)
+            return ((ids, padding, at + 1), token), (token, largest)
 
-        (state, _), tokens = jax.lax.scan(step, (state, token), done + jnp.arange(CHUNK))
-        return state, tokens.T
+        (state, _), (tokens, largest) = jax.lax.scan(step, (state, token), done + jnp.arange(CHUNK))
+        return state, tokens.T, largest.T
 
     return (
-        opened.program(("first-whole", sampling, length), lambda: jax.jit(first)),
-        opened.program(("following-whole", sampling), lambda: jax.jit(following)),
+        opened.program(("first-whole", sampling, length), lambda: first, finite=False),
+        opened.program(("following-whole", sampling), lambda: following, finite=False),
     )
 
 

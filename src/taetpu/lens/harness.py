@@ -28,9 +28,10 @@ MAX_TOKENS = 256
 class HarnessModel(HarnessBase):
     """A model of taetpu for lm-evaluation-harness.
 
-    Tokens that the tokenizer adds before every text, such as `<bos>`, are context and are not scored. Models that are
-    trained here have no such token: without context, the first token of a text is scored uniformly, with the logarithm
-    of 1 / vocabulary size. Contexts longer than the model's training sequences are cut on the left.
+    Tokens that the tokenizer adds before every text, such as `<bos>`, are context and are not scored. If it adds none,
+    a text without context follows the token that begins texts, or the one that ends them, as in the harness's own
+    models. Models that are trained here have no such token: the first token of a text is scored uniformly, with the
+    logarithm of 1 / vocabulary size. Contexts longer than the model's training sequences are cut on the left.
 
     Args:
         opened: The model, with a tokenizer.
@@ -59,23 +60,34 @@ class HarnessModel(HarnessBase):
 
         A continuation that forms one token with the end of its context is scored as this token.
         """
+        if not context.rstrip():
+            ids, start = self._encode_alone(context + continuation)
+            doubled = start == 1 and len(ids) > 1 and ids[0] == ids[1]  # the text begins with the token itself
+            return (ids[1:] if doubled and not len(self.tokenizer.start_tokens) else ids), start
         whole, start = self._encode(context + continuation), len(self._encode(context.rstrip()))
         if continuation:
             start = max(min(start, len(whole) - 1), len(self.tokenizer.start_tokens))
         return whole, start
 
     def _encode(self, text: str) -> np.ndarray:
-        """Return the tokens of a text, after the tokens that start every text."""
+        """Return the tokens of a text, after the tokens that the tokenizer adds before every text."""
         ids = np.concatenate([self.tokenizer.start_tokens, self.tokenizer.encode_plain(text)])
         check_row(int(ids.max(initial=0)), self.opened.vocab_size, self.tokenizer)
         return ids
 
+    def _encode_alone(self, text: str) -> tuple[np.ndarray, int]:
+        """Return the tokens of a text without context, and the position of its first scored token."""
+        ids, added, prefix = self._encode(text), len(self.tokenizer.start_tokens), self.opened.prefix_token
+        if added or prefix is None or not len(ids):
+            return ids, added
+        return np.concatenate([[prefix], ids]).astype(np.int32), 1
+
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Return the log-likelihood of each text. Long texts are read in windows that score each token once."""
         pairs, owners = [], []
-        window, scored = self.opened.seq_len, len(self.tokenizer.start_tokens)
+        window = self.opened.seq_len
         for number, request in enumerate(requests):
-            ids = self._encode(request.args[0])
+            ids, scored = self._encode_alone(request.args[0])
             for start in range(scored, max(len(ids), scored + 1), window):
                 end = min(start + window, len(ids))
                 first = max(0, end - window - 1)
@@ -92,10 +104,8 @@ class HarnessModel(HarnessBase):
             context, options = request.arguments
             stop = options.get("until") or []
             tokens = int(options.get("max_gen_toks") or MAX_TOKENS)
-            ids = self.tokenizer.encode(context)
-            if not all(layer.position.extrapolates for layer in self.opened.config.layers):
-                tokens = min(tokens, self.opened.seq_len - 1)
-                ids = ids[-(self.opened.seq_len - tokens) :]
+            tokens = max(1, min(tokens, self.opened.seq_len - 1))
+            ids = self.tokenizer.encode(context)[-max(1, self.opened.seq_len - tokens) :]
             temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
             sampling = Sampling(temperature, options.get("top_k"), options.get("top_p"))
             stop = [stop] if isinstance(stop, str) else stop

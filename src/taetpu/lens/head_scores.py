@@ -23,7 +23,7 @@ from jaxtyping import Float
 from taetpu.core.errors import UserError
 from taetpu.lens.activations import PATTERN, by_layer
 from taetpu.lens.attention import select_heads
-from taetpu.lens.inputs import check_length, pad_left
+from taetpu.lens.inputs import pad_left
 from taetpu.lens.opened import OpenedModel
 
 KINDS = ("induction", "previous-token", "duplicate-token")
@@ -110,7 +110,7 @@ def head_scores(
     if sequences < 1:
         problem = f"{sequences} sequences were requested"
         raise UserError(problem, path=("sequences",), remedy="Request at least 1 sequence.")
-    check_length(opened.config, opened.seq_len, 2 * n)
+    opened.check_length(2 * n)
     rng = np.random.default_rng(seed)
     rows = [np.tile(rng.permutation(opened.vocab_size)[:n], 2).astype(np.int32) for _ in range(sequences)]
     found: dict[str, dict[int, list[np.ndarray]]] = {kind: {layer: [] for layer in heads} for kind in KINDS}

@@ -16,6 +16,10 @@ LENGTHS = 16
 FORMS = "Pass a text, token numbers, or a list of these."
 SHOWN = 60
 """Maximum number of characters of a value in a message."""
+MAX_NUMBERS = 2**28
+"""Maximum number of logits, or of attention weights of one layer, that are in memory at once."""
+MAX_HEADS = 64
+"""The number of heads in a layer up to which a text that needs little memory passes without a count of the heads."""
 
 
 @dataclass(frozen=True)
@@ -150,3 +154,18 @@ def check_length(config: LMConfig, seq_len: int, tokens: int) -> None:
     if (found := longest(config, seq_len)) is not None and tokens > found[0]:
         problem = f"{found[1]!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
         raise UserError(problem, remedy=f"Use at most {seq_len} tokens, those of the prompt included.")
+
+
+def check_numbers(tokens: int, each: int, power: int, what: str) -> None:
+    """Raise `UserError` if a text would need more than `MAX_NUMBERS` numbers in memory.
+
+    Args:
+        tokens: The number of tokens of the text.
+        each: The quantity of numbers for a text of one token.
+        power: The power of the number of tokens to which the quantity is proportional.
+        what: What the numbers are.
+    """
+    if each and each * tokens**power > MAX_NUMBERS:
+        problem = f"a text of {tokens:,} tokens has {each * tokens**power:,} {what}, and at most {MAX_NUMBERS:,} fit"
+        most = int((MAX_NUMBERS / each) ** (1 / power))
+        raise UserError(problem, path=("input",), remedy=f"Use at most {most:,} tokens at once, or fewer texts.")

@@ -141,7 +141,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
 
 
 def _build(top: int) -> Callable[..., Any]:
-    """Return the compiled function that reads the stream after each layer, and decodes it layer by layer."""
+    """Return the function that reads the stream after each layer, and decodes it layer by layer."""
 
     def lens(model: LM, ids: Array, padding: Array, targets: Array) -> Any:
         def stream() -> Array:
@@ -162,4 +162,4 @@ def _build(top: int) -> Callable[..., Any]:
 
         return jax.lax.scan(decode, None, streams)[1]
 
-    return jax.jit(lens)
+    return lens

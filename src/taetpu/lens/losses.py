@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -39,7 +38,7 @@ def target_losses(
             found = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), chunk)
             return found["nll"], found["correct"]
 
-        return jax.jit(losses)
+        return losses
 
     found = opened.program("target-losses", build)(opened.model, ids, padding, targets, segments)
     return np.asarray(found[0]), np.asarray(found[1])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from taetpu.lens.activations import by_layer, in_batches, sequences
+from taetpu.lens.activations import by_layer, in_batches, logit_tokens, sequences
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import visible
 
@@ -31,6 +31,12 @@ class ResidualNorms:
     layers: list[str]
     norms: Float[np.ndarray, "layer seq"]
 
+    @property
+    def not_finite(self) -> str | None:
+        """The name of the first layer with a norm that is NaN or infinite; None if all norms are finite."""
+        wrong = ~np.isfinite(self.norms).all(-1)
+        return self.layers[int(wrong.argmax())] if wrong.any() else None
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each layer: statistics over positions, and the norm of the first token."""
         return [
@@ -48,7 +54,8 @@ class ResidualNorms:
         """Return the norms as plain data."""
         norms = [{"layer": layer, "norms": own.astype(float).tolist()}
                  for layer, own in zip(self.layers, self.norms, strict=True)]  # fmt: skip
-        return {"model": self.model, "ids": self.tokens.tolist(), "tokens": self.texts, "layers": norms}
+        return {"model": self.model, "ids": self.tokens.tolist(), "tokens": self.texts,
+                "not_finite": self.not_finite, "layers": norms}  # fmt: skip
 
     def chart(self) -> Any:
         """Return an Altair chart of the norm for each layer and position.
@@ -64,7 +71,7 @@ class ResidualNorms:
 
 
 def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
-    """Return the norms of the residual stream of each input.
+    """Return the norms of the residual stream of each input. Norms that are not finite show where a model fails.
 
     Args:
         opened: The model.
@@ -76,8 +83,8 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
     rows = sequences(opened, inputs)
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     found: dict[int, ResidualNorms] = {}
-    for numbers, _, batch in in_batches(rows):
-        sites = opened(batch, ["embed", "residual"]).sites
+    for numbers, _, batch in in_batches(rows, logit_tokens(opened)):
+        sites = opened(batch, ["embed", "residual"], finite=False).sites
         first = np.asarray(sites["embed"]) * opened.model.streams
         streams = [first, *(_sum_streams(opened, x) for x in by_layer(opened, "residual", sites["residual"]).values())]
         norms = np.linalg.norm(np.stack(streams), axis=-1)

@@ -15,7 +15,17 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
-from taetpu.lens.inputs import LENGTHS, Tokens, as_sequences, check_length, pad_left
+from taetpu.lens.finite import NotFinite, with_finiteness
+from taetpu.lens.inputs import (
+    LENGTHS,
+    MAX_HEADS,
+    MAX_NUMBERS,
+    Tokens,
+    as_sequences,
+    check_length,
+    check_numbers,
+    pad_left,
+)
 from taetpu.nn.lm import LM
 from taetpu.nn.stack import separate_stacks
 from taetpu.spec.study_config import ResolvedConfig
@@ -75,14 +85,24 @@ class OpenedModel(SavedModel):
         if isinstance(inputs, Tokens):
             return inputs
         rows = as_sequences(inputs, self.tokenizer, self.vocab_size)
-        check_length(self.config, self.seq_len, max(map(len, rows)))
+        self.check_length(max(map(len, rows)))
         return pad_left(rows, multiple)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
         """The tokens that end a text (`eos_token_id` of Hugging Face); empty for models without one."""
-        found = self.special_tokens.get("eos_token_id", ())
-        return tuple(found) if isinstance(found, list | tuple) else (found,)
+        return self._numbered("eos_token_id")
+
+    @property
+    def prefix_token(self) -> int | None:
+        """The token before texts that have no context: the one that begins texts, else one that ends them."""
+        return next(iter((*self._numbered("bos_token_id"), *self.end_tokens)), None)
+
+    def _numbered(self, name: str) -> tuple[int, ...]:
+        """Return the special tokens with a name."""
+        numbers = self.special_tokens.get(name)
+        numbers = numbers if isinstance(numbers, list | tuple) else (numbers,)
+        return tuple(number for number in numbers if number is not None and 0 <= number < self.vocab_size)
 
     def decode(self, ids: Any) -> str:
         """Return the text of token numbers; numbers separated by spaces if the model has no tokenizer."""
@@ -111,6 +131,8 @@ class OpenedModel(SavedModel):
         sites: str | Iterable[str] = (),
         edits: Iterable[Edit] = (),
         values: Mapping[str, Any] | None = None,
+        *,
+        finite: bool = True,
     ) -> Output:
         """Return the logits of inputs, and the activations at sites.
 
@@ -121,8 +143,10 @@ class OpenedModel(SavedModel):
             sites: The names of the sites to read (see `site_layers`), or one name.
             edits: Edits of activations (see `core.sites.Edit`).
             values: The arrays that edits name. New values do not cause recompilation.
+            finite: Whether logits and activations that are not finite are refused.
 
         Raises:
+            NotFinite: if `finite` is set, and a logit or an activation is not finite.
             UserError: if an input cannot be read, or the model has no such site or layer.
         """
         sites = (sites,) if isinstance(sites, str) else tuple(sites)
@@ -132,9 +156,9 @@ class OpenedModel(SavedModel):
             def forward(model: Any, ids: Array, padding: Array, values: Any) -> Any:
                 return capture(lambda: model(ids, padding=padding), sites, edits)(values=values)
 
-            return jax.jit(forward)
+            return forward
 
-        program = self.program(("call", sites, edits), build)
+        program = self.program(("call", sites, edits), build, finite=finite)
         logits, reads = program(self.model, tokens.ids, tokens.padding, dict(values or {}))
         return Output(logits, tokens, reads)
 
@@ -159,13 +183,57 @@ class OpenedModel(SavedModel):
 
         return remove_components(self, {what: names}, how, reference)
 
-    def program(self, key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """Return the compiled function with a key, which is built on first use.
+    def program(
+        self, key: Hashable, build: Callable[[], Callable[..., Any]], *, donate: tuple[int, ...] = (),
+        finite: bool = True,
+    ) -> Callable[..., Any]:  # fmt: skip
+        """Return the compiled function with a key, which is built on first use. All views compute with it.
+
+        The compiled function raises `NotFinite` if a number of its result is NaN or infinite, and `finite` is set.
 
         Args:
             key: The key. Functions of one key must compute the same.
-            build: A function that returns the compiled function.
+            build: A function that returns the function to compile.
+            donate: The positions of the arguments whose memory the function may use.
+            finite: Whether numbers that are not finite are refused.
         """
+        compiled = self.build_once(key, lambda: jax.jit(with_finiteness(build()), donate_argnums=donate))
+
+        def call(*args: Any) -> Any:
+            out, is_finite = compiled(*args)
+            if finite and not is_finite:
+                raise NotFinite(self.name, self.model)
+            return out
+
+        return call
+
+    def check_finite(self, values: Any) -> None:
+        """Raise `NotFinite` if a number that the model computed is NaN or infinite."""
+        if not np.isfinite(values).all():
+            raise NotFinite(self.name, self.model)
+
+    def check_length(self, tokens: int, sequences: int = 1, *, logits: bool = False, heads: int | None = None) -> None:
+        """Check that the model can read texts at once.
+
+        Args:
+            tokens: The number of tokens of the longest text.
+            sequences: The number of texts that are read together.
+            logits: Whether the logits of all positions are in memory.
+            heads: The number of heads whose attention weights are in memory; by default, those of a layer.
+
+        Raises:
+            UserError: if the model has no positions for so many tokens, or they would need too much memory.
+        """
+        check_length(self.config, self.seq_len, tokens)
+        check_numbers(tokens, sequences * self.vocab_size if logits else 0, 1, "logits")
+        if heads is not None or sequences * tokens**2 > MAX_NUMBERS // MAX_HEADS:
+            layers = [self.config.layers[layer] for layer in self.site_layers.get("mixer.pattern", ())]
+            if heads is None:
+                heads = max((getattr(layer.mixer, "num_heads", 1) for layer in layers), default=0)
+            check_numbers(tokens, sequences * heads, 2, f"attention weights in {heads} heads")
+
+    def build_once(self, key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """Return the function with a key, which is built on first use."""
         if key not in self._programs:
             self._programs[key] = build()
         return self._programs[key]

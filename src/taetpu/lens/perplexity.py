@@ -167,6 +167,7 @@ def perplexity(
     check_causal(opened)
     window, stride = _check_windows(opened, window, stride)
     rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
+    opened.check_length(min(window, max(map(len, rows))))
     if short := [i for i, row in enumerate(rows) if len(row) < 2]:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
         raise UserError(problem, remedy="Use a text with at least two tokens.")

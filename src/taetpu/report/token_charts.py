@@ -228,7 +228,7 @@ def layer_chart(
     """Return the chart of a number for each layer and position, the first layer below.
 
     Args:
-        values: The numbers, `(layer, position)`.
+        values: The numbers, `(layer, position)`. Cells with numbers that are not finite are empty.
         layers: The name of each layer.
         texts: The text of each position.
         title: The title.
@@ -237,8 +237,8 @@ def layer_chart(
         logarithmic: Whether the colours have a logarithmic scale.
     """
     _check_marks(values.size)
-    rows = [{"layer": layers[i], "position": j, "value": float(values[i, j]), "word": words[i][j] if words else ""}
-            for i, j in np.ndindex(values.shape)]  # fmt: skip
+    rows = [{"layer": layers[i], "position": j, "value": float(values[i, j]) if np.isfinite(values[i, j]) else None,
+             "word": words[i][j] if words else ""} for i, j in np.ndindex(values.shape)]  # fmt: skip
     each = 0 if words is None else max(len(shorten_token(word)) for own in words for word in own) * 8 + 8
     x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
     y = alt.Y("layer:N", sort=[*layers][::-1], title=None, axis=alt.Axis(ticks=False, domain=False))
@@ -262,7 +262,8 @@ def layer_chart(
 
 def _logarithmic(values: np.ndarray) -> tuple[alt.Scale, dict[str, Any]]:
     """Return a logarithmic scale of colours, and the options of its legend: rounded numbers at equal distances."""
-    low, high = float(values.min()), float(values.max())
+    finite = values[np.isfinite(values)] if np.isfinite(values).any() else np.ones(1)
+    low, high = float(finite.min()), float(finite.max())
     if high < low * 1.01:
         low, high = low / 1.01, high * 1.01
     ticks = [float(f"{value:.3g}") for value in np.geomspace(low, high, LEGEND_TICKS)]

@@ -109,6 +109,7 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
         raise UserError(problem, remedy="Use texts with at least two tokens.")
     size = opened.seq_len
+    opened.check_length(min(size, max(map(len, rows)) - 1))
     cut = [row[start : start + size + 1] for row in rows for start in range(0, len(row) - 1, size)]
     return Documents(
         [row[:-1] for row in cut], [row[1:] for row in cut], [np.ones(len(row) - 1, np.float32) for row in cut]

@@ -46,7 +46,7 @@ def fit_constants(
         def total(values: Any, model: Any, batch: Any, streams: Any, start: Any, mask: Any) -> Any:
             return losses(model, batch, streams, start, mask, {}, values, {}).sum()
 
-        return jax.jit(jax.value_and_grad(total))
+        return jax.value_and_grad(total)
 
     program = opened.program(("optimal", components.site, components.axis), build)
     batches = [(batch_arrays(batch), read_intact(opened, batch, "effect").streams) for batch in documents.batches()]

@@ -96,7 +96,7 @@ def path_patching(opened: OpenedModel, pairs: Pairs, senders: str | Components, 
 
 
 def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Callable[..., Any]:
-    """Return the compiled function from masks of senders to the measures of documents."""
+    """Return the function from masks of senders to the measures of documents."""
     assert senders.site is not None
     whole = find_components(opened, receiver.site, receiver.layer)
     target = whole if receiver.head is None else replace(whole, axis=HEADS)
@@ -126,7 +126,7 @@ def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Call
 
         return jax.lax.map(one, (masks, kept))
 
-    return jax.jit(measured)
+    return measured
 
 
 def _layer_of(read: Any, place: int) -> Array:

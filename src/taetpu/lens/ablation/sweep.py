@@ -90,7 +90,7 @@ def _read(opened: OpenedModel, batch: Batch, sites: tuple[str, ...], streams: bo
             _, before = model.start(ids, **options)
             return jnp.concatenate([before[None], jnp.asarray(reads["residual"])[:-1]]), reads
 
-        return jax.jit(forward)
+        return forward
 
     program = opened.program(("read", sites, streams), build)
     return program(opened.model, batch.ids, batch.padding, batch.segments)
@@ -188,7 +188,7 @@ def _group_sizes(opened: OpenedModel, site: str) -> dict[int, int]:
 def _build(
     opened: OpenedModel, components: Components, adds: bool, frozen: tuple[str, ...], last: bool
 ) -> Callable[..., Any]:
-    """Return the compiled function from masks of sets to the losses of documents."""
+    """Return the function from masks of sets to the losses of documents."""
     losses = losses_without(opened, components, adds, frozen, last)
 
     def mapped(
@@ -207,7 +207,7 @@ def _build(
 
         return jax.lax.map(one, (first, masks, kept))
 
-    return jax.jit(mapped)
+    return mapped
 
 
 def losses_without(
@@ -279,7 +279,7 @@ def mask_slopes(opened: OpenedModel, components: Components, batch: Batch, value
         def total(mask: Any, model: LM, batch: Any, streams: Array, values: Any) -> Array:
             return losses(model, batch, streams, jnp.int32(0), mask, {}, values, {}).sum()
 
-        return jax.jit(jax.grad(total))
+        return jax.grad(total)
 
     program = opened.program(("mask-slopes", components.site, components.axis, components.by_position), build)
     streams = read_intact(opened, batch, CONDITIONS[0]).streams
