@@ -11,7 +11,7 @@ from taetpu.spec.start import StartConfig, StoredModel, read_start
 LATIN = CharConfig().train("abc")
 OTHER = [
     (LATIN, CharConfig().train("\u03b1bc"), "token 0 is 'a', and 'b' in the task"),
-    (LATIN, BPEConfig(vocab_size=260).train("abcabc"), "and the task has 259"),
+    (LATIN, BPEConfig(vocab_size=260).train("abcabc"), "task has 259"),
     (BPEConfig(vocab_size=256).train(""), ByteConfig().train(""), "token 0 is '!', and"),
     (CharConfig(unseen="drop").train("ab"), CharConfig(unseen="error").train("ab"), "not divided in the same way"),
     (LATIN, None, "the task has none"),
