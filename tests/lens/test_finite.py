@@ -36,13 +36,13 @@ def broken(opened, value: float, name: str = "layers.1.mixer.wq"):
 
 @pytest.mark.parametrize("view", by_default(REFUSING, "samples", "beams", "logit lens", "probe"))
 def test_each_view_names_the_parameters_that_are_not_finite(opened, view):
-    with pytest.raises(NotFinite, match=r"1 of \d+ arrays have NaN or infinite values, such as layers.1.mixer.wq"):
+    with pytest.raises(NotFinite, match=r"1 of \d+ arrays .* layers\.1\.mixer\.wq"):
         VIEWS[view](broken(opened, np.nan))
 
 
 @pytest.mark.parametrize("view", by_default(READING_LOGITS, "knock-outs"))
 def test_activations_beyond_float32_are_not_finite(opened, view):
-    with pytest.raises(NotFinite, match="all parameters are finite, so activations exceed the range of float32"):
+    with pytest.raises(NotFinite, match=r"parameters are finite, .*activations .*float32"):
         VIEWS[view](with_weights(opened, lambda weights: weights["norm.weight"].fill(3e38)))
 
 
@@ -66,7 +66,8 @@ def test_each_command_names_the_model_and_ends_with_status_3(trained, tmp_path, 
     Path("pairs.jsonl").write_text('{"clean": "the fox", "corrupted": "the dog", "answer": "j"}\n')
     result = CliRunner().invoke(app, ["lens", command, "broken", *COMMANDS[command]])
     assert isinstance(result.exception, NotFinite), result.output
-    assert "broken computes numbers that are not finite" in str(result.exception)
+    assert str(result.exception).startswith("broken ")
+    assert "not finite" in str(result.exception)
     assert "taetpu lens norms" in str(result.exception.remedy)
 
 
@@ -78,5 +79,5 @@ def test_the_command_norms_warns(trained, tmp_path, monkeypatch):
     save_file(weights, "broken/model.safetensors")
     result = CliRunner().invoke(app, ["lens", "norms", "broken", "--text", "the fox", "-o", "norms.json"])
     assert result.exit_code == 0
-    assert "first in the row embed" in result.stderr
+    assert "the row embed" in result.stderr
     assert Path("norms.json").is_file()
