@@ -141,12 +141,12 @@ def read_lines(opened: "OpenedModel", file: Path, option: str) -> "Documents":
         UserError: if the file cannot be read, or has no text.
     """
     from taetpu.lens.ablation.documents import read_documents
-    from taetpu.lens.token_texts import read_text
+    from taetpu.lens.token_texts import read_text, split_lines
 
-    found = [line for line in read_text(file).splitlines() if line.strip()]
-    if not found:
+    lines = [line for line in split_lines(read_text(file)) if line.strip()]
+    if not lines:
         raise UserError(f"{file} has no text", path=(option,), remedy="Use a file with a text in each line.")
-    return read_documents(opened, found)
+    return read_documents(opened, lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class TextOptions(ModelOptions):
         Raises:
             UserError: if there is not exactly one of a file, a text and token numbers, or if they cannot be read.
         """
-        from taetpu.lens.token_texts import read_text
+        from taetpu.lens.token_texts import read_text, split_lines
 
         given = [value for value in (self.file, self.text, self.ids) if value is not None]
         if len(given) != 1:
@@ -181,9 +181,8 @@ class TextOptions(ModelOptions):
         if self.ids is not None:
             return parse_ids(self.ids)
         text = read_text(self.file) if self.file is not None else str(self.text)
-        found = [line for line in text.splitlines() if line.strip()] if lines else text
-        warn_of_unknown(opened, "".join(found))
-        return found
+        warn_of_unknown(opened, text)
+        return [line for line in split_lines(text) if line.strip()] if lines else text
 
 
 def parse_ids(text: str, option: str = "--ids") -> list[int]:
@@ -216,9 +215,15 @@ def parse_token(opened: "OpenedModel", token: str | None, option: str) -> int | 
 
 
 def warn_of_unknown(opened: "OpenedModel", text: str) -> None:
-    """Print the characters or words of a text that the model's tokenizer does not know."""
+    """Print the characters or words of a text that the model's tokenizer does not know.
+
+    Raises:
+        UserError: if the text is not UTF-8.
+    """
+    from taetpu.data.tokenizers import check_unicode
     from taetpu.lens.token_texts import name_distinct
 
+    check_unicode(text)
     unknown = [] if opened.tokenizer is None else opened.tokenizer.find_unknown(text)
     if unknown:
         count, are = plural(sum(map(len, unknown)), "character"), "is" if len(unknown) == 1 else "are"

@@ -8,7 +8,7 @@ import typer
 from taetpu.cli.addresses import Address, ModelAddress, log_latest
 from taetpu.cli.lens_options import DataFolder, ModelOptions, Plugins, parse_ids, warn_of_unknown
 from taetpu.cli.options import AsJson, Root, integer, number, takes_options
-from taetpu.cli.output import print_json, print_table, print_text
+from taetpu.cli.output import print_json, print_sample, print_table, print_text
 from taetpu.core.errors import ErrorList, Failed, UserError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
         sampling=Sampling(temperature, options.top_k, options.top_p, options.min_p),
         stop=_stops(options, model),
         seed=options.seed or 0,
-        on_text=(lambda _, text: typer.echo(next(unprinted, "") + text, nl=False)) if alone else None,
+        on_text=(lambda _, text: print_sample(next(unprinted, "") + text, end="")) if alone else None,
     )
     texts = [one.text if one.text is not None else model.decode(one.tokens) for one in found]
     if options.as_json:
@@ -95,10 +95,10 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
         parts = zip(shown, texts, about, strict=True)
         print_json([{"prompt": start, "text": text, **rest} for start, text, rest in parts])
     elif alone:
-        typer.echo(next(unprinted, ""))
+        print_sample(next(unprinted, ""))
     else:
         for start, text in zip(shown, texts, strict=True):
-            typer.echo(f"{start}{_gap(model)}{text}\n")
+            print_sample(f"{start}{_gap(model)}{text}\n")
 
 
 def _count_tokens(options: SampleOptions, model: "OpenedModel", prompts: list[Any]) -> int:
@@ -168,7 +168,7 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
         return
     for row in rows:
         for beam in row["beams"]:
-            typer.echo(f"log-probability {beam['score']:.3f}\n{row['prompt']}{_gap(model)}{beam['text']}\n")
+            print_sample(f"log-probability {beam['score']:.3f}\n{row['prompt']}{_gap(model)}{beam['text']}\n")
 
 
 def _gap(model: "OpenedModel") -> str:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from taetpu.core.errors import Failed, UserError
-from taetpu.core.streams import discard_output, prepare_streams
+from taetpu.core.streams import discard_output, escape_controls, prepare_streams
 
 INTERRUPTED = 130
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def _fail(error: "UserError") -> NoReturn:
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(escape_controls(f"error: {error}\n"))
     sys.exit(error.exit_code)
 
 

@@ -2,10 +2,13 @@
 
 import json
 import re
+import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from taetpu.core.streams import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,12 +34,18 @@ def wrap(text: str, first: int = 0, hanging: int = 0) -> str:
 
 def print_text(text: str, first: int = 0, hanging: int = 0) -> None:
     """Wrap a paragraph with `wrap`, and print it."""
-    typer.echo(wrap(text, first, hanging))
+    typer.echo(escape_controls(wrap(text, first, hanging)))
 
 
 def log(line: str) -> None:
     """Print a line of progress or a warning to standard error."""
-    typer.echo(line, err=True)
+    typer.echo(escape_controls(line), err=True)
+
+
+def print_sample(text: str, *, end: str = "\n") -> None:
+    """Print a text of a model. A terminal shows its control characters escaped; files and pipes receive them."""
+    shown = escape_controls(text + end) if sys.stdout.isatty() else text + end
+    typer.echo(shown, nl=False, color=True)  # `color` keeps escape sequences
 
 
 def plural(number: int, noun: str) -> str:
@@ -88,4 +97,4 @@ def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
 def _format_cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else escape_controls(str(value))

@@ -6,9 +6,12 @@ the descriptors 0, 1 and 2. Neither is a reason to fail.
 
 import io
 import os
+import re
 import sys
 from typing import Any
 
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters with which a text can move the cursor, ring, or reorder what a terminal shows; not tabs and line feeds."""
 STREAMS = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w"))
 """The standard streams by descriptor: name, flags and mode."""
 
@@ -21,6 +24,11 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not if a caller has redirected the stream to a StringIO
             stream.reconfigure(errors="backslashreplace")
+
+
+def escape_controls(text: str) -> str:
+    """Return a text of a model or user for a terminal: control characters are escaped as in Python."""
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def discard_output() -> None:

@@ -138,6 +138,13 @@ def check_site(opened: OpenedModel, site: str) -> None:
     raise UserError(problem, path=("site",), remedy=suggest(site, opened.site_layers))
 
 
+def check_integer(name: str, value: Any) -> None:
+    """Raise `UserError` if a value is not an integer."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        problem = f"{name} is {value!r}, expected an integer"
+        raise UserError(problem, path=(name,), remedy=f"Use one {name}, or None for the default.")
+
+
 def check_layer(opened: OpenedModel, layer: int) -> int:
     """Return the number of a layer from 0. Negative numbers count from the last layer, -1.
 
@@ -145,6 +152,7 @@ def check_layer(opened: OpenedModel, layer: int) -> int:
         UserError: if the model has no such layer.
     """
     number = len(opened.config.layers)
+    check_integer("layer", layer)
     if not -number <= layer < number:
         problem = f"layer {layer} does not exist in a model of {number} layers"
         remedy = f"Use 0 to {number - 1}, or -1 to -{number} from the end."
@@ -179,6 +187,7 @@ def check_position(position: int, tokens: int) -> int:
     Raises:
         UserError: if a text of this number of tokens has no such position.
     """
+    check_integer("position", position)
     if not -tokens <= position < tokens:
         problem = f"position {position} does not exist in a text of {tokens} tokens"
         raise UserError(problem, path=("position",), remedy=f"Use 0 to {tokens - 1}, or -1 to -{tokens} from the end.")
@@ -197,6 +206,7 @@ def check_head(opened: OpenedModel, layer: int, head: int, number: int) -> int:
     Raises:
         UserError: if the layer has no such head.
     """
+    check_integer("head", head)
     if not 0 <= head < number:
         problem = f"head {head} does not exist in layer {layer}, which has {number} heads"
         raise UserError(problem, path=("head",), remedy=f"Use 0 to {number - 1}.")

@@ -228,9 +228,9 @@ class OpenedModel(SavedModel):
         check_numbers(tokens, sequences * self.vocab_size if logits else 0, 1, "logits")
         if heads is not None or sequences * tokens**2 > MAX_NUMBERS // MAX_HEADS:
             layers = [self.config.layers[layer] for layer in self.site_layers.get("mixer.pattern", ())]
-            if heads is None:
-                heads = max((getattr(layer.mixer, "num_heads", 1) for layer in layers), default=0)
-            check_numbers(tokens, sequences * heads, 2, f"attention weights in {heads} heads")
+            largest = max((getattr(layer.mixer, "num_heads", 1) for layer in layers), default=0)
+            count = largest if heads is None else heads
+            check_numbers(tokens, sequences * count, 2, f"attention weights in {count} heads")
 
     def build_once(self, key: Hashable, build: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """Return the function with a key, which is built on first use."""

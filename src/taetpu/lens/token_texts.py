@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from taetpu.core.errors import UserError
+from taetpu.data.tokenizers import check_unicode
 from taetpu.lens.inputs import check_row
 from taetpu.lens.opened import OpenedModel
 
@@ -38,7 +39,14 @@ def read_token(opened: OpenedModel, token: str | int, *where: str) -> int:
     Raises:
         UserError: if the text is neither one token nor a number, or the number is not a token.
     """
+    if isinstance(token, bool) or not isinstance(token, (str, int, np.integer)):
+        problem = f"{token!r} is not a token, expected a text or a number"
+        raise UserError(problem, path=where, remedy="Use the text of one token, or its number.")
     if isinstance(token, str):
+        try:
+            check_unicode(token)
+        except UserError as error:
+            raise error.within(*where) from None
         digits = NUMBER.fullmatch(token)
         if digits and (token.startswith("#") or len(_part(opened, token)) != 1):
             token = int(digits[1])
@@ -71,6 +79,11 @@ def _read_text_token(opened: OpenedModel, text: str, where: tuple[str, ...]) -> 
         problem = f"{text!r} consists of {len(ids)} tokens: {shown}"
         raise UserError(problem, path=where, remedy="Use one of these tokens, or #N for token N.")
     return int(ids[0])
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text. A line ends at a line feed only: other separators, such as U+2028, are text."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def name_distinct(parts: Iterable[str]) -> str:

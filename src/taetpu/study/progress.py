@@ -17,6 +17,7 @@ from rich.text import Text
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.plugins import explain_plugin_error
+from taetpu.core.streams import escape_controls
 from taetpu.report.short_names import shorten_names
 from taetpu.report.usage_text import describe_usage
 from taetpu.spec.resolved_study import RunSpec, Study
@@ -148,7 +149,7 @@ class StudyProgress(Callback):
 
     def on_sample(self, step: int, run: RunSpec, text: str) -> None:
         """Display a generated text."""
-        self.text = f"{run.arm}: {' '.join(text.split())}"
+        self.text = f"{run.arm}: {escape_controls(' '.join(text.split()))}"
         if self.samples:
             self.log(f"  sample of {self.text}"[:WIDTH])
 
