@@ -40,7 +40,8 @@ def test_labels_that_cannot_be_read(case, tmp_path):
 
 
 @pytest.mark.parametrize(("field", "value", "shown"), [
-    ("answer", None, "null"), ("answer", True, "true"), ("answer", [1], "[1]"), ("clean", 3, "3"), ("wrong", 1.5, "1.5"),
+    ("answer", None, "null"), ("answer", True, "true"), ("answer", [1], "[1]"), ("clean", 3, "3"),
+    ("wrong", 1.5, "1.5"),
 ])  # fmt: skip
 def test_pairs_with_a_value_of_another_type(tmp_path, field, value, shown):
     file = tmp_path / "pairs.jsonl"
@@ -88,7 +89,8 @@ def test_control_characters_are_escaped_on_terminals_alone(capsys):
     print_sample(text, end="")
     assert capsys.readouterr().out == text
     main, other = pty.openpty()
-    code = f"from taetpu.cli.output import print_sample, print_table; print_sample({text!r}); print_table([{{'a': {text!r}}}])"
+    code = "from taetpu.cli.output import print_sample, print_table; "
+    code += f"print_sample({text!r}); print_table([{{'a': {text!r}}}])"
     subprocess.run([sys.executable, "-c", code], stdout=other, check=True, env={**os.environ, "NO_COLOR": "1"})
     os.close(other)
     shown = os.read(main, 10_000).decode()
