@@ -1,5 +1,6 @@
 """Configs: errors with place and remedy, and the split into structure and numbers."""
 
+import re
 from typing import Annotated, Any
 
 import jax.numpy as jnp
@@ -29,49 +30,17 @@ class Outer(Config):
 
 
 REFUSED = {
-    "unknown field": (
-        {"path": "a", "iner": {}},
-        "unknown field 'iner'\n  where:  base.iner\n"
-        "  remedy: Did you mean 'inner'? Use one of: ffn, inner, lr, parts, path.",
-    ),
-    "unknown field inside": (
-        {"path": "a", "inner": {"rat": 1}},
-        "unknown field 'rat'\n  where:  base.inner.rat\n  remedy: Did you mean 'rate'? Use one of: drop, rate, size.",
-    ),
-    "missing": ({}, "'path' is missing (the file to read)\n  where:  base\n  remedy: Add path: ..."),
-    "wrong type": (
-        {"path": "a", "inner": {"size": "3"}},
-        "'3' is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: Use a whole number, e.g. 4.",
-    ),
-    "a float for an integer": (
-        {"path": "a", "inner": {"size": 3.5}},
-        "3.5 is not allowed: must be a valid integer\n  where:  base.inner.size\n  remedy: Use a whole number, e.g. 4.",
-    ),
-    "out of range": (
-        {"path": "a", "inner": {"rate": 1.5}},
-        "1.5 is not allowed: must be less than 1\n  where:  base.inner.rate\n  remedy: Use a value below 1, e.g. 0.0",
-    ),
-    "negative": (
-        {"path": "a", "inner": {"size": -1}},
-        "-1 is not allowed: must be greater than 0\n  where:  base.inner.size\n  remedy: Use a value above 0, e.g. 3",
-    ),
-    "not a mapping": (
-        {"path": "a", "inner": 3},
-        "3 is not a mapping of settings\n  where:  base.inner\n  remedy: Use a mapping with the fields: rate, drop",
-    ),
-    "unknown kind": (
-        {"path": "a", "ffn": "swigul"},
-        "unknown ffn kind 'swigul'\n  where:  base.ffn.kind\n  remedy: Did you mean 'swiglu'? Use one of: bilinear, ",
-    ),
-    "no kind": (
-        {"path": "a", "ffn": {"hidden": 3}},
-        "ffn needs a kind, got {'hidden': 3}\n  where:  base.ffn\n  remedy: Write {kind: ...}. Use one of: bilinear, ",
-    ),
-    "unknown field of a kind": (
-        {"path": "a", "ffn": {"kind": "relu", "hiden": 3}},
-        "unknown field 'hiden'\n  where:  base.ffn.hiden\n"
-        "  remedy: Did you mean 'hidden'? Use one of: bias, hidden, mult.",
-    ),
+    "unknown field": {"path": "a", "iner": {}},
+    "unknown field inside": {"path": "a", "inner": {"rat": 1}},
+    "missing": {},
+    "wrong type": {"path": "a", "inner": {"size": "3"}},
+    "a float for an integer": {"path": "a", "inner": {"size": 3.5}},
+    "out of range": {"path": "a", "inner": {"rate": 1.5}},
+    "negative": {"path": "a", "inner": {"size": -1}},
+    "not a mapping": {"path": "a", "inner": 3},
+    "unknown kind": {"path": "a", "ffn": "swigul"},
+    "no kind": {"path": "a", "ffn": {"hidden": 3}},
+    "unknown field of a kind": {"path": "a", "ffn": {"kind": "relu", "hiden": 3}},
 }
 
 
@@ -83,11 +52,10 @@ def no_plugins():
 
 @pytest.mark.usefixtures("no_plugins")
 @pytest.mark.parametrize("case", REFUSED)
-def test_errors_have_place_and_remedy(case):
-    data, text = REFUSED[case]
+def test_errors_have_place_and_remedy(case, wording):
     with pytest.raises(UserError) as caught:
-        load_config(Outer, data, ("base",))
-    assert text in str(caught.value)
+        load_config(Outer, REFUSED[case], ("base",))
+    wording(re.sub(r"(?<=Use one of: bilinear, ).*", "...", str(caught.value)))  # other tests register kinds
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "0.1", None])

@@ -1,5 +1,7 @@
 """A model that cannot be built raises an error with the setting, its place and a remedy."""
 
+import re
+
 import pytest
 
 from taetpu.core.config_parsing import load_config
@@ -9,125 +11,52 @@ from taetpu.nn.lm import ModelConfig, build_model
 
 BASE = {"dim": 16, "num_layers": 3}
 CASES = {
-    "heads do not divide": (
-        {"mixer": {"kind": "attention", "num_heads": 3}},
-        "dim=16 is not divisible by num_heads=3\n  where:  layers.0.mixer.num_heads\n"
-        "  remedy: Set num_heads to one of 1, 2, 4, or set head_dim.",
-    ),
-    "key-value heads do not divide": (
-        {"layers": {2: {"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 3}}}},
-        "num_heads=4 is not divisible by num_kv_heads=3\n  where:  layers.2.mixer.num_kv_heads\n"
-        "  remedy: Set num_kv_heads to one of 1, 2, 4",
-    ),
-    "no such head": (
-        {"mixer": {"kind": "attention", "drop_heads": [1, 4]}},
-        "head 4 does not exist\n  where:  layers.0.mixer.drop_heads\n  remedy: Use heads 0 to 3",
-    ),
-    "no such part": (
-        {"layers": {-1: {"drop": ["mixr"]}}},
-        "a layer has no part 'mixr' to drop\n  where:  layers.2.drop\n"
-        "  remedy: Did you mean 'mixer'? Use one of: ffn, layer, mixer",
-    ),
-    "a branch dropped that is not there": (
-        {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},
-        "this layer has no mixer to drop\n  where:  layers.1.drop\n  remedy: Remove mixer from drop",
-    ),
-    "a branch dropped without a residual": (
-        {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
-        "dropping the ffn of a layer without a residual connection makes the layer's output zero\n"
-        "  where:  layers.1.drop\n"
-        "  remedy: Set ffn: none to remove the branch, or drop: [layer] to skip the whole layer",
-    ),
-    "an empty mlp": (
-        {"ffn": {"kind": "relu", "mult": 0.03}},
-        "mult=0.03 times dim=16 rounds to an inner size of 0\n  where:  layers.0.ffn.mult\n"
-        "  remedy: Use mult of 0.0625 or more, or set hidden",
-    ),
-    "an empty swiglu": (
-        {"layers": {2: {"ffn": {"kind": "swiglu", "mult": 0.2}}}},
-        "mult=0.2 times dim=16 rounds to an inner size of 0\n  where:  layers.2.ffn.mult\n"
-        "  remedy: Use mult of 0.5 or more, or set hidden",
-    ),
-    "learned positions in a layer": (
-        {"layers": {1: {"position": "learned"}}},
-        "'learned' positions are added to the input embeddings, so a single layer cannot have them\n"
-        "  where:  layers.1.position\n"
-        "  remedy: Set model.position, or give the layer one of: alibi, cope, fire, kerple, none, rope",
-    ),
-    "other sinusoids in a layer": (
-        {"position": "sinusoidal", "layers": {1: {"position": {"kind": "sinusoidal", "base": 10.0}}}},
-        "'sinusoidal' positions are added to the input embeddings, so a single layer cannot have them\n",
-    ),
-    "no position in a layer that has none of its own": (
-        {"position": "learned", "layers": {-1: {"position": "none"}}},
-        "'none' changes nothing in layer 2, because learned positions act on the input embeddings\n"
-        "  where:  layers.2.position\n  remedy: Set model.position to none, or remove the layer's position",
-    ),
-    "placement without a norm": (
-        {"norm": {"kind": "none", "placement": "post"}},
-        "unknown field 'placement'\n  where:  norm.placement\n",
-    ),
-    "no such layer": (
-        {"layers": {3: {"ffn": "none"}}},
-        "no layer '3' in a model of 3 layers\n  where:  layers.3\n"
-        "  remedy: Use 0 to 2, -1 to -3 from the end, or a slice such as 0:3",
-    ),
-    "a slice of nothing": ({"layers": {"2:1": {"ffn": "none"}}}, "no layer '2:1' in a model of 3 layers\n"),
-    "not a layer": ({"layers": {"last": {"ffn": "none"}}}, "no layer 'last' in a model of 3 layers\n"),
-    "not settings": ({"layers": {0: "none"}}, "'none' is not a mapping of settings\n  where:  layers.0"),
-    "no such slot of a layer": (
-        {"layers": {1: {"embedding": "tied"}}},
-        "unknown field 'embedding'\n  where:  layers.1.embedding\n  remedy: ",
-    ),
-    "no such kind in a layer": (
-        {"layers": {1: {"ffn": "relo"}}},
-        "unknown ffn kind 'relo'\n  where:  layers.1.ffn.kind\n",
-    ),
-    "odd sinusoids": (
-        {"dim": 5, "mixer": "none", "position": "sinusoidal"},
-        "sinusoidal positions need an even dim, got 5\n",
-    ),
-    "odd rotations": (
-        {"dim": 12},
-        "rope rotates pairs and needs an even head_dim, got 3\n  where:  position\n  remedy: Use another",
-    ),
-    "value residual without the first layer": (
-        {"layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}}},
-        "layer 1 mixes its values with those of layer 0, which does not hand them on\n"
-        "  where:  layers.1.mixer.values\n"
-        "  remedy: Set values: residual in layer 0 too, or in all layers with model.mixer.values.",
-    ),
-    "deepnorm before the sum": (
-        {"residual": "deepnorm"},
-        "deepnorm scales the stream in each branch, so norms must follow the sums, but the layer has norms with "
-        "placement 'pre'\n  where:  layers.0.residual\n  remedy: Set norm.placement: post",
-    ),
-    "deepnorm without norms": (
-        {"norm": {"kind": "rms", "placement": "post"}, "residual": "deepnorm", "layers": {1: {"norm": "none"}}},
-        "deepnorm scales the stream in each branch, so norms must follow the sums, but the layer has no norms\n"
-        "  where:  layers.1.residual",
-    ),
-    "a wide factorised embedding": (
-        {"embedding": {"kind": "factorised", "size": 16}},
-        "factorised with size=16 has no fewer parameters than a table with dim=16\n"
-        "  where:  embedding.size\n  remedy: Use a size below 16, e.g. 4.",
-    ),
-    "embeddings scaled twice": (
-        {"position": "sinusoidal", "stem": "scale"},
-        "sinusoidal positions multiply embeddings by sqrt(dim) already, so stem 'scale' would do it twice\n"
-        "  where:  stem\n  remedy: Remove the stem, or set its factor.",
-    ),
-    "no layers": ({"num_layers": 0}, "0 is not allowed: must be greater than 0\n  where:  num_layers"),
-    "all dropped": ({"dropout": 1.0}, "1.0 is not allowed: must be less than 1\n  where:  dropout"),
+    "heads do not divide": {"mixer": {"kind": "attention", "num_heads": 3}},
+    "key-value heads do not divide": {
+        "layers": {2: {"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 3}}}
+    },
+    "no such head": {"mixer": {"kind": "attention", "drop_heads": [1, 4]}},
+    "no such part": {"layers": {-1: {"drop": ["mixr"]}}},
+    "a branch dropped that is not there": {"layers": {1: {"mixer": "none", "drop": ["mixer"]}}},
+    "a branch dropped without a residual": {"residual": "none", "layers": {1: {"drop": ["ffn"]}}},
+    "an empty mlp": {"ffn": {"kind": "relu", "mult": 0.03}},
+    "an empty swiglu": {"layers": {2: {"ffn": {"kind": "swiglu", "mult": 0.2}}}},
+    "learned positions in a layer": {"layers": {1: {"position": "learned"}}},
+    "other sinusoids in a layer": {
+        "position": "sinusoidal",
+        "layers": {1: {"position": {"kind": "sinusoidal", "base": 10.0}}},
+    },
+    "no position in a layer that has none of its own": {"position": "learned", "layers": {-1: {"position": "none"}}},
+    "placement without a norm": {"norm": {"kind": "none", "placement": "post"}},
+    "no such layer": {"layers": {3: {"ffn": "none"}}},
+    "a slice of nothing": {"layers": {"2:1": {"ffn": "none"}}},
+    "not a layer": {"layers": {"last": {"ffn": "none"}}},
+    "not settings": {"layers": {0: "none"}},
+    "no such slot of a layer": {"layers": {1: {"embedding": "tied"}}},
+    "no such kind in a layer": {"layers": {1: {"ffn": "relo"}}},
+    "odd sinusoids": {"dim": 5, "mixer": "none", "position": "sinusoidal"},
+    "odd rotations": {"dim": 12},
+    "value residual without the first layer": {
+        "layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}}
+    },
+    "deepnorm before the sum": {"residual": "deepnorm"},
+    "deepnorm without norms": {
+        "norm": {"kind": "rms", "placement": "post"},
+        "residual": "deepnorm",
+        "layers": {1: {"norm": "none"}},
+    },
+    "a wide factorised embedding": {"embedding": {"kind": "factorised", "size": 16}},
+    "embeddings scaled twice": {"position": "sinusoidal", "stem": "scale"},
+    "no layers": {"num_layers": 0},
+    "all dropped": {"dropout": 1.0},
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_invalid_models_are_refused(case):
-    settings, text = CASES[case]
+def test_invalid_models_are_refused(case, wording):
     with pytest.raises(UserError) as caught:
-        build_model(load_config(ModelConfig, BASE | settings).resolve(), 7, 8, key=root_key(0))
-    assert str(caught.value).startswith(text)
+        build_model(load_config(ModelConfig, BASE | CASES[case]).resolve(), 7, 8, key=root_key(0))
+    wording(re.sub(r"(one of: (alibi|bilinear), ).*", r"\1...", str(caught.value)))  # other tests register kinds
 
 
 def test_sinusoidal_positions_may_have_a_stem_with_a_factor():
