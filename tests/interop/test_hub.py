@@ -78,6 +78,7 @@ def hub(tmp_path, monkeypatch, impatient):
         name: {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "shards")
     }
     assert len(folders["shards"]) > 3
+    folders["one"]["generation_config.json"] = json.dumps({"eos_token_id": [3, 4]}).encode()
     unused = {"pytorch_model.bin": b"pickle", "consolidated.safetensors": b"other", "README.md": b"#"}
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.requested = []
@@ -105,6 +106,7 @@ def test_only_the_files_of_a_model_are_downloaded(hub, name):
     folder = download_model(name, "step3000")
     made = import_folder(folder)
     assert (made.family.model_type, made.vocab_size) == ("mistral", VOCAB)
+    assert made.special_tokens == ({"eos_token_id": [3, 4]} if name == "their/model" else {})
     assert any("/tree/step3000" in path for path in hub)
     files = {path.rpartition("/")[2] for path in hub if "/resolve/" in path}
     assert files == {file.name for file in folder.iterdir()}

@@ -231,7 +231,7 @@ def test_folders_are_read_in_both_directions(tmp_path):
     save_folder(tmp_path / "ours", config, model, seq_len=SEQ)
     again = LlamaForCausalLM.from_pretrained(tmp_path / "ours", attn_implementation="eager")
     np.testing.assert_allclose(their_logits(again), their_logits(hf), atol=1e-5)
-    with pytest.raises(UserError, match="already exists"):
+    with pytest.raises(UserError, match=r"not empty: it contains config\.json"):
         save_folder(tmp_path / "ours", config, model)
 
 

@@ -15,8 +15,9 @@ from taetpu.interop.huggingface import from_huggingface, import_config
 EVERY = {
     "_name_or_path": "x", "_num_labels": 2, "attention_dropout": 0.1, "attn_implementation": "sdpa",
     "bad_words_ids": [[1]], "bos_token": "<s>", "finetuning_task": "lm", "gradient_checkpointing": True,
-    "hidden_dropout_prob": 0.1, "id2label": {"0": "a", "1": "b"}, "is_decoder": True, "label2id": {"a": 0, "b": 1}, "max_new_tokens": 9,
-    "model_max_length": 99, "n_special": 0, "num_labels": 2, "output_past": True, "prefix": "x", "resid_pdrop": 0.0,
+    "hidden_dropout_prob": 0.1, "id2label": {"0": "a", "1": "b"}, "is_decoder": True, "label2id": {"a": 0, "b": 1},
+    "max_new_tokens": 9, "model_max_length": 99, "n_special": 0, "num_labels": 2, "output_past": True,
+    "prefix": "x", "resid_pdrop": 0.0,
     "task_specific_params": {"text-generation": {"do_sample": True}}, "temperature": 0.6, "tf_legacy_loss": True,
     "torch_dtype": "float16", "transformers.js_config": {"dtype": "q4"}, "unsloth_fixed": True,
     "unsloth_version": "2025.1.1", "use_bfloat16": True, "use_flash_attention_2": True,
@@ -79,7 +80,7 @@ def test_published_settings_change_no_logits_of_transformers(case):
 def test_settings_that_could_act_are_refused(case):
     config = theirs(case).config.to_dict()
     for name, value in (REFUSED["all"] | REFUSED.get(config["model_type"], {})).items():
-        with pytest.raises(UserError, match=rf"{name}=.* (is not supported|is not a known setting)") as refused:
+        with pytest.raises(UserError, match=rf"{name}=.* is not ") as refused:
             import_config(config | {name: value})
         assert refused.value.path == (name,)
         assert refused.value.remedy

@@ -10,8 +10,8 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 from tests.interop.cases import arrays, imported, theirs
 
-from taetpu.core.errors import UserError
-from taetpu.interop.huggingface import from_huggingface, load_folder
+from taetpu.core.errors import DataWarning, UserError
+from taetpu.interop.huggingface import from_huggingface, load_folder, save_folder
 from taetpu.nn.named_arrays import named_parameters
 
 NORM = "model.norm.weight"
@@ -141,3 +141,17 @@ def test_sizes_that_no_memory_holds(llama):
     config = {**llama[0], "vocab_size": 2**20, "hidden_size": 2**17}
     with pytest.raises(UserError, match=r"'model.embed_tokens.weight' has shape \(11, 16\), .*\(1048576, 131072\)"):
         from_huggingface(config, llama[1])
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_numbers_that_are_not_finite_are_named(tmp_path, llama, number):
+    config, tensors = llama
+    bad = np.where(np.arange(16) == 3, number, tensors[NORM]).astype(np.float32)
+    text = rf"1 of {len(tensors)} tensors hold NaN or infinite numbers: {NORM}$"
+    with pytest.warns(DataWarning, match=text):
+        config, model = from_huggingface(config, tensors | {NORM: bad})
+    np.testing.assert_array_equal(named_parameters(model)["norm.weight"], bad)
+    with pytest.warns(DataWarning, match=text):
+        save_folder(tmp_path / "out", config, model)
+    with pytest.warns(DataWarning, match=text):
+        load_folder(tmp_path / "out")

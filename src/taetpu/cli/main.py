@@ -6,13 +6,14 @@ still train packs (`--no-wait`), 130 interrupted.
 
 import errno
 import sys
+import warnings
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from taetpu.core.errors import Failed, UserError
+from taetpu.core.errors import DataWarning, Failed, UserError
 from taetpu.core.streams import discard_output, escape_controls, prepare_streams
 
 INTERRUPTED = 130
@@ -128,6 +129,7 @@ def main() -> None:
     """Run the command in `sys.argv` and exit with its code. An error is printed and determines the exit code."""
     arguments = sys.argv[1:] or ["--help"]
     prepare_streams()
+    warnings.showwarning = _show_warning
     try:
         code = app(arguments, prog_name="taetpu", standalone_mode=False)
         sys.stdout.flush()
@@ -150,6 +152,14 @@ def main() -> None:
         remedy = "continue from the last checkpoint" if {"run", "demo"} & {*arguments} else "start again"
         sys.stderr.write(f"\ninterrupted: repeat the command to {remedy}\n")
     sys.exit(code)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+    """Print a warning about data in one line, and any other warning as Python does."""
+    if issubclass(category, DataWarning):
+        sys.stderr.write(escape_controls(f"warning: {message}\n"))
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _fail(error: "UserError") -> NoReturn:

@@ -11,6 +11,7 @@ from taetpu.cli.lens_options import Plugins, Step
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.output import plural, print_json
 from taetpu.core.errors import UserError
+from taetpu.core.output_files import check_new_folder, write_new_folder
 
 if TYPE_CHECKING:
     from taetpu.interop.huggingface import ImportedModel
@@ -46,13 +47,11 @@ def import_model(
     Example: taetpu model import EleutherAI/pythia-70m --revision step3000 -o pythia
     """
     from taetpu.interop.huggingface import import_folder
-    from taetpu.store.backend import open_store
-    from taetpu.train.model_io import to_files
+    from taetpu.train.model_io import CONFIG, to_files
 
     last = Path(name.rstrip("/")).name
     out = out or Path(f"{last}-{revision}" if revision else last)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError("this folder is not empty", file=out, remedy="Name another folder with -o.")
+    check_new_folder(out)
     made = import_folder(_find_folder(name, revision))
     config = made.config.resolve()
     files = to_files(
@@ -63,9 +62,8 @@ def import_model(
         tokenizer=made.tokenizer,
         special_tokens=made.special_tokens,
     )
-    store = open_store(out)
-    for file, data in files.items():
-        store.write(file, data)
+    files = dict(sorted(files.items(), key=lambda file: file[0] == CONFIG))  # a folder without it holds no model
+    write_new_folder(out, files, needed=sum(map(len, files.values())))
     if as_json:
         print_json({**_describe(made), "folder": str(out)})
     else:

@@ -20,13 +20,14 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextmanager
-def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
+def explain_os_error(doing: str, path: Path, needed: int = 0, option: str = "--root or TAETPU_ROOT") -> Iterator[None]:
     """Convert an `OSError` raised in the body to a `UserError` with the path and a remedy.
 
     Args:
         doing: The verb for the message, e.g. "write".
         path: The file or folder that the body reads or writes.
         needed: The number of bytes that the body writes, for the message about a full disk.
+        option: What chooses another folder, for the remedy.
 
     Raises:
         UserError: if the body raised an `OSError`.
@@ -40,7 +41,7 @@ def explain_os_error(doing: str, path: Path, needed: int = 0) -> Iterator[None]:
             remedy = "Free some space and run the same command again; nothing was lost."
         elif error.errno in _CLOSED:
             problem = f"cannot {doing}: {reason}"
-            remedy = "Grant access to the path, or choose another folder with --root or TAETPU_ROOT."
+            remedy = f"Grant access to the path, or choose another folder with {option}."
         else:
             problem, remedy = f"cannot {doing}: {reason}", "Check the disk, then run the same command again."
         raise UserError(problem, file=path, remedy=remedy) from error

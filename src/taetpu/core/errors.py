@@ -81,6 +81,10 @@ class UserError(Exception):
         return "\n".join(line for line in lines if line)
 
 
+class DataWarning(UserWarning):
+    """A warning about the user's data, such as NaN in weights. The CLI prints it in one line."""
+
+
 class ErrorList(list[UserError]):
     """Independent errors, collected to be raised together."""
 

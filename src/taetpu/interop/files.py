@@ -4,18 +4,18 @@ Files are read with limits on their size and depth, and their content is validat
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
-
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
+from taetpu.core.output_files import write_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.families import Settings
 from taetpu.interop.families.base import SpecialTokens
 from taetpu.interop.json_files import RESTORE, is_missing, read_object
-from taetpu.interop.weights import WEIGHTS, Tensors
+from taetpu.interop.weights import WEIGHTS, Tensors, write_tensors
 
 CONFIG = "config.json"
 TOKENIZER, TOKENIZER_CONFIG, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
@@ -49,15 +49,22 @@ def read_generation_tokens(folder: Path) -> dict[str, Any]:
 
 
 def write_model(folder: Path, settings: Settings, tensors: Tensors, tokenizer: Tokenizer | None = None) -> None:
-    """Write the files of a model to a folder, which is created if it does not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(tensors), folder / WEIGHTS, metadata={"format": "pt"})
+    """Write the files of a model to a folder that does not exist or is empty: all of them, or none.
+
+    Raises:
+        UserError: If the folder contains other files, or the disk is full or not writable.
+    """
+    files: dict[str, bytes | Callable[[Path], object]] = {WEIGHTS: lambda path: write_tensors(path, tensors)}
     if tokenizer is not None:
-        (folder / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
         about = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         for name in SPECIAL_TOKENS:  # e.g. "eos_token": "</s>"
             number = settings.get(name)
             if (number := number[0] if isinstance(number, list) else number) is not None:
                 about[name.removesuffix("_id")] = tokenizer.token(number)
-        (folder / TOKENIZER_CONFIG).write_text(json.dumps(about, indent=2) + "\n")
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        files |= {TOKENIZER: tokenizer.to_json().encode(), TOKENIZER_CONFIG: _to_json(about)}
+    files[CONFIG] = _to_json(settings)
+    write_new_folder(folder, files, needed=sum(tensor.nbytes for tensor in tensors.values()))
+
+
+def _to_json(content: Settings) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -17,6 +17,7 @@ import numpy as np
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError, dotted_path, suggest
+from taetpu.core.output_files import check_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
 from taetpu.interop.comparison import Comparable, Difference
@@ -31,7 +32,7 @@ from taetpu.interop.files import (
 )
 from taetpu.interop.layouts import Conversion, expand_rules
 from taetpu.interop.tokenizer_files import read_tokenizer
-from taetpu.interop.weights import WEIGHTS, Tensors, read_tensors, to_float32
+from taetpu.interop.weights import Tensors, read_tensors, to_float32, warn_of_not_finite
 from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -70,6 +71,7 @@ def from_huggingface(config: Settings, tensors: Tensors) -> tuple[ModelConfig, L
     Args:
         config: The content of `config.json`. That of a multimodal model contains the text model in `text_config`.
         tensors: The state dict. Tensor names may lack the prefix of a model with a head (`transformer.`, `model.`).
+            NaN and infinite numbers are kept, with a warning.
 
     Raises:
         UserError: If the `model_type` or a setting is not supported, or if a tensor is missing, unknown, or has the
@@ -130,6 +132,7 @@ def _with_tensors(made: ImportedModel, text: TextModel, tensors: Tensors) -> Imp
     """Return a model with the parameters in Hugging Face tensors."""
     used = {name: array for name, array in tensors.items() if not re.search(text.ignored, name)}
     parameters = read_parameters(made.family, used, made.model, made.config.resolve())
+    warn_of_not_finite(used)
     return replace(made, model=with_parameters(made.model, parameters))
 
 
@@ -271,7 +274,9 @@ def to_huggingface(
         raise best.error()
     about = {"model_type": best.family.model_type, "architectures": [best.family.architecture], "dtype": "float32"}
     special = {**dict.fromkeys(SPECIAL_TOKENS), **(special_tokens or {})}
-    return {**about, **special, **best.settings}, _write_tensors(best, resolved, model)
+    tensors = _write_tensors(best, resolved, model)
+    warn_of_not_finite(tensors)
+    return {**about, **special, **best.settings}, tensors
 
 
 @dataclass(frozen=True)
@@ -398,7 +403,7 @@ def save_folder(
     """Save a model as a folder that `from_pretrained` in transformers can read.
 
     Args:
-        path: The folder. It is created if it does not exist.
+        path: The folder, which must be empty or missing. It appears with all files, or not at all.
         config: The config of the model.
         model: The model.
         seq_len: The maximum sequence length; see `to_huggingface`.
@@ -407,11 +412,10 @@ def save_folder(
         special_tokens: See `to_huggingface`.
 
     Raises:
-        UserError: If the folder already contains a model, or the model cannot be converted (see `to_huggingface`).
+        UserError: If the folder contains files, the disk is full or not writable, or the model cannot be converted
+            (see `to_huggingface`).
     """
     folder = Path(path)
-    for name in (CONFIG, WEIGHTS):
-        if (folder / name).exists():
-            raise UserError("a model already exists here", file=folder / name, remedy="Use another folder.")
+    check_new_folder(folder)
     settings, tensors = to_huggingface(config, model, seq_len=seq_len, family=family, special_tokens=special_tokens)
     write_model(folder, settings, tensors, tokenizer)

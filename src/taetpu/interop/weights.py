@@ -4,7 +4,9 @@ Each tensor has one name and one place. A tensor that is stored twice, or that t
 is an error.
 """
 
+import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,10 +15,11 @@ import ml_dtypes
 import numpy as np
 from pydantic import Field
 from safetensors import SafetensorError, deserialize, safe_open
+from safetensors.numpy import save_file
 
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError
+from taetpu.core.errors import DataWarning, UserError
 from taetpu.interop.json_files import RESTORE, check_regular, explain_unreadable, is_missing, read_object
 
 Tensors = Mapping[str, np.ndarray]
@@ -145,6 +148,21 @@ def _missing_weights(file: Path) -> UserError:
     return UserError("no such file", file=file, remedy=remedy)
 
 
+def write_tensors(file: Path, tensors: Tensors) -> None:
+    """Write tensors to a safetensors file.
+
+    Raises:
+        OSError: If the disk is full or not writable.
+    """
+    try:
+        save_file(dict(tensors), file, metadata={"format": "pt"})
+    except SafetensorError as error:  # the library states the number of the error of the system in a text
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from None
+
+
 def to_float32(name: str, tensor: np.ndarray) -> np.ndarray:
     """Return a tensor in float32.
 
@@ -162,6 +180,10 @@ def to_float32(name: str, tensor: np.ndarray) -> np.ndarray:
     return converted
 
 
-def find_not_finite(arrays: Mapping[str, Any]) -> list[str]:
-    """Return the names of the arrays that hold NaN or infinite numbers."""
-    return [name for name, array in arrays.items() if not np.isfinite(np.asarray(array)).all()]
+def warn_of_not_finite(tensors: Tensors) -> None:
+    """Warn of tensors that hold NaN or infinite numbers, by name."""
+    names = [name for name, tensor in tensors.items() if not np.isfinite(tensor).all()]
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        problem = f"{len(names)} of {len(tensors)} tensors hold NaN or infinite numbers: {', '.join(names[:5])}{more}"
+        warnings.warn(problem, DataWarning, stacklevel=2)
