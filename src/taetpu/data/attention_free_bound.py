@@ -72,8 +72,8 @@ def encoder_joint(lengths: Iterable[tuple[int, np.ndarray]], seq_len: int, symbo
 
 def independent_answers(n: int, symbols: int) -> Successive:
     """Return the distribution of independent uniform answers, as in the tasks `copy` and `reverse`."""
-    one = np.full(symbols, 1 / symbols)
-    return Successive(one, np.full((n - 1, symbols, symbols), symbols**-2.0), one)
+    uniform = np.full(symbols, 1 / symbols)
+    return Successive(uniform, np.full((n - 1, symbols, symbols), symbols**-2.0), uniform)
 
 
 def count_distribution(n: int, symbols: int, most: int) -> np.ndarray:
@@ -93,7 +93,7 @@ def histogram_answers(n: int, symbols: int, most: int) -> Successive:
     are 1 + a and 1 + b, where (a, b, rest) is multinomial with n - 2 draws and probabilities (1/V, 1/V, 1 - 2/V).
     The distribution does not depend on j, because the symbols are exchangeable.
     """
-    one, step = count_distribution(n, symbols, most), np.zeros((most, most))
+    first, step = count_distribution(n, symbols, most), np.zeros((most, most))
     if n > 1:
         a = np.arange(n - 1)
         step[a + 1, a + 1] = _binomial(n - 2, a, 1 / symbols) / symbols
@@ -101,7 +101,7 @@ def histogram_answers(n: int, symbols: int, most: int) -> Successive:
         ways = gammaln(n - 1) - gammaln(a + 1)[:, None] - gammaln(a + 1) - gammaln(np.maximum(rest, 0) + 1)
         logs = ways + xlogy(n - 2 - rest, 1 / symbols) + xlogy(rest, 1 - 2 / symbols)
         step[: n - 1, : n - 1] += (1 - 1 / symbols) * np.exp(np.where(rest >= 0, logs, -np.inf))
-    return Successive(one, np.broadcast_to(step, (n - 1, most, most)), one)
+    return Successive(first, np.broadcast_to(step, (n - 1, most, most)), first)
 
 
 def sorted_answers(n: int, symbols: int) -> Successive:
@@ -128,7 +128,7 @@ def sort_joint(n: int, symbols: int) -> np.ndarray:
     Given x_i = v, y_i <= w means that at least i of the n symbols are <= w, including x_i if v <= w.
     """
     i = np.arange(1, n + 1)
-    without, with_it = (_at_least(n - 1, i - own, symbols)[:, None, :] for own in (0, 1))
+    without, with_it = (_at_least(n - 1, i - counted, symbols)[:, None, :] for counted in (0, 1))
     v, w = np.arange(1, symbols + 1)[:, None], np.arange(symbols + 1)[None, :]
     return np.diff(np.where(v <= w, with_it, without), axis=-1) / symbols
 

@@ -192,12 +192,12 @@ def split_in_order(documents: Sequence[Document], val: float, test: float) -> di
             first, second = (_outside(cut, start, end) for cut in (first, second))
         start = end + len(SEPARATOR)
     ends = [*accumulate(map(len, parts))]
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for name, low, high in (("train", 0, first), ("val", first, second), ("test", second, length)):
         cut = (part[max(0, low - end + len(part)) : max(0, high - end + len(part))]
                for part, end in zip(parts, ends, strict=True))  # fmt: skip
-        found[name] = [part for part in cut if part]
-    return found
+        texts[name] = [part for part in cut if part]
+    return texts
 
 
 def _outside(cut: int, start: int, end: int) -> int:

@@ -64,7 +64,7 @@ class GeneratedTask(Task):
 
     def _at_eval_lengths(self, folder: Path) -> dict[str, "GeneratedSource"]:
         """Return the same task with sequences of each length in `eval_lengths`, by the name of the evaluation set."""
-        found = {}
+        sources = {}
         for i, length in enumerate(self.eval_lengths):
             task = self.model_copy(update={"seq_len": length, "eval_lengths": ()})
             try:
@@ -73,10 +73,10 @@ class GeneratedTask(Task):
                     raise UserError(problem, remedy="Remove the length, or set max_length.")
                 if length > self.seq_len:
                     self.check_longer(task)
-                found[at_length(length)] = task.prepare(folder)
+                sources[at_length(length)] = task.prepare(folder)
             except UserError as error:
                 raise UserError(error.problem, path=("eval_lengths", i), remedy=error.remedy) from None
-        return found
+        return sources
 
     def check_longer(self, longer: Any) -> None:
         """Raise `UserError` if the task with a larger `seq_len` differs only in padding."""

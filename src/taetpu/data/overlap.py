@@ -27,7 +27,7 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
     table = np.random.Philox(key=0).random_raw(int(max(train.max(initial=0), held_out.max())) + 1)
     windows = _hashes(held_out, table)
     known, place = np.unique(windows[:: -(-len(windows) // MAX_WINDOWS)], return_inverse=True)
-    found = np.zeros(len(known), bool)
+    in_train = np.zeros(len(known), bool)
     unused = np.uint64(64 - (16 * len(known)).bit_length())  # the leading bits rule out most windows cheaply
     marked = np.zeros(2 ** (64 - int(unused)), bool)
     marked[known >> unused] = True
@@ -35,8 +35,8 @@ def overlap(train: np.ndarray, held_out: np.ndarray) -> float | None:
         hashes = _hashes(train[start : start + BLOCK + WINDOW - 1], table)
         hashes = hashes[marked[hashes >> unused]]
         nearest = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-        found[nearest[known[nearest] == hashes]] = True
-    return float(found[place].mean())
+        in_train[nearest[known[nearest] == hashes]] = True
+    return float(in_train[place].mean())
 
 
 def _hashes(tokens: np.ndarray, table: np.ndarray) -> np.ndarray:

@@ -74,19 +74,19 @@ class TextTask(Task):
             )
         divide = corpora.split_by_document if split == "document" else corpora.split_in_order
         parts = divide(documents, self.val, self.test)
-        texts = {name: "".join(own) for name, own in parts.items()}
+        texts = {name: "".join(part) for name, part in parts.items()}
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
         tokenizer = self.tokenizer.train(texts["train"])
         try:
-            encoded = {name: [*map(tokenizer.encode, own if self.segments else ["".join(own)])]
-                       for name, own in parts.items()}  # fmt: skip
+            encoded = {name: [*map(tokenizer.encode, part if self.segments else ["".join(part)])]
+                       for name, part in parts.items()}  # fmt: skip
             escape_bits = {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
         except UserError as error:
             raise error.within("tokenizer") from None
-        streams = {name: np.concatenate([*own, np.zeros(0, np.int32)]) for name, own in encoded.items()}
-        segments = {name: np.repeat(np.arange(len(own), dtype=np.int32), [*map(len, own)])
-                    for name, own in encoded.items()} if self.segments else None  # fmt: skip
+        streams = {name: np.concatenate([*rows, np.zeros(0, np.int32)]) for name, rows in encoded.items()}
+        segments = {name: np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, rows)])
+                    for name, rows in encoded.items()} if self.segments else None  # fmt: skip
         shares = {"train": 1 - self.val - self.test, "val": self.val, "test": self.test}
         for name, share in shares.items():
             if share and len(streams[name]) <= self.seq_len:

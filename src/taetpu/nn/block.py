@@ -229,7 +229,7 @@ class Block(eqx.Module):
             ctx: The context of the block.
             name: The name from which the module's key is derived; by default, `part`.
         """
-        own = with_key(ctx, name or part)
-        y = site(f"{part}.out", module(h, own))
-        y = self.dropout(y, with_key(own, "dropout").key)
+        keyed = with_key(ctx, name or part)
+        y = site(f"{part}.out", module(h, keyed))
+        y = self.dropout(y, with_key(keyed, "dropout").key)
         return y if self.keep is None else y * self.keep.value[DROPPABLE.index(part)].astype(y.dtype)

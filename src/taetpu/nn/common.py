@@ -164,14 +164,14 @@ def declared_arrays(component: Component, dims: Dims) -> dict[str, tuple[int, ..
     Raises:
         UserError: if they are not shapes by name.
     """
-    found = component.carries(dims)
-    ok = isinstance(found, Mapping) and all(
-        isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) for shape in found.values()
+    shapes = component.carries(dims)
+    ok = isinstance(shapes, Mapping) and all(
+        isinstance(shape, tuple) and all(isinstance(size, int) for size in shape) for shape in shapes.values()
     )
     if not ok:
-        problem = f"carries of {component.slot} {component.kind!r} returns {found!r}, expected {{name: shape}}"
+        problem = f"carries of {component.slot} {component.kind!r} returns {shapes!r}, expected {{name: shape}}"
         raise UserError(problem, path=("layers",), remedy="Return e.g. {'mine': (dims.dim,)}, without batch and seq.")
-    return dict(found)
+    return dict(shapes)
 
 
 @dataclass(frozen=True)

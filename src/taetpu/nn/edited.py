@@ -54,7 +54,7 @@ class EditedLM(LM):
     def _edit(self, fn: Callable[..., Any], edits: tuple[Edit, ...]) -> Callable[..., Any]:
         if not edits:
             return fn
-        values = jax.tree.map(lambda own: own.value, self.values, is_leaf=is_fixed)
+        values = jax.tree.map(lambda fixed: fixed.value, self.values, is_leaf=is_fixed)
 
         def edited(*args: Any, **options: Any) -> Any:
             return capture(fn, (), edits)(*args, values=values, **options)[0]
@@ -77,7 +77,7 @@ def edit_model(
         UserError: if a site is behind the final norm.
     """
     if not isinstance(model, EditedLM):
-        model = EditedLM(**{one.name: getattr(model, one.name) for one in fields(model)})
+        model = EditedLM(**{entry.name: getattr(model, entry.name) for entry in fields(model)})
     parts = {"before": model.before, "within": model.within, "after": model.after}
     for edit in edits:
         if edit.site in BEHIND:

@@ -178,10 +178,10 @@ class MTPConfig(HeadConfig):
                 problem = f"{part.slot} {part.kind!r} of layer {self.layer} hands {min(names)!r} to later layers"
                 raise UserError(problem, path=("layer",), remedy=remedy)
         config = bind(*split(layer, promoted_fields(layer)))
-        own = replace(dims, layer=self.layer_number(dims, layer))
-        block = eqx.filter_eval_shape(lambda: config.init(own, key=root_key(0)))
-        if found := [node for node in jax.tree.leaves(block, is_leaf=is_updated) if is_updated(node)]:
-            problem = f"layer {self.layer} has state that changes in training, in {type(found[0]).__name__}"
+        layer_dims = replace(dims, layer=self.layer_number(dims, layer))
+        block = eqx.filter_eval_shape(lambda: config.init(layer_dims, key=root_key(0)))
+        if states := [node for node in jax.tree.leaves(block, is_leaf=is_updated) if is_updated(node)]:
+            problem = f"layer {self.layer} has state that changes in training, in {type(states[0]).__name__}"
             raise UserError(problem, path=("layer",), remedy=remedy)
 
     def layer_number(self, dims: Dims, layer: Any) -> Any:
@@ -192,14 +192,14 @@ class MTPConfig(HeadConfig):
     def build(self, dims: Dims, model: "LMConfig", *, key: Key) -> "MTP":
         """Build the modules for a model with the given config."""
         layer = model.layers[self.layer].model_copy(update={"same_as": None, "drop": ()})
-        own = replace(dims, layer=self.layer_number(dims, layer))
+        layer_dims = replace(dims, layer=self.layer_number(dims, layer))
 
         def build(key: Key) -> MTPModule:
             return MTPModule(
                 hidden_norm=model.norm.init(dims, key=named(key, "hidden_norm")),
                 token_norm=model.norm.init(dims, key=named(key, "token_norm")),
                 projection=dims.weight(named(key, "projection"), 2 * dims.dim, dims.dim),
-                block=layer.init(own, key=named(key, "block")),
+                block=layer.init(layer_dims, key=named(key, "block")),
                 norm=None if model.norm.placement == "post" else model.norm.init(dims, key=named(key, "norm")),
             )
 

@@ -103,20 +103,20 @@ class ModelConfig(Config):
             UserError: if a layer does not exist or rejects a setting. The path of the error starts with `layers`.
         """
         base = {slot: getattr(self, slot) for slot in SLOTS}
-        own: dict[int, dict[str, Any]] = {}
+        changes: dict[int, dict[str, Any]] = {}
         for where, settings in self.layers.items():
             if not isinstance(settings, Mapping):
                 raise UserError(f"{settings!r} is not a mapping of settings", path=("layers", where))
             for index in select_layers(where, self.num_layers):
-                own.setdefault(index, {}).update(settings)
+                changes.setdefault(index, {}).update(settings)
         usual = load_config(LayerConfig, base, ("layers", 0))
         layers: list[LayerConfig] = []
         known: dict[LayerConfig, LayerConfig] = {}  # equal layers are one object, so that each is traced once
         for i in range(self.num_layers):
-            made = load_config(LayerConfig, {**base, **own[i]}, ("layers", i)) if i in own else usual
+            made = load_config(LayerConfig, {**base, **changes[i]}, ("layers", i)) if i in changes else usual
             made = with_own_mask(made, i, self.num_layers, known)
             if made.same_as is not None:
-                check_shared(i, made.same_as, own[i], layers)
+                check_shared(i, made.same_as, changes[i], layers)
                 owner = owner_of(i, made.same_as)
                 made = layers[owner].model_copy(update={"same_as": owner})
             layers.append(made)
@@ -137,10 +137,10 @@ def with_own_mask(
         known: The changed layers so far, to which this one is added.
     """
     mask = getattr(layer.mixer, "mask", None)
-    own = mask.for_layer(number, num_layers) if isinstance(mask, MaskConfig) else mask
-    if own is mask:
+    chosen = mask.for_layer(number, num_layers) if isinstance(mask, MaskConfig) else mask
+    if chosen is mask:
         return layer
-    made = layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"mask": own})})
+    made = layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"mask": chosen})})
     return known.setdefault(made, made)
 
 
@@ -180,18 +180,18 @@ def select_layers(where: int | str, num_layers: int) -> list[int]:
         if ":" in text:
             cut = slice(*(parse_int(part) if part else None for part in text.split(":")))
             beyond = any(end is not None and not -num_layers <= end <= num_layers for end in (cut.start, cut.stop))
-            found = [] if beyond else list(range(num_layers)[cut])
+            indices = [] if beyond else list(range(num_layers)[cut])
         else:
-            found = [range(num_layers)[parse_int(text)]]
+            indices = [range(num_layers)[parse_int(text)]]
     except (ValueError, IndexError, TypeError):
-        found = []
-    if not found:
+        indices = []
+    if not indices:
         raise UserError(
             f"no layer {text!r} in a model of {num_layers} layers",
             path=("layers", where),
             remedy=f"Use 0 to {num_layers - 1}, -1 to {-num_layers} from the end, or a slice such as 0:{num_layers}.",
         )
-    return found
+    return indices
 
 
 class LMConfig(Config):
@@ -297,14 +297,14 @@ class LMConfig(Config):
         Raises:
             UserError: if two components declare different shapes for a name.
         """
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         for layer in {id(layer): layer for layer in self.layers}.values():
             for component in iter_components(layer):
                 for name, shape in declared_arrays(component, dims).items():
-                    if found.setdefault(name, shape) != shape:
-                        problem = f"layers hand on {name!r} with shapes {found[name]} and {shape}"
+                    if shapes.setdefault(name, shape) != shape:
+                        problem = f"layers hand on {name!r} with shapes {shapes[name]} and {shape}"
                         raise UserError(problem, path=("layers",), remedy="Use equal sizes in all layers.")
-        return found
+        return shapes
 
     def build_shared_scores(self, dims: Dims, *, key: Key) -> Any:
         """Build the module that changes the scores of all layers by position; None if layers do not share one."""
@@ -436,8 +436,8 @@ class LM(eqx.Module):
         carried, after = Carried.zeros(dict(self.carries), batch, seq, x.dtype), []
         for number, stack in enumerate(self.stacks):
             block = None if stack.source is None else self.stacks[stack.source].block
-            own = None if cached is None else cached[number]
-            x, carried, kept = stack(x, carried, ctx, block, only=only, cached=own)
+            entry = None if cached is None else cached[number]
+            x, carried, kept = stack(x, carried, ctx, block, only=only, cached=entry)
             after.append(kept)
         return x, tuple(after)
 

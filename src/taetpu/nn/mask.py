@@ -294,8 +294,8 @@ class Document(eqx.Module):
             document = jnp.cumsum(is_end, -1) - is_end
         if document is None:
             return distances(ctx) >= 0
-        own = ctx.of_queries(document)
-        return (distances(ctx) >= 0) & (own[:, None, :, None] == document[:, None, None, :])
+        query_document = ctx.of_queries(document)
+        return (distances(ctx) >= 0) & (query_document[:, None, :, None] == document[:, None, None, :])
 
 
 @register("mask", "block-sparse")

@@ -34,8 +34,8 @@ def active_share(used: int, computed: int) -> AbstractContextManager[Any]:
 
 def parse_active_share(scopes: str) -> tuple[int, int] | None:
     """Return the arguments of the innermost `active_share` in a stack of JAX's named scopes; None if there is none."""
-    found = re.findall(rf"{_ACTIVE}(\d+)_of_(\d+)", scopes)
-    return (int(found[-1][0]), int(found[-1][1])) if found else None
+    shares = re.findall(rf"{_ACTIVE}(\d+)_of_(\d+)", scopes)
+    return (int(shares[-1][0]), int(shares[-1][1])) if shares else None
 
 
 _ACTIVE = "active_"

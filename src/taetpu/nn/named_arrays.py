@@ -53,12 +53,12 @@ def logical_names(model: LM, path: str) -> tuple[str, ...]:
 
 def _named(model: LM, part: LM) -> dict[str, Array]:
     """Return the arrays of a part of a model by their logical names."""
-    found = {}
+    arrays = {}
     for path, array in leaves_by_path(part).items():
         if _is_plain_array(array):
             layers = array if path.startswith("stacks.") else [array]
-            found |= {name: layers[i] for i, name in enumerate(logical_names(model, path))}
-    return found
+            arrays |= {name: layers[i] for i, name in enumerate(logical_names(model, path))}
+    return arrays
 
 
 def _is_plain_array(leaf: Any) -> bool:
@@ -122,10 +122,10 @@ def scale_layers(tree: LM, factors: Shaped[Array, " layers"]) -> LM:
     """
 
     def scaled(stack: Stack) -> Stack:
-        own = jnp.asarray(factors)[np.array(stack.owners, int)]
+        layer_factors = jnp.asarray(factors)[np.array(stack.owners, int)]
 
         def scale(leaf: Array) -> Array:
-            factor = own.reshape(-1, *[1] * (leaf.ndim - 1))
+            factor = layer_factors.reshape(-1, *[1] * (leaf.ndim - 1))
             return jnp.where(factor == 0, 0, leaf * factor).astype(leaf.dtype)
 
         return jax.tree.map(scale, stack)

@@ -116,8 +116,8 @@ class Parallel(eqx.Module):
         stream = branch_input(block.mixer_residual, x)
         h = name_sites(block.mixer_norm, "mixer_norm")(stream)
         shared = block.ffn_norm is None
-        own = h if shared else name_sites(block.ffn_norm, "ffn_norm")(stream)
-        mixed, fed = block.branch("mixer", h, ctx), block.branch("ffn", own, ctx)
+        ffn_input = h if shared else name_sites(block.ffn_norm, "ffn_norm")(stream)
+        mixed, fed = block.branch("mixer", h, ctx), block.branch("ffn", ffn_input, ctx)
         return block.mixer_residual(x, block.skip_branch("mixer", mixed, ctx) + block.skip_branch("ffn", fed, ctx))
 
 

@@ -110,10 +110,10 @@ def drawn_weights(config: LMConfig, vocab_size: int, seq_len: int) -> Mapping[st
 
     traced, shapes = jax.make_jaxpr(build, return_shape=True)()
     numbers = map(_weight_finder(traced.jaxpr), traced.jaxpr.outvars)
-    found = dict(zip(leaves_by_path(shapes), numbers, strict=True))
+    weights = dict(zip(leaves_by_path(shapes), numbers, strict=True))
     return {
         name: drawn[number]
-        for path, number in found.items()
+        for path, number in weights.items()
         if number is not None
         for name in logical_names(shapes, path)
     }
@@ -135,8 +135,8 @@ def _weight_finder(jaxpr: Any) -> Callable[[Any], int | None]:
         if eqn.primitive.name == "name":
             return int(eqn.params["name"])
         broadcast = eqn.primitive.name == "broadcast_in_dim"
-        inputs = [one for one in eqn.invars if not isinstance(one, Literal)]
-        numbers = {find(one) for one in inputs if broadcast or one.aval.shape == var.aval.shape} - {None}
+        inputs = [variable for variable in eqn.invars if not isinstance(variable, Literal)]
+        numbers = {find(variable) for variable in inputs if broadcast or variable.aval.shape == var.aval.shape} - {None}
         return numbers.pop() if len(numbers) == 1 else None
 
     return lambda var: None if isinstance(var, Literal) else find(var)

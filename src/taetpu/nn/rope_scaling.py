@@ -135,7 +135,7 @@ class Yarn(eqx.Module):
         """Return the frequencies, and the factor on queries and keys."""
         half = len(frequencies)
 
-        def pair_of(turns: Array) -> Array:  # the pair that turns so often within the earlier length
+        def pair_of(turns: Array) -> Array:  # the pair that makes this number of turns within the earlier length
             return half * jnp.log(self.original_seq_len.value / (2 * math.pi * turns)) / jnp.log(base)
 
         low, high = pair_of(self.beta_fast.value), pair_of(self.beta_slow.value)

@@ -139,8 +139,8 @@ class Part:
 
         What the module hands to later layers does not change the given context, so that calls can be compared.
         """
-        own = ctx if ctx.carried is None else replace(ctx, carried=ctx.carried.copy())
-        return getattr(module, self.method)(*arguments, *([own] if self.context else []))
+        given = ctx if ctx.carried is None else replace(ctx, carried=ctx.carried.copy())
+        return getattr(module, self.method)(*arguments, *([given] if self.context else []))
 
     def arguments(self, at: Setup) -> tuple[Shape, ...]:
         """Return the shapes of the arguments."""
@@ -205,10 +205,10 @@ PARTS: dict[str, dict[str, Part]] = {
 
 def carried_shapes(component: Any, dims: Dims, heads: AttentionDims) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays that a component, or its slot in attention, hands to later layers, by name."""
-    found = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
+    shapes = component.carries_heads(dims, heads) if hasattr(component, "carries_heads") else {}
     for part in iter_components(component):  # also the components in its slots
-        found = {**found, **declared_arrays(part, dims)}
-    return found
+        shapes = {**shapes, **declared_arrays(part, dims)}
+    return shapes
 
 
 def acts_at(component: Any, name: str) -> bool:
@@ -244,8 +244,8 @@ def build_part(component: Component, part: Part, at: Setup, key: Key) -> Any:
             remedy += f" To remove the {component.slot}, write `{component.slot}: none`."
         raise UserError(f"{said} returns None, expected a module", remedy=remedy)
     if isinstance(module, type) or not callable(getattr(module, part.method, None)):
-        found = f"the class {module.__name__}" if isinstance(module, type) else describe_value(module)
-        raise UserError(f"{said} returns {found}, expected a module with a method {part.method}")
+        returned = f"the class {module.__name__}" if isinstance(module, type) else describe_value(module)
+        raise UserError(f"{said} returns {returned}, expected a module with a method {part.method}")
     for where, leaf in jax.tree.leaves_with_path(module):
         name = jax.tree_util.keystr(where, simple=True, separator=".")
         if not hasattr(leaf, "dtype"):
@@ -271,21 +271,21 @@ def describe_value(value: Any) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def matches(found: Any, expected: Any) -> bool:
+def matches(result: Any, expected: Any) -> bool:
     """Return whether a result, or each result in a sequence, has the expected shape and dtype."""
     if isinstance(expected, tuple):
-        return isinstance(found, tuple | list) and len(found) == len(expected) and all(map(matches, found, expected))
-    return getattr(found, "shape", None) == expected.shape and getattr(found, "dtype", None) == expected.dtype
+        return isinstance(result, tuple | list) and len(result) == len(expected) and all(map(matches, result, expected))
+    return getattr(result, "shape", None) == expected.shape and getattr(result, "dtype", None) == expected.dtype
 
 
 def trace_result(part: Part, module: Any, at: Setup, ctx: Context) -> Any:
     """Trace a call to a module, and return the result as tracers."""
-    found: list[Any] = []
-    jax.eval_shape(lambda *arguments: found.append(part.call(module, arguments, ctx)), *part.arguments(at))
-    return found[0]
+    results: list[Any] = []
+    jax.eval_shape(lambda *arguments: results.append(part.call(module, arguments, ctx)), *part.arguments(at))
+    return results[0]
 
 
-def suggest_cast(found: Any, expected: Any) -> str:
+def suggest_cast(result: Any, expected: Any) -> str:
     """Return a remedy if only the dtype is wrong, and an empty string otherwise."""
-    same = getattr(found, "shape", None) == getattr(expected, "shape", ...)
+    same = getattr(result, "shape", None) == getattr(expected, "shape", ...)
     return f"End with .astype({'x.dtype' if len(expected.shape) == 3 else 'jnp.float32'})" if same else ""

@@ -188,8 +188,8 @@ class _Group:
 
     @property
     def shared_places(self) -> tuple[int, ...] | None:
-        own = self.source is None and self.places == list(range(len(self.places)))
-        return None if own else tuple(self.places)
+        in_order = self.source is None and self.places == list(range(len(self.places)))
+        return None if in_order else tuple(self.places)
 
 
 def _group_layers(layers: Sequence[LayerConfig], apart: bool) -> list[_Group]:
@@ -230,8 +230,8 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
     """
     # Equal layers in separate stacks are traced once. If plug-ins are used, every layer is traced, because plug-ins may
     # not be deterministic.
-    components = [one for part in (dims.init, *layers) for one in iter_components(part)]
-    once = apart and not any(one.plugin or one.static_layer for one in components)
+    components = [component for part in (dims.init, *layers) for component in iter_components(part)]
+    once = apart and not any(component.plugin or component.static_layer for component in components)
     builders: list[tuple[LayerConfig, Any]] = []
     stacks = []
     for group in _group_layers(layers, apart):
@@ -254,7 +254,7 @@ def build_stacks(layers: Sequence[LayerConfig], dims: Dims, *, key: Key, apart: 
 
             mapped = eqx.filter_vmap(build)
             if once:
-                alike = next((one for known_structure, one in builders if known_structure == structure), None)
+                alike = next((builder for known_structure, builder in builders if known_structure == structure), None)
                 mapped = alike or eqx.filter_jit(mapped)
                 builders += [] if alike else [(structure, mapped)]
             block = mapped(jnp.arange(start, start + len(group.numbers)), stacked)
@@ -275,16 +275,16 @@ def merge_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
             return number
         return jax.tree.structure(stack.block), [(a.shape[1:], a.dtype) for a in jax.tree.leaves(stack.block)]
 
-    found, moved = [], dict[int | None, int | None]({None: None})
+    combined, moved = [], dict[int | None, int | None]({None: None})
     for _, group in groupby(enumerate(stacks), key=form):
         numbers, alike = zip(*group, strict=True)
-        moved |= dict.fromkeys(numbers, len(found))
+        moved |= dict.fromkeys(numbers, len(combined))
         if len(alike) == 1:
-            found.append(replace(alike[0], source=moved[alike[0].source]))
+            combined.append(replace(alike[0], source=moved[alike[0].source]))
             continue
         block = jax.tree.map(lambda *a: jnp.concatenate(a), *(stack.block for stack in alike))
-        found.append(Stack(block, alike[0].start, sum(stack.size for stack in alike)))
-    return tuple(found)
+        combined.append(Stack(block, alike[0].start, sum(stack.size for stack in alike)))
+    return tuple(combined)
 
 
 def separate_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
@@ -294,12 +294,12 @@ def separate_stacks(stacks: Sequence[Stack]) -> tuple[Stack, ...]:
     each token, the copy takes longer than the use. Stacks whose parameters are shared are not split.
     """
     sources = {stack.source for stack in stacks}
-    found, moved = [], dict[int | None, int | None]({None: None})
+    single, moved = [], dict[int | None, int | None]({None: None})
     for number, stack in enumerate(stacks):
-        moved[number] = len(found)
+        moved[number] = len(single)
         if number in sources or stack.source is not None or stack.places is not None:
-            found.append(replace(stack, source=moved[stack.source]))
+            single.append(replace(stack, source=moved[stack.source]))
             continue
         parts = (jax.tree.map(lambda a, i=i: a[i : i + 1] if eqx.is_array(a) else a, stack) for i in range(stack.size))
-        found += [replace(part, start=stack.start + i, size=1) for i, part in enumerate(parts)]
-    return tuple(found)
+        single += [replace(part, start=stack.start + i, size=1) for i, part in enumerate(parts)]
+    return tuple(single)

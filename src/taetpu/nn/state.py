@@ -54,14 +54,14 @@ def update_state(model: "LM", means: Means) -> "LM":
         stack, layers = model.stacks[number], users[number]
         if stack.block is None:
             return stack
-        known = {name: found for name, found in means.items() if layers[0][0] in found}
+        known = {name: by_layer for name, by_layer in means.items() if layers[0][0] in by_layer}
         if not known:
             return stack
-        own = {
-            name: jnp.stack([sum(found[i] for i in layers[place]) / len(layers[place]) for place in sorted(layers)])
-            for name, found in known.items()
+        updates = {
+            name: jnp.stack([sum(by_layer[i] for i in layers[place]) / len(layers[place]) for place in sorted(layers)])
+            for name, by_layer in known.items()
         }
-        return replace(stack, block=eqx.filter_vmap(_update_block)(stack.block, own))
+        return replace(stack, block=eqx.filter_vmap(_update_block)(stack.block, updates))
 
     return eqx.tree_at(lambda m: m.stacks, model, tuple(updated(number) for number in range(len(model.stacks))))
 

@@ -208,18 +208,18 @@ def sequence_sums(entry: str, metric: EvalMetric, seen: Evaluated) -> dict[str, 
     """
     path, batch = ("train", "eval_metrics", entry), len(seen.weight)
     try:
-        found = metric.sums(seen)
+        sums = metric.sums(seen)
     except UserError as error:
         raise error.within(*path) from None
-    for name, value in found.items():
+    for name, value in sums.items():
         if jnp.shape(value)[:1] != (batch,):
             problem = f"{entry!r} gives {name!r} with shape {jnp.shape(value)} for {batch} sequences"
             raise UserError(problem, path=path, remedy="Return one value, or one array, for each sequence.")
-    return {f"{entry}.{name}": jnp.asarray(value, jnp.float32) for name, value in found.items()}
+    return {f"{entry}.{name}": jnp.asarray(value, jnp.float32) for name, value in sums.items()}
 
 
 def metric_value(entry: str, metric: EvalMetric, totals: Mapping[str, Any]) -> float | None:
     """Return the value of one metric, given the totals of `sequence_sums` over a set."""
     prefix = f"{entry}."
-    own = {name.removeprefix(prefix): np.asarray(v) for name, v in totals.items() if name.startswith(prefix)}
-    return metric.value(own)
+    sums = {name.removeprefix(prefix): np.asarray(v) for name, v in totals.items() if name.startswith(prefix)}
+    return metric.value(sums)

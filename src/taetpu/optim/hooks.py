@@ -102,11 +102,11 @@ class Freeze(Hook):
                 raise UserError(problem, path=("trained", i), remedy=suggest(pattern, sorted(parts)))
 
         def chosen(path: Any, update: Array) -> Array:
-            own = logical_names(params, jax.tree_util.keystr(path, simple=True, separator="."))
-            keep = np.array([any(fnmatch.fnmatchcase(name, pattern) for pattern in self.trained) for name in own])
+            names = logical_names(params, jax.tree_util.keystr(path, simple=True, separator="."))
+            keep = np.array([any(fnmatch.fnmatchcase(name, pattern) for pattern in self.trained) for name in names])
             if keep.all():
                 return update
-            lead = keep.reshape(-1, *[1] * (update.ndim - 1)) if len(own) > 1 else keep[0]
+            lead = keep.reshape(-1, *[1] * (update.ndim - 1)) if len(names) > 1 else keep[0]
             return jnp.where(lead, update, jnp.zeros_like(update))
 
         return jax.tree_util.tree_map_with_path(chosen, updates)

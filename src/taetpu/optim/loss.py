@@ -84,14 +84,14 @@ def head_losses(
         return chunked_losses(decode, x, targets, weights, chunk)["nll"]
 
     inputs = HeadInputs(sites, batch.tokens, batch.targets, batch.weights, model, cross_entropy, batch.segments)
-    found = {}
+    losses = {}
     for name, head in sorted(model.heads.items()):
-        own = {site: sites[site] for site in heads[name].sites()}
-        found[name] = head(replace(inputs, sites=own, key=None if key is None else named(key, "heads", name)))
-        if jnp.shape(found[name]) != batch.targets.shape:
-            problem = f"head {name!r} returns {jnp.shape(found[name])}, expected losses {batch.targets.shape}"
+        head_sites = {site: sites[site] for site in heads[name].sites()}
+        losses[name] = head(replace(inputs, sites=head_sites, key=None if key is None else named(key, "heads", name)))
+        if jnp.shape(losses[name]) != batch.targets.shape:
+            problem = f"head {name!r} returns {jnp.shape(losses[name])}, expected losses {batch.targets.shape}"
             raise UserError(problem, path=("model", "heads", name), remedy="Return one loss for each position.")
-    return found
+    return losses
 
 
 def chunked_losses(
@@ -111,11 +111,11 @@ def chunked_losses(
         padded = jnp.pad(a, [(0, 0), (0, count * size - seq), *[(0, 0)] * (a.ndim - 2)])
         return jnp.moveaxis(padded.reshape(batch, count, size, *a.shape[2:]), 1, 0)
 
-    def one(_: None, chunk: tuple[Array, Targets, Weights]) -> tuple[None, dict[str, Weights]]:
-        def found(x: Array, targets: Targets, weights: Weights) -> dict[str, Weights]:
+    def step(_: None, chunk: tuple[Array, Targets, Weights]) -> tuple[None, dict[str, Weights]]:
+        def chunk_losses(x: Array, targets: Targets, weights: Weights) -> dict[str, Weights]:
             return position_losses(decode(x), targets, weights)
 
-        return None, jax.checkpoint(found, prevent_cse=False)(*chunk)
+        return None, jax.checkpoint(chunk_losses, prevent_cse=False)(*chunk)
 
-    _, parts = jax.lax.scan(one, None, (cut(x), cut(targets), cut(weights)))
+    _, parts = jax.lax.scan(step, None, (cut(x), cut(targets), cut(weights)))
     return {name: jnp.moveaxis(part, 0, 1).reshape(batch, -1)[:, :seq] for name, part in parts.items()}

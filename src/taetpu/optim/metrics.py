@@ -93,11 +93,11 @@ class Metric(Component):
 
 def group_arrays(tree: LM) -> dict[str, list[Array]]:
     """Return the arrays in a tree like the parameters, by group: `embedding`, `layers.0.mixer` and so on."""
-    found: dict[str, list[Array]] = {}
+    groups: dict[str, list[Array]] = {}
     for name, array in named_parameters(tree).items():
         parts = name.split(".")
-        found.setdefault(".".join(parts[: 3 if parts[0] == "layers" else 1]), []).append(array)
-    return found
+        groups.setdefault(".".join(parts[: 3 if parts[0] == "layers" else 1]), []).append(array)
+    return groups
 
 
 def group_norms(tree: LM) -> dict[str, Scalar]:

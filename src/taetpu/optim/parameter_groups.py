@@ -64,19 +64,19 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
     base_dim = getattr(optimizer, "base_dim", None)
     if not optimizer.groups and base_dim is None:
         return transform(lr, parameters.decayed)
-    own, decoupled = getattr(optimizer, "weight_decay", 0.0), getattr(optimizer, "decoupled_decay", True)
+    weight_decay, decoupled = getattr(optimizer, "weight_decay", 0.0), getattr(optimizer, "decoupled_decay", True)
 
     def find_settings(parameter: Parameter) -> Settings:
         width_factor = None if base_dim is None or not parameter.hidden else base_dim / parameter.dim
-        return array_settings(optimizer.groups, parameter, own, width_factor, decoupled)
+        return array_settings(optimizer.groups, parameter, weight_decay, width_factor, decoupled)
 
     settings = jax.tree.map(find_settings, parameters.described)
-    decayed = jax.tree.map(lambda one, usual: usual and one.weight_decay is None, settings, parameters.decayed)
+    decayed = jax.tree.map(lambda setting, usual: usual and setting.weight_decay is None, settings, parameters.decayed)
     rule = optax.with_extra_args_support(transform(lr, decayed))
 
     def add_decay(factor: Any, updates: Any, params: Any) -> Any:
-        def add(one: Settings, update: Any, param: Any) -> Any:
-            return update if one.weight_decay is None else update + factor * one.weight_decay * param
+        def add(setting: Settings, update: Any, param: Any) -> Any:
+            return update if setting.weight_decay is None else update + factor * setting.weight_decay * param
 
         return jax.tree.map(add, settings, updates, params)
 
@@ -87,9 +87,9 @@ def with_groups(optimizer: Any, lr: Any, parameters: Parameters, transform: Tran
         else:
             updates, state = rule.update(add_decay(1.0, updates, params), state, params, **extra)
 
-        def change(one: Settings, update: Any) -> Any:
-            neutral = isinstance(one.lr, float) and one.lr == 1  # then the program is that without the group
-            return update if neutral else update * one.lr
+        def change(setting: Settings, update: Any) -> Any:
+            neutral = isinstance(setting.lr, float) and setting.lr == 1  # the program equals that without the group
+            return update if neutral else update * setting.lr
 
         return jax.tree.map(change, settings, updates), state
 
@@ -115,11 +115,11 @@ def array_settings(
     usual = weight_decay if parameter.is_matrix else 0.0
     rates, decays = [], []
     for name in parameter.names:
-        own = [group for key, group in sorted(groups.items()) if group.contains(key, parameter.role, name)]
-        rates.append([group.lr for group in own])
-        decays.append([group.weight_decay for group in own if group.weight_decay is not None])
-    rate = _along_layers([prod(own, start=1.0) for own in rates], rates, parameter)
-    decay = _along_layers([own[0] if own else usual for own in decays], decays, parameter)
+        matching = [group for key, group in sorted(groups.items()) if group.contains(key, parameter.role, name)]
+        rates.append([group.lr for group in matching])
+        decays.append([group.weight_decay for group in matching if group.weight_decay is not None])
+    rate = _along_layers([prod(matching, start=1.0) for matching in rates], rates, parameter)
+    decay = _along_layers([matching[0] if matching else usual for matching in decays], decays, parameter)
     if width_factor is not None:
         rate = rate * width_factor
         if decoupled:
@@ -129,7 +129,7 @@ def array_settings(
 
 def _along_layers(values: Sequence[Any], sources: Sequence[list[Any]], parameter: Parameter) -> Any:
     """Return one value if all layers have the same sources, else an array with a value for each layer."""
-    if all(list(map(id, own)) == list(map(id, sources[0])) for own in sources):
+    if all(list(map(id, layer)) == list(map(id, sources[0])) for layer in sources):
         return values[0]
     stacked = jnp.stack([jnp.asarray(value, jnp.float32) for value in values])
     return stacked.reshape(-1, *[1] * (len(parameter.shape) - 1))
@@ -143,16 +143,16 @@ def check_groups(groups: Mapping[str, GroupConfig], parameters: Parameters) -> N
     """
     if not groups:
         return
-    known = {name: one.role for one in jax.tree.leaves(parameters.described) for name in one.names}
+    known = {name: parameter.role for parameter in jax.tree.leaves(parameters.described) for name in parameter.names}
     decaying: dict[str, str] = {}
     for key, group in groups.items():
-        own = [name for name, role in known.items() if group.contains(key, role, name)]
+        matching = [name for name, role in known.items() if group.contains(key, role, name)]
         path = ("groups", key, *(("match",) if group.match else ()))
-        if not own:
+        if not matching:
             wanted, names = group.match or key, {*known.values(), *known}
             problem = f"group {key!r}: no parameter of this model has the role or name {wanted!r}"
             raise UserError(problem, path=path, remedy=suggest(wanted, names))
-        for name in own if group.weight_decay is not None else ():
+        for name in matching if group.weight_decay is not None else ():
             if name in decaying:
                 problem = f"groups {decaying[name]!r} and {key!r} both set the weight decay of {name}"
                 raise UserError(problem, path=(*path[:2], "weight_decay"), remedy="Remove it from one of the groups.")

@@ -13,24 +13,24 @@ from taetpu.nn.parameters import Parameters
 from taetpu.nn.slot_calls import describe_value
 
 
-def check_form(what: str, given: Any, found: Any, remedy: str, **where: Any) -> None:
+def check_form(what: str, given: Any, actual: Any, remedy: str, **where: Any) -> None:
     """Check that a tree has the same structure, shapes and dtypes as the given tree.
 
     Args:
         what: The start of the message, e.g. "optimizer 'mine' returns updates".
         given: The tree with the expected structure, shapes and dtypes.
-        found: The tree to check.
+        actual: The tree to check.
         remedy: The remedy of the error.
         where: The `file`, `line` and `path` of the error.
 
     Raises:
         UserError: if the trees differ in structure, shape or dtype.
     """
-    if jax.tree.structure(given) != jax.tree.structure(found):
-        same = type(found) is type(given)
+    if jax.tree.structure(given) != jax.tree.structure(actual):
+        same = type(actual) is type(given)
         note = " with a different tree structure" if same else ""
-        raise UserError(f"{what} as {describe_value(found)}{note}", remedy=remedy, **where)
-    leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(found), strict=True)
+        raise UserError(f"{what} as {describe_value(actual)}{note}", remedy=remedy, **where)
+    leaves = zip(jax.tree.leaves_with_path(given), jax.tree.leaves(actual), strict=True)
     for (path, old), new in leaves:
         expected, seen = _form(old), _form(new)
         if seen != expected:
@@ -93,11 +93,11 @@ def compute_update(
     rule: Any = build_update_rule(optimizer, lr, parameters)
     params = parameters.params
     extra = extra_arguments(optimizer, sums["nll"] / sums["weight"], curvature)
-    found = rule.update(gradients, state, params, **extra)
+    result = rule.update(gradients, state, params, **extra)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
-    if not isinstance(found, tuple) or len(found) != 2:
-        raise UserError(f"{who} {describe_value(found)} from update", remedy="Return (updates, state).", **where)
-    updates, after = found
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise UserError(f"{who} {describe_value(result)} from update", remedy="Return (updates, state).", **where)
+    updates, after = result
     check_form(f"{who} updates", params, updates, "Return updates as a tree like the parameters.", **where)
     check_form(f"{who} a state", state, after, "Return a state of unchanged structure, shapes and types.", **where)
     return updates, after
@@ -122,10 +122,10 @@ def compute_evaluated(optimizer: Any, state: Any, params: LM) -> LM:
     """
     if not hasattr(optimizer, "evaluated"):
         return params
-    found = optimizer.evaluated(state, params)
+    evaluated = optimizer.evaluated(state, params)
     what, remedy = f"optimizer {optimizer.kind!r} evaluates parameters", "Return a tree like the parameters."
-    check_form(what, params, found, remedy, **method_location(optimizer, "evaluated"))
-    return found
+    check_form(what, params, evaluated, remedy, **method_location(optimizer, "evaluated"))
+    return evaluated
 
 
 def compute_learning_rate(schedule: Any, step: Any, steps: int, peak: Any) -> Any:

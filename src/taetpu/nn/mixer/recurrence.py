@@ -58,11 +58,11 @@ def _chunks(q: Keys, k: Keys, v: Values, g: Numbers, beta: Numbers | None, segme
     if segments is not None:
         # Padding at the end belongs to the last document. Before the first token, the state is zero.
         padded = jnp.pad(segments, ((0, 0), (0, -segments.shape[1] % chunk)), mode="edge")
-        own = jnp.moveaxis(padded.reshape(len(padded), -1, chunk), 1, 0)[:, :, None]
-        last = own[..., -1:]
-        previous = jnp.concatenate([own[:1, ..., :1], last[:-1]])
-        within = jnp.where(own[..., :, None] == own[..., None, :], within, 0.0)
-        before, after = jnp.where(own == previous, before, 0.0), jnp.where(own == last, after, 0.0)
+        document = jnp.moveaxis(padded.reshape(len(padded), -1, chunk), 1, 0)[:, :, None]
+        last = document[..., -1:]
+        previous = jnp.concatenate([document[:1, ..., :1], last[:-1]])
+        within = jnp.where(document[..., :, None] == document[..., None, :], within, 0.0)
+        before, after = jnp.where(document == previous, before, 0.0), jnp.where(document == last, after, 0.0)
         kept = jnp.where(last == previous, kept, 0.0)
     parts = (None if a is None else _split(a, chunk) for a in (q, k, v, beta))
     return Chunk(*parts, within, before[..., None], after[..., None], kept[..., None])  # pyright: ignore
@@ -82,10 +82,10 @@ def decayed_sum(
     Source: Dao and Gu 2024, "Transformers are SSMs", arXiv 2405.21060, section 6 (the chunked computation).
     """
 
-    def step(state: State, one: Chunk) -> tuple[State, Array]:
-        inside = (one.q @ jnp.swapaxes(one.k, -1, -2) * one.within) @ one.v
-        read = one.before * (one.q @ state)
-        return one.kept * state + jnp.swapaxes(one.k * one.after, -1, -2) @ one.v, inside + read
+    def step(state: State, part: Chunk) -> tuple[State, Array]:
+        inside = (part.q @ jnp.swapaxes(part.k, -1, -2) * part.within) @ part.v
+        read = part.before * (part.q @ state)
+        return part.kept * state + jnp.swapaxes(part.k * part.after, -1, -2) @ part.v, inside + read
 
     last, o = jax.lax.scan(step, state, _chunks(q, k, v, g, None, segments, chunk))
     return _join(o, q.shape[2]), last
@@ -106,11 +106,11 @@ def gated_delta_rule(
     solved = unit_lower_inverse(chunks.beta[..., None] * pairs) * chunks.beta[..., None, :]
 
     def step(state: State, now: tuple[Chunk, Array]) -> tuple[State, Array]:
-        one, solved = now
-        written = solved @ (one.v - one.before * (one.k @ state))
-        inside = (one.q @ jnp.swapaxes(one.k, -1, -2) * one.within) @ written
-        after = one.kept * state + jnp.swapaxes(one.k * one.after, -1, -2) @ written
-        return after, inside + one.before * (one.q @ state)
+        part, solved = now
+        written = solved @ (part.v - part.before * (part.k @ state))
+        inside = (part.q @ jnp.swapaxes(part.k, -1, -2) * part.within) @ written
+        after = part.kept * state + jnp.swapaxes(part.k * part.after, -1, -2) @ written
+        return after, inside + part.before * (part.q @ state)
 
     last, o = jax.lax.scan(step, state, (chunks, solved))
     return _join(o, q.shape[2]), last

@@ -103,7 +103,7 @@ class Recurrent(eqx.Module):
             inputs, same, real = now
             state = tuple(jnp.where(same[:, None], part, 0.0) for part in state)
             new = cell(inputs, state[0] @ self.wh + self.bh, state)
-            new = tuple(jnp.where(real[:, None], own, part) for own, part in zip(new, state, strict=True))
+            new = tuple(jnp.where(real[:, None], updated, part) for updated, part in zip(new, state, strict=True))
             return new, new[0]
 
         state = tuple(read_state(ctx, f"state{i}", (batch, hidden)) for i in range(number))

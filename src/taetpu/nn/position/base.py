@@ -59,34 +59,34 @@ class PositionConfig(Component):
         """Return whether the kind acts on scores."""
         return cls.on_scores is not PositionConfig.on_scores
 
-    def check_layer(self, own: "PositionConfig", number: int) -> None:
-        """Raise `UserError` if `own`, the position of layer `number`, cannot act in a single layer.
+    def check_layer(self, position: "PositionConfig", number: int) -> None:
+        """Raise `UserError` if `position`, that of layer `number`, cannot act in a single layer.
 
         `self` is the position of the model.
         """
-        if own == self:
+        if position == self:
             return
-        if own.acts_at_input():
+        if position.acts_at_input():
             known = kinds("position").items()
             usable = [kind for kind, cls in known
                       if issubclass(cls, PositionConfig) and not cls.acts_at_input() and not cls.shared]  # fmt: skip
             raise UserError(
-                f"{own.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
+                f"{position.kind!r} positions are added to the input embeddings, so a single layer cannot have them",
                 path=("position",),
                 remedy=f"Set model.position, or give the layer one of: {', '.join(sorted(usable))}.",
             )
-        if own.shared:
+        if position.shared:
             raise UserError(
-                f"{own.kind!r} positions are shared by all layers, so a single layer cannot have them",
+                f"{position.kind!r} positions are shared by all layers, so a single layer cannot have them",
                 path=("position",),
-                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
+                remedy=f"Set model.position to {position.kind}, or remove the layer's position.",
             )
-        if not any(one.acts_in_attention() or one.acts_on_scores() for one in (own, self)):
+        if not any(kind.acts_in_attention() or kind.acts_on_scores() for kind in (position, self)):
             raise UserError(
-                f"{own.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
+                f"{position.kind!r} changes nothing in layer {number}, because {self.kind} positions act on the input "
                 "embeddings",
                 path=("position",),
-                remedy=f"Set model.position to {own.kind}, or remove the layer's position.",
+                remedy=f"Set model.position to {position.kind}, or remove the layer's position.",
             )
 
     def at_input(self, dims: Dims, *, key: Key) -> eqx.Module:

@@ -126,8 +126,8 @@ class DynamicHyperConnections(eqx.Module):
         h = h - h.mean(-1, keepdims=True)
         h = (h * jax.lax.rsqrt((h * h).mean(-1, keepdims=True) + 1e-5)).astype(x.dtype)
         a, b = self.scales
-        own = jnp.stack([a, b, *[a] * len(self.reads)])
-        return jnp.tanh(project(h, self.weight, out=jnp.float32)) * own
+        scales = jnp.stack([a, b, *[a] * len(self.reads)])
+        return jnp.tanh(project(h, self.weight, out=jnp.float32)) * scales
 
     def read(self, x: Streams) -> Stream:
         """Return the input of the branch."""
@@ -193,11 +193,11 @@ class ManifoldHyperConnectionsConfig(Component):
     def init(self, dims: Dims, *, key: Key) -> "ManifoldHyperConnections":
         """Build the module at the given sizes."""
         n = self.streams
-        own, other = jnp.asarray(self.start), (1.0 - jnp.asarray(self.start)) / (n - 1)
+        start, other = jnp.asarray(self.start), (1.0 - jnp.asarray(self.start)) / (n - 1)
         reads = jnp.where(
-            jnp.arange(n) == branch_number(dims) % n, jax.scipy.special.logit(own), jax.scipy.special.logit(other)
+            jnp.arange(n) == branch_number(dims) % n, jax.scipy.special.logit(start), jax.scipy.special.logit(other)
         )
-        mixes = jnp.where(jnp.eye(n, dtype=bool), jnp.log(own), jnp.log(other))
+        mixes = jnp.where(jnp.eye(n, dtype=bool), jnp.log(start), jnp.log(other))
         return ManifoldHyperConnections(
             weight=jnp.zeros((n * dims.dim, n * (n + 2))),
             bias=jnp.concatenate([reads, jnp.zeros(n), mixes.reshape(-1)]),

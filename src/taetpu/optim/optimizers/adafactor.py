@@ -84,7 +84,9 @@ def scale_by_factored_rms(described: Any, decay: Any, eps: Any, clip: Any) -> op
         step = state.step + 1
         rate = 1.0 - step.astype(jnp.float32) ** -decay
 
-        def one(parameter: Parameter, gradient: Array, rows: Array, columns: Array) -> tuple[Array, Array, Array]:
+        def update_array(
+            parameter: Parameter, gradient: Array, rows: Array, columns: Array
+        ) -> tuple[Array, Array, Array]:
             matrix = as_matrix(parameter, gradient)
             if matrix is None:
                 rows = columns = rate * rows + (1 - rate) * (gradient**2 + eps)
@@ -97,8 +99,8 @@ def scale_by_factored_rms(described: Any, decay: Any, eps: Any, clip: Any) -> op
             scaled = matrix * by_row[..., None] * by_column[..., None, :]
             return from_matrix(parameter, clip_rms(scaled, (-2, -1), clip)), rows, columns
 
-        found = jax.tree.map(one, described, updates, state.rows, state.columns)
-        parts = [jax.tree.map(lambda _, three, i=i: three[i], described, found) for i in range(3)]
+        results = jax.tree.map(update_array, described, updates, state.rows, state.columns)
+        parts = [jax.tree.map(lambda _, three, i=i: three[i], described, results) for i in range(3)]
         return parts[0], FactoredState(step, parts[1], parts[2])
 
     return optax.GradientTransformation(init, update)

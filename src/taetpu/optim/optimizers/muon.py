@@ -45,12 +45,12 @@ class Muon(OptimizerConfig):
     def update_rule(self, lr: Any, parameters: Parameters) -> optax.GradientTransformation:
         """Return the update rule at learning rate `lr`, with the settings of groups."""
         described = parameters.described
-        # Functions return the trees, because optax would call a tree like the model, which is callable.
+        # optax calls a callable argument, and trees like the model are callable, so functions return them.
         labels = jax.tree.map(lambda parameter: "muon" if parameter.hidden else "adamw", described)
         axes = jax.tree.map(matrix_axes, described)
 
         def scale(updates: Any, _: Any) -> Any:
-            return jax.tree.map(lambda one, update: update * self.factor(one), described, updates)
+            return jax.tree.map(lambda parameter, update: update * self.factor(parameter), described, updates)
 
         def transform(lr: Any, decayed: Any) -> optax.GradientTransformation:
             rules: dict[Hashable, optax.GradientTransformation] = {

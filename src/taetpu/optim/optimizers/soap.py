@@ -136,7 +136,7 @@ def scale_by_soap(described: Any, config: SOAP) -> optax.GradientTransformation:
         step = state.step + 1
         first, due = step == 1, step % config.frequency == 0
 
-        def one(parameter: Parameter, gradient: Array, mean: Array, square: Array, bases: Bases | None) -> Any:
+        def update_array(parameter: Parameter, gradient: Array, mean: Array, square: Array, bases: Bases | None) -> Any:
             mean = jnp.where(first, mean, config.b1 * mean + (1 - config.b1) * gradient)
             inside = gradient if bases is None else _rotate(parameter, gradient, bases)
             square = jnp.where(first, square, config.b2 * square + (1 - config.b2) * inside**2)
@@ -161,8 +161,8 @@ def scale_by_soap(described: Any, config: SOAP) -> optax.GradientTransformation:
             vectors = jax.lax.cond(first | due, renew, lambda: (bases.left_vectors, bases.right_vectors))
             return Bases(left, right, *vectors)
 
-        found = jax.tree.map(one, described, updates, state.mean, state.square, state.bases)
-        parts = [jax.tree.map(lambda _, four, i=i: four[i], described, found) for i in range(4)]
+        results = jax.tree.map(update_array, described, updates, state.mean, state.square, state.bases)
+        parts = [jax.tree.map(lambda _, four, i=i: four[i], described, results) for i in range(4)]
         return parts[0], SoapState(step, *parts[1:])
 
     return optax.GradientTransformation(init, update)
