@@ -8,6 +8,8 @@ import pytest
 from tests.forged import unsealed
 
 from taetpu.core.errors import UserError
+from taetpu.report.charts import forest_plot
+from taetpu.report.sections import build_sections
 from taetpu.stats.analyse import analyse
 
 
@@ -77,7 +79,52 @@ def test_devices_are_counted(store_study) -> None:
     ]
 
 
-def test_runs_without_noise_are_inconclusive(store_study) -> None:
+EQUAL, VARIED = (1.0,) * 6, (1.0, 1.25, 0.5, 2.0, 4.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "shift", "seeds", "p", "p_equivalent", "verdict"),
+    [
+        (EQUAL, 0.0, 5, 1.0, 2**-5, "equivalent"),
+        (EQUAL, 0.0, 4, 1.0, 2**-4, "inconclusive"),
+        (VARIED, 0.0, 5, 1.0, 2**-5, "equivalent"),
+        (EQUAL, -0.5, 5, 2 * 4**-5, 0.5, "better"),
+        (EQUAL, 0.5, 3, 2 * 4**-3, 0.5, "worse"),
+        (EQUAL, 0.5, 2, 2 * 4**-2, 0.5, "inconclusive"),
+        (EQUAL, 0.01, 5, 2 * 4**-5, 2**-5, "equivalent"),
+        (VARIED, -0.5, 6, 2 * 2**-6, 0.5, "better"),
+        (VARIED, -0.5, 5, 2 * 2**-5, 0.5, "inconclusive"),
+    ],
+)
+def test_runs_without_noise_are_judged_by_exact_tests(
+    values, shift, seeds, p, p_equivalent, verdict, store_study
+) -> None:
+    """Two constant arms have Boschloo's p of `2 * 4**-seeds`, the sign test that of `2 * 2**-seeds`."""
+    base = dict(enumerate(values[:seeds]))
+    rows = {"baseline": base, "a": {seed: value + shift for seed, value in base.items()}}
+    folder = store_study(rows, rules=2, equivalence=0.02)
+    found = arm(analyse(folder), "a")
+    assert (found["p"], found["p_equivalent"]) == (pytest.approx(p), pytest.approx(p_equivalent))
+    assert (found["ci95"], found["verdict"]) == (None, verdict)
+    earlier = arm(analyse(store_study(rows, name="earlier", equivalence=0.02)), "a")
+    assert (earlier["p"], earlier["p_equivalent"], earlier["verdict"]) == (None, None, "inconclusive")
+
+
+def test_noise_of_another_arm_replaces_the_exact_tests(store_study) -> None:
+    rows = {"baseline": EQUAL, "a": [1.5] * 6, "b": VARIED}
+    results = analyse(store_study({name: dict(enumerate(row)) for name, row in rows.items()}, rules=2))
+    assert arm(results, "a")["ci95"] is not None
+
+
+def test_study_without_noise_has_a_report(store_study) -> None:
+    folder = store_study({"baseline": dict(enumerate(EQUAL)), "a": dict.fromkeys(range(6), 0.5)}, rules=2)
+    results = analyse(folder)
+    rows = [row for part in build_sections(results, {}, {}) for table in part.tables for row in table.rows]
+    assert any(row[0] == "a" for row in rows)
+    assert forest_plot(results)
+
+
+def test_runs_without_noise_are_inconclusive_in_earlier_plans(store_study) -> None:
     results = analyse(store_study({"baseline": dict.fromkeys(range(3), 1.0), "a": dict.fromkeys(range(3), 1.5)}))
     found = arm(results, "a")
     assert (found["effect"], found["ci95"], found["p"], found["verdict"]) == (0.5, None, None, "inconclusive")

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from scipy import stats
 
-from taetpu.stats.linear_model import Values
+from taetpu.stats.blocked_anova import Values
 from taetpu.stats.plan import Direction
 
 DivergedSeeds = Mapping[str, frozenset[int]]

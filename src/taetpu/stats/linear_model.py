@@ -24,9 +24,31 @@ import numpy as np
 from scipy import stats
 
 from taetpu.stats.blocked_anova import ROUNDING, Array, Blocked, Estimate, Values
+from taetpu.stats.divergence import Count, boschloo_p
 
 CONFIDENCE = 0.95
 UNBOUNDED = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class ExactTests:
+    """Exact tests of an effect between runs without noise, which leave the model without a standard error.
+
+    The tests count seeds instead: equal runs may owe their equality to a coarse metric, so few of them prove little.
+
+    Attributes:
+        effect: the effect, the same for every seed.
+        p: two-sided p-value of no effect.
+        p_side: p-value of the sign test that the median effect is on one side of any other value: `0.5**seeds`.
+    """
+
+    effect: float
+    p: float
+    p_side: float
+
+    def p_inside(self, bound: float) -> float:
+        """Return the p-value for the claim that the true effect is between `-bound` and `bound`."""
+        return self.p_side if abs(self.effect) < bound else 1.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +61,7 @@ class Effect:
         guarded: whether the arm or the baseline is noisier than the other arms.
         copies: whether the noise is correlated between arms.
         room: smallest and largest possible true effect.
+        exact: the tests that replace the estimates if the runs show no noise.
     """
 
     effect: float | None = None
@@ -46,6 +69,7 @@ class Effect:
     guarded: bool = False
     copies: bool = False
     room: tuple[float, float] = UNBOUNDED
+    exact: ExactTests | None = None
 
     @property
     def p(self) -> float | None:
@@ -137,8 +161,10 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
         return Effect()
     value, squares = float((weights * cells.y).sum()), (weights**2).sum(1)
     guards = [arm for arm in cells.arms if contrast.get(arm) and arm in cells.noisy]
-    if not cells.rss or not cells.df:
+    if not cells.df:
         return Effect(value)
+    if not cells.rss:
+        return Effect(value, exact=_exact_tests(cells, contrast, value))
     pooled = Estimate(value, math.sqrt(cells.rss / cells.df * squares.sum()), cells.df)
     more = [
         cells.noisy[arm].estimate(value, own, squares.sum() - own)
@@ -151,6 +177,26 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
             return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
     return Effect(value, (pooled, *more), bool(guards), cells.copies, contrast_bounds(contrast, bounds))
+
+
+def _exact_tests(cells: Blocked, contrast: Mapping[str, float], value: float) -> ExactTests | None:
+    """Return the exact tests for runs without noise, or None if the arms share fewer than two seeds.
+
+    If neither arm's runs vary over seeds, Boschloo's test compares how often the two arms give each of the two values.
+    Otherwise the sign test compares the arms seed by seed.
+    """
+    seeds, rounding = len(cells.contrast_by_seed(contrast)), ROUNDING * np.abs(cells.y).max()
+    if seeds < 2:
+        return None
+    rows = [i for i, arm in enumerate(cells.arms) if contrast.get(arm)]
+    runs = [cells.y[i][cells.filled[i] > 0] for i in rows]
+    side = 0.5**seeds
+    if abs(value) <= rounding:
+        return ExactTests(value, 1.0, side)
+    p = None
+    if len(runs) == 2 and all(np.ptp(values) <= rounding for values in runs):
+        p = boschloo_p(Count(len(runs[0]), 0), Count(0, len(runs[1])))
+    return ExactTests(value, min(1.0, 2 * side) if p is None else p, side)
 
 
 def _paired(differences: Array, rounding: float) -> list[Estimate]:

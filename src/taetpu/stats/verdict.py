@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
-from taetpu.stats.linear_model import CONFIDENCE, Effect
+from taetpu.stats.linear_model import CONFIDENCE, Effect, ExactTests
 from taetpu.stats.plan import Direction, Plan
 from taetpu.stats.power import PowerAnalysis
 
@@ -67,7 +67,7 @@ def collect_evidence(
     """
     tests = {arm: divergence.boschloo_p(counts[arm], counts[against[arm]]) for arm in effects}
     lost = {arm for arm in effects if counts[arm].diverged and not counts[arm].finished}
-    p = {arm: tests[arm] if arm in lost else effects[arm].p for arm in effects}
+    p = {arm: tests[arm] if arm in lost else _p(effects[arm], plan) for arm in effects}
     overall = {arm: None if value is None else plan.overall_p(value, seeds) for arm, value in p.items()}
     corrected = holm(overall)
     worst = {arm for arm in effects if counts[arm].diverged or counts[against[arm]].diverged}
@@ -91,9 +91,22 @@ def _equivalence_p(effects: Sequence[Effect], plan: Plan, seeds: int) -> float |
     """Return the p-value for the claim that all given effects are within the equivalence margin."""
     if plan.equivalence is None:
         return None
-    inside = [effect.p_inside(plan.equivalence) for effect in effects]
+    inside = [
+        exact.p_inside(plan.equivalence) if (exact := _exact(effect, plan)) else effect.p_inside(plan.equivalence)
+        for effect in effects
+    ]
     known = [plan.overall_one_sided_p(p, seeds) for p in inside if p is not None]
     return max(known) if len(known) == len(inside) else None
+
+
+def _exact(effect: Effect, plan: Plan) -> ExactTests | None:
+    """Return the tests of an effect without noise. Rules 1 have none, and leave such effects inconclusive."""
+    return effect.exact if plan.rules > 1 else None
+
+
+def _p(effect: Effect, plan: Plan) -> float | None:
+    exact = _exact(effect, plan)
+    return effect.p if exact is None else exact.p
 
 
 def holm(p: Mapping[K, float | None]) -> dict[K, float | None]:
@@ -165,14 +178,14 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
         return f"No effect can be estimated from {count.finished} of {sides.runs[0]} finished runs."
     text, notes = _format_difference(effect, plan.primary, places, sides.other), []
     if effect.interval is None:
-        notes.append(_why_no_interval(effect, count, base, sides))
+        notes.append(_why_no_interval(evidence, plan, sides))
     else:
         p = "" if evidence.p_holm is None else f", Holm p {formatting.p_value(evidence.p_holm)}"
         cut = ", cut to what is possible" if effect.is_clipped else ""
         text += f" ({CONFIDENCE * 100:g} % interval {formatting.interval(effect.interval, places)}{cut}{p})"
     if _is_equivalent(evidence, plan):
-        known = "there is a difference, but of" if _is_significant(evidence, plan) else "whatever it is, it is"
-        notes.append(f"{known} less than the {plan.equivalence:g} that matters")
+        known = "there is a difference, but it is" if _is_significant(evidence, plan) else "any difference is"
+        notes.append(f"{known} smaller than the margin of {plan.equivalence:g}")
     if effect.guarded and effect.interval is not None:
         noisy = f"{sides.first} or {sides.other} is noisier than the rest"
         notes.append(f"{noisy}, so the most cautious of its tests counts")
@@ -252,9 +265,14 @@ def _format_difference(effect: Effect, metric: str, places: int, other: str) -> 
     return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than {other}'s"
 
 
-def _why_no_interval(effect: Effect, count: Count, baseline: Count, sides: Sides) -> str:
-    if min(count.finished, baseline.finished) < 2:
+def _why_no_interval(evidence: Evidence, plan: Plan, sides: Sides) -> str:
+    if min(evidence.count.finished, evidence.baseline.finished) < 2:
         return "a single seed shows no noise, so there is no interval and no p"
-    if effect.guarded:
+    if evidence.effect.guarded:
         return f"{sides.first} or {sides.other} is noisier than the rest and shares too few seeds for an interval"
-    return "the runs show no noise at all, so there is nothing to judge the effect by"
+    if _exact(evidence.effect, plan) is None:
+        return "the runs show no noise at all, so there is nothing to judge the effect by"
+    p = {"Holm p": evidence.p_holm, "p of equivalence": evidence.p_equivalent}
+    shown = ", ".join(f"{name} {formatting.p_value(value)}" for name, value in p.items() if value is not None)
+    tests = f"exact tests decide ({shown})" if shown else "there is no interval"
+    return f"the runs show no noise at all, so {tests}"
