@@ -27,7 +27,9 @@ SYMLOG_RATIO = 30
 """The scale is symlog if the largest absolute value is at least this multiple of the intervals' median half-width."""
 
 
-def _theme(text: str, faint: str, grid: str, band: str, palette: Mapping[str, str], middle: str) -> Spec:
+def _theme(
+    text: str, faint: str, grid: str, band: str, palette: Mapping[str, str], middle: str, on_verdict: str
+) -> Spec:
     font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
     axis = {"labelColor": text, "titleColor": text, "gridColor": grid, "tickColor": grid, "domainColor": grid}
     return {
@@ -49,6 +51,7 @@ def _theme(text: str, faint: str, grid: str, band: str, palette: Mapping[str, st
             "note": {"color": faint, "fontSize": 12},
             **{verdict: {"color": palette[verdict], "fontSize": 12} for verdict in ("better", "worse")},
             "cell": {"color": "#1d2126", "fontSize": 12},
+            "dark-cell": {"color": on_verdict, "fontSize": 12},
             "baseline-line": {"color": text, "strokeWidth": 1.4, "strokeDash": [4, 3]},
             "baseline-range": {"color": text, "strokeWidth": 0.7, "strokeDash": [1, 2]},
             "connection": {"color": faint, "strokeWidth": 1},
@@ -59,12 +62,28 @@ def _theme(text: str, faint: str, grid: str, band: str, palette: Mapping[str, st
 
 
 THEMES = {
-    "light": _theme("#3d434b", faint="#7b828c", grid="#e4e7eb", band="#eceff3", palette=LIGHT, middle="#f4f5f6"),
-    "dark": _theme("#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33", palette=DARK, middle="#d9dce1"),
+    "light": _theme(
+        "#3d434b",
+        faint="#7b828c",
+        grid="#e4e7eb",
+        band="#eceff3",
+        palette=LIGHT,
+        middle="#f4f5f6",
+        on_verdict="#ffffff",
+    ),
+    "dark": _theme(
+        "#c9ced6", faint="#8b93a0", grid="#2c3138", band="#262b33", palette=DARK, middle="#d9dce1", on_verdict="#1d2126"
+    ),
 }
 """Vega's config by theme. A colour by verdict is the range `category`, so that a chart follows the page's theme."""
 INLINE_THEME = _theme(
-    "currentColor", faint="currentColor", grid="#8a909955", band="#8a909930", palette=COLOURS, middle="#f4f5f6"
+    "currentColor",
+    faint="currentColor",
+    grid="#8a909955",
+    band="#8a909930",
+    palette=COLOURS,
+    middle="#f4f5f6",
+    on_verdict="#1d2126",
 )
 """Theme for an SVG inside a light or dark page, with the colour of the surrounding text."""
 

@@ -23,6 +23,8 @@ FACTOR, POINT = 17, 22
 """Maximum number of characters in a factor's label in the heatmap, and in an arm's label in the tradeoff chart."""
 CELL = 48
 """Height of a row in the heatmap, in pixels."""
+DARK_CELL = 0.75
+"""Share of the largest effect from which a cell needs bright text on a light page."""
 
 
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
@@ -57,8 +59,13 @@ def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: i
     squares = base.mark_rect(stroke="white", strokeWidth=2).encode(
         color=alt.Color("effect:Q", scale=colours, legend=None), tooltip=["column:N", "row:N", "text:N"]
     )
-    text = base.mark_text(style="cell").encode(text="text:N")
-    return responsive_spec(alt.layer(squares, text).properties(height=CELL * len(names) + CELL))
+    texts = [
+        base.transform_filter(f"{sign}(abs(datum.effect) > {DARK_CELL * most})")
+        .mark_text(style=style)
+        .encode(text="text:N")
+        for sign, style in (("!", "cell"), ("", "dark-cell"))
+    ]
+    return responsive_spec(alt.layer(squares, *texts).properties(height=CELL * len(names) + CELL))
 
 
 def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places: int = 4) -> Spec:
