@@ -61,10 +61,10 @@ def test_status_and_plot_show_only_the_arm_of_an_address(
 ):
     shutil.copytree(trained[0], here / "runs")
     rows = taetpu("status", "small/low-lr/1", "--json").json()["small"]
-    assert [(row["arm"], row["done"]) for row in rows] == [("low-lr", "1/1")]
+    assert [(row["arm"], row["runs"]) for row in rows] == [("low-lr", "1/1")]
     taetpu("plot", "small/low-lr", "small/baseline/1", "--metric", "val/loss", "--by", "run", "-o", "loss.json")
     text = (here / "loss.json").read_text()
-    assert [f"small: {run}" in text for run in ("low-lr 0", "low-lr 1", "baseline 0", "baseline 1")] == [
+    assert [f"small/{run}" in text for run in ("low-lr/0", "low-lr/1", "baseline/0", "baseline/1")] == [
         True, True, False, True,
     ]  # fmt: skip
     assert len(package.read_metrics("small/low-lr/1")["seed"].unique()) == 1
@@ -115,7 +115,7 @@ def test_read_only_commands_print_the_same_for_disk_and_bucket(both: Compare, he
     assert "4/4" in both("list", "--root", "ROOT/small").out
     for place in ("ROOT", "ROOT/small"):
         assert both("status", place).out.startswith("small ")
-        assert json.loads(both("status", place, "--json").out)["small"][0]["done"] == "2/2"
+        assert json.loads(both("status", place, "--json").out)["small"][0]["runs"] == "2/2"
         assert "4/4" in both("status", place, "--watch").out
     assert "raw metrics of 4 runs" in both("report", "ROOT/small", "--verify").out
     assert json.loads(both("report", "ROOT", "--verify", "--json").out) == {"study": "small", "problems": []}

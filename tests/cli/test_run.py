@@ -69,7 +69,7 @@ def test_failed_runs_are_reported_and_exit_with_3(taetpu, here, monkeypatch):
     assert "in no_memory" in err  # where it was raised
     assert "4 runs failed" in err.splitlines()[-1]
     assert "baseline" in out
-    assert taetpu("status", "runs/small", "--json").json()["small"][0]["done"] == "0/2"
+    assert taetpu("status", "runs/small", "--json").json()["small"][0]["runs"] == "0/2"
 
 
 LONG = ("s.yaml", "--set", "train.steps=300000", "--set", "train.eval_every=50", "--set", "train.checkpoint=eval")
@@ -108,7 +108,7 @@ def test_ctrl_c_exits_with_130_and_the_same_command_resumes(taetpu, here):
     half = taetpu("status", "runs/small", "--json").json()["small"]
     assert [row["arm"] for row in half] == ["baseline", "low-lr"]
     for row in half:
-        assert row["done"] == "0/2"
+        assert row["runs"] == "0/2"
         assert 100 <= row["step"] < 300000
         assert 0 < row["val_sample/loss"] < 10
     assert taetpu("list", "--json").json()[0]["runs"] == "0/4"

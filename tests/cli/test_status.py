@@ -37,11 +37,11 @@ def test_status_and_list_of_one_study_and_of_a_root_of_many(taetpu, here, traine
     assert max(map(len, shown)) <= 80
     assert shown[0].startswith("small ━")
     assert shown[0].endswith(" 4/4 runs")
-    assert shown[-3].split() == ["arm", "done", "step", "train/loss", "val/loss", "effect", "verdict"]
+    assert shown[-3].split() == ["arm", "runs", "step", "train/loss", "val/loss", "effect", "verdict"]
     for row, line in zip(rows, shown[-2:], strict=True):
         losses = [formatting.number(row[metric], row["places"]) for metric in ("train/loss", "val/loss")]
-        assert line.split()[:5] == [row["arm"], row["done"], str(row["step"]), *losses]
-        assert (row["done"], row["step"]) == ("2/2", 20)
+        assert line.split()[:5] == [row["arm"], row["runs"], str(row["step"]), *losses]
+        assert (row["runs"], row["step"]) == ("2/2", 20)
     results = json.loads((root / "small/results.json").read_text())
     arms = results["arms"]
     assert [(row["effect"], row["ci95"]) for row in rows] == [(arm["effect"], arm["ci95"]) for arm in arms]
@@ -87,7 +87,7 @@ def test_damaged_study_is_listed_with_its_problem(taetpu, here, trained):
     assert "\nsmall ━" in out
     told = taetpu("status", root, "--json").json()
     assert "not valid YAML" in told["other"][0]["problem"]
-    assert [row["done"] for row in told["small"]] == ["2/2", "2/2"]
+    assert [row["runs"] for row in told["small"]] == ["2/2", "2/2"]
     done = taetpu("status", root / "other")
     assert done.code == 2
     assert f"where:  {root}/other/study.yaml:1" in done.err
@@ -102,7 +102,7 @@ def test_unfinished_study_has_effects_and_no_verdict(taetpu, here, trained, cont
     rows = taetpu("status", root / "small", "--json").json()["small"]
     finished = json.loads((root / "small/results.json").read_text())["arms"][1]
     assert [row["standing"] for row in rows] == ["baseline", "interim"]
-    assert (rows[1]["done"], rows[1]["effect"], rows[1]["ci95"]) == ("2/3", finished["effect"], finished["ci95"])
+    assert (rows[1]["runs"], rows[1]["effect"], rows[1]["ci95"]) == ("2/3", finished["effect"], finished["ci95"])
     out = taetpu("status", root / "small").out
     assert "4/6 runs" in out
     assert "95 % interval" in out
@@ -156,7 +156,7 @@ def test_watch_without_a_terminal_prints_the_final_state_once(taetpu, training: 
     code, out, err = taetpu("status", training / "small", "--watch")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert out.count("runs") == out.count(" 4/4 runs") == 1
+    assert out.count("/4 runs") == out.count(" 4/4 runs") == 1
     results = json.loads((training / "small/results.json").read_text())
     arm = results["arms"][1]
     row = out.splitlines()[-1].split()

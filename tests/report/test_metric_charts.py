@@ -78,7 +78,7 @@ def test_axis_other_than_steps(made: Made, x: str, places: list[float]) -> None:
 def test_lines_are_grouped_by_study_run_or_setting(made: Made) -> None:
     studies = [made({"baseline": [1.0, 3.0], "b": [5.0, 5.0]}, name) for name in ("one", "two")]
     names = {by: {row["line"] for row in rows(plot(studies, "val/loss", by=by))} for by in ("arm", "study", "run")}
-    assert names["arm"] == {"one: baseline", "one: b", "two: baseline", "two: b"}
+    assert names["arm"] == {"one/baseline", "one/b", "two/baseline", "two/b"}
     assert names["study"] == {"one", "two"}
     assert len(names["run"]) == 8
     by_lr = plot(studies, "val/loss", by="train.optimizer.lr")

@@ -28,7 +28,8 @@ class Growing:
         """Store steps of a run. Its loss is `1 / step`. `times` are recorded at the last step."""
         steps = list(range(start + every, end + 1, every))
         noted = {name: ([end], [value]) for name, value in times.items()}
-        self.run(arm, seed).append(start, end, {"train/loss": (steps, [1 / step for step in steps])}, noted)
+        series = {"train/loss": (steps, [1 / step for step in steps]), "tokens": (steps, [64 * step for step in steps])}
+        self.run(arm, seed).append(start, end, series, noted)
 
     def finish(self, arm: str, seed: int, loss: float) -> None:
         run = self.run(arm, seed)

@@ -20,8 +20,8 @@ def address(port: int, path: str) -> str:
 
 def points(growing) -> dict[str, list]:
     """Return the stored training losses of each run."""
-    found = {run.key: run.metrics()["train/loss"] for run in growing.folder.runs()}
-    return {key.partition("/")[2]: [series.step.tolist(), series.value.tolist()] for key, series in found.items()}
+    losses = {run.key: run.metrics()["train/loss"] for run in growing.folder.runs()}
+    return {key.partition("/")[2]: [series.step.tolist(), series.value.tolist()] for key, series in losses.items()}
 
 
 def shown(page) -> dict[str, list]:
@@ -117,14 +117,14 @@ def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, ope
         page.get_by_role("searchbox").fill("other 0.3")
         assert rows.count() == 1
         page.get_by_role("searchbox").fill("")
-        for name in ("baseline, seed 0", "other, seed 0"):
+        for name in ("baseline/0", "other/0"):
             rows.filter(has_text=name).get_by_role("checkbox").check()
         differ = page.get_by_role("table", name="Settings that differ")
         differ.wait_for()
         assert differ.locator("tbody").inner_text().split() == ["model.dim", "8", "16"]
         page.reload()  # the address says what was chosen
         differ.wait_for()
-        rows.filter(has_text="other, seed 0").get_by_role("checkbox").uncheck()
-        rows.filter(has_text="baseline, seed 1").get_by_role("checkbox").check()
+        rows.filter(has_text="other/0").get_by_role("checkbox").uncheck()
+        rows.filter(has_text="baseline/1").get_by_role("checkbox").check()
         page.get_by_text("These runs differ only in the seed.").wait_for()
         page.context.close()

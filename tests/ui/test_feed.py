@@ -99,12 +99,12 @@ def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing)
     feed.poll()
     page.take(feed)
     other = page.state["effects"]["rows"][1]
-    assert (other["effect"], other["verdict"], other["done"]) == ("+0.5000", "interim", "1/2")
+    assert (other["effect"], other["verdict"], other["runs"]) == ("+0.5000", "interim", "1/2")
     growing.finish("other", 1, 1.6)
     feed.poll()
     assert page.take(feed) == ["run", "effects"]
     assert page.state["effects"]["rows"][1]["verdict"] != "interim"
-    assert {run["status"] for run in page.state["runs"].values()} == {"done"}
+    assert {run["status"] for run in page.state["runs"].values()} == {"finished"}
 
 
 def test_points_lost_by_a_resume_are_removed_from_the_page(growing: Growing) -> None:

@@ -71,6 +71,7 @@ def list_studies(
 
 
 def _list_runs(root: str | None, where: list[str], since: str | None, until: str | None, *, as_json: bool) -> None:
+    from taetpu.stats.load import run_state
     from taetpu.store.backend import default_root
     from taetpu.store.run_filter import find_runs, parse_condition, parse_date
 
@@ -80,7 +81,7 @@ def _list_runs(root: str | None, where: list[str], since: str | None, until: str
         {
             "run": f"{run.folder.study}/{run.folder.arm}/{run.folder.seed}",
             "id": run.folder.id,
-            "status": run.status,
+            "status": run_state(run.folder),
             "changed": run.changed.strftime("%Y-%m-%d %H:%M"),
             **{one.path: ", ".join(dict.fromkeys(map(str, one.values(run.settings)))) for one in conditions},
         }

@@ -56,8 +56,8 @@ class StudyProgress:
 
     @property
     def done(self) -> int:
-        """The number of finished runs."""
-        return sum(run.status == "done" for run in self.runs)
+        """The number of runs that finished or diverged."""
+        return sum(run.ended for run in self.runs)
 
     @property
     def ended(self) -> bool:
@@ -71,7 +71,7 @@ class StudyProgress:
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.
 
-        A row has the number of finished runs, the smallest step of any run, the means of the last losses, and the
+        A row has the number of runs that finished or diverged, the smallest step of any run, the means of the last losses, and the
         effect in the finished runs. For a study that cannot be read, the only row describes the problem.
         """
         study, results = self.feed.study, self.feed.results
@@ -87,7 +87,7 @@ class StudyProgress:
             rows.append(
                 {
                     "arm": arm,
-                    "done": f"{sum(run.status == 'done' for run in own)}/{len(seeds)}",
+                    "runs": f"{sum(run.ended for run in own)}/{len(seeds)}",
                     "step": min(map(_last_step, own), default=0),
                     "train/loss": _mean_last(own, "train/loss"),
                     shown: _mean_last(own, shown),
@@ -111,7 +111,7 @@ class StudyProgress:
         lines, claimed = [], set(self.folder.claimed_packs())
         for number, plan in enumerate(plans, 1):
             folders = [self.folder.run(*names) for names in plan["runs"]]
-            left = [(run, state) for run in folders if (state := self._state(run)).status != "done"]
+            left = [(run, state) for run in folders if not (state := self._state(run)).ended]
             step = min((_last_step(state) for _, state in left), default=0)
             if left and (step or plan["id"] in claimed):
                 (first, state), count = left[0], f"{len(folders)} run{'s' * (len(folders) > 1)}"

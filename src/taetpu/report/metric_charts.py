@@ -115,9 +115,9 @@ def plot(
 def _line_names(runs: Sequence[Run], by: str, several: bool) -> Callable[[Run], str]:
     """Return a function that returns the name of a run's line."""
     named: dict[str, Callable[[Run], str]] = {
-        "arm": lambda run: f"{run.study}: {run.folder.arm}" if several else run.folder.arm,
+        "arm": lambda run: f"{run.study}/{run.folder.arm}" if several else run.folder.arm,
         "study": lambda run: run.study,
-        "run": lambda run: f"{run.study}: {run.folder.arm} {run.folder.seed}",
+        "run": lambda run: f"{run.study}/{run.folder.arm}/{run.folder.seed}",
     }
     if by not in named:
         _check_setting(runs, by, "by", tuple(named))

@@ -32,13 +32,14 @@ def rank_effects(results: Results) -> list[str]:
 def count_labels(results: Results) -> list[tuple[str, int]]:
     """Return the number of arms in the forest plot by `summary.verdict_label`, in the order of `verdict_style`.
 
-    If there are verdicts, the counts include the verdicts that no arm has. Equivalent is included only if the plan sets
-    a margin or an arm is equivalent.
+    The list includes the verdicts that no arm has, except `equivalent` without a margin in the plan. It is empty if
+    there are no verdicts.
     """
     counts = Counter(summary.verdict_label(arm) for arm in results["arms"] if arm["against"])
     possible = {verdict for verdict in VERDICTS if verdict != "equivalent" or results["plan"]["equivalence"]}
-    shown = {*counts, *(possible if counts.keys() & {*VERDICTS} else ())}
-    return [(label, counts[label]) for label in MARKS if label in shown]
+    if not counts.keys() & {*VERDICTS}:
+        return []
+    return [(label, counts[label]) for label in MARKS if label in possible | counts.keys()]
 
 
 def _effect(arm: Arm, results: Results) -> str:

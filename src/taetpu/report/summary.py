@@ -199,10 +199,15 @@ def headline(results: Results) -> str:
         return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
     if all(map(all_diverged, arms)):
         return f"Every run of {_count(len(arms), 'arm')} diverged."
+    known, total = sum(arm["effect"] is not None for arm in arms), _count(len(arms), "arm")
+    if not results["complete"]:
+        shown = total if known == len(arms) else f"{known} of {total}"
+        so_far = f"effects of {shown} on {name} so far, without verdicts" if known else f"no effects on {name} yet"
+        return f"Interim: {so_far}."
     if len(results["seeds"]) == 1:
-        return f"{_count(len(arms), 'arm')} on a single seed. Effects have no error bars, so there are no verdicts."
+        return f"{total} on a single seed. Effects have no error bars, so there are no verdicts."
     if not results["final"]:
-        return f"Interim: effects of {_count(len(arms), 'arm')} on {name} so far, without verdicts."
+        return f"Interim: effects of {total} on {name} so far, without verdicts."
     top, scales = rungs.largest(results), len(rungs.baselines(results))
     tuned = "Each arm tuned: " if any("tuned" in arm["role"] for arm in arms) else ""
     at = f"At {top}, the largest of {scales} scales: " if top else f"Over {scales} scales: " if scales else ""

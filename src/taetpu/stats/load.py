@@ -64,6 +64,16 @@ def read_result(run: RunFolder) -> dict[str, Any] | None:
     return result
 
 
+def run_state(run: RunFolder) -> str:
+    """Return the state of a run as users see it: `finished`, `diverged` or `unfinished`.
+
+    Raises:
+        UserError: If the outcome, the steps or a metric is missing or invalid.
+    """
+    result = read_result(run)
+    return "unfinished" if result is None else result["outcome"]
+
+
 def _wrong(result: Any) -> str | None:
     """Return a description of the problem with an invalid result; None for a valid result."""
     if not isinstance(result, Mapping):

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from taetpu.core.errors import UserError
-from taetpu.report import summary
-from taetpu.report.charts import THEMES
+from taetpu.report import overview, summary
+from taetpu.report.charts import THEMES, forest_plot
 from taetpu.report.components import TITLE as COMPONENTS
 from taetpu.report.components import components_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
+from taetpu.report.verdict_style import MARKS
 from taetpu.stats.analyse import compute_results
-from taetpu.stats.load import read_study
+from taetpu.stats.load import read_study, run_state
 from taetpu.store import metrics
 from taetpu.store.documents import finite
 from taetpu.store.metrics import progress_metric
@@ -48,14 +49,25 @@ class Message:
 
 @dataclass
 class RunState:
-    """State of a run as last sent to pages: the status, the series as (steps, values), and the device usage."""
+    """State of a run as last sent to pages.
+
+    Attributes:
+        status: `finished`, `diverged` or `unfinished`.
+        series: steps and values by metric.
+        use: the device usage.
+    """
 
     arm: str
     seed: int
-    status: str = "started"
+    status: str = "unfinished"
     segments: set[str] = field(default_factory=set)
     series: dict[str, tuple[list[int], list[float | None]]] = field(default_factory=dict)
     use: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run finished or diverged."""
+        return self.status != "unfinished"
 
     def cut(self, step: int) -> None:
         """Remove all points after a step."""
@@ -144,7 +156,7 @@ class Feed:
             with self._collect_errors():
                 self._read_run(run)
         self._choose_series()
-        ended = sum(run.status == "done" for run in self.runs.values())
+        ended = sum(run.ended for run in self.runs.values())
         read_at = ended, self.folder.analysed_at()
         if read_at != self._read_at:
             # A failed analysis is not retried until another run ends, because an analysis takes a second.
@@ -172,15 +184,15 @@ class Feed:
         if known is None:
             known = self.runs[key] = RunState(run.arm, run.seed)
             self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
-        elif known.status == "done":
+        elif known.ended:
             return
-        status = run.status()  # read before the metrics, which are complete once the run is done
+        done = run.status() == "done"  # read before the metrics, which are complete once the run is done
         for message in _read_segments(run, known):
             self.using = key if message[0] == "usage" else self.using
             self._send(message[0], {"run": key, **message[1]})
-        if status != known.status:
-            known.status = status
-            self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": status})
+        if done:
+            known.status = run_state(run)
+            self._send("run", {"run": key, "arm": run.arm, "seed": run.seed, "status": known.status})
 
     @contextmanager
     def _collect_errors(self) -> Iterator[None]:
@@ -208,13 +220,12 @@ def _read_segments(run: RunFolder, known: RunState) -> Iterator[tuple[str, dict[
         yield "cut", {"step": step}
     new_keys = [key for key in keys if key not in known.segments]
     for key in new_keys:
-        found = metrics.decode_segment(run.store.read(key), run.store.where(key))
+        segment = metrics.decode_segment(run.store.read(key), run.store.where(key))
         known.segments.add(key)
-        new = {name: (s.step.tolist(), finite(s.value.tolist())) for name, s in found.items()}
-        for name, (steps, values) in new.items():
-            own = known.series.setdefault(name, ([], []))
-            own[0].extend(steps)
-            own[1].extend(values)
+        new = {name: (s.step.tolist(), finite(s.value.tolist())) for name, s in segment.items()}
+        for name, added in new.items():
+            for column, values in zip(known.series.setdefault(name, ([], [])), added, strict=True):
+                column.extend(values)
         yield "points", {"series": new}
     if new_keys and (use := _usage_at(run, new_keys[-1])) != known.use:
         known.use = use
@@ -230,22 +241,24 @@ def _usage_at(run: RunFolder, segment: str) -> str:
     return describe_usage({name: float(series.value[-1]) for name, series in noted.items()})
 
 
-def _effects_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the headline, the notices, the verdict table and the pictures of results."""
+def _effects_of(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the headline, the notices, the counts of verdicts, the verdict table and the pictures of results."""
     rows = [
-        {**vars(row), "done": _progress(arm)}
-        for row, arm in zip(summary.verdict_rows(found), found["arms"], strict=True)
+        {**vars(row), "runs": _progress(arm)}
+        for row, arm in zip(summary.verdict_rows(results), results["arms"], strict=True)
     ]
-    effects = {"headline": summary.headline(found), "notices": summary.notices(found), "rows": rows}
-    shown = {"pictures": pictures, "themes": THEMES} if (pictures := _pictures(found)) else {}
-    return finite({**effects, **shown, "places": summary.mean_places(found)})
+    effects = {"headline": summary.headline(results), "notices": summary.notices(results), "rows": rows}
+    known = any(arm["effect"] is not None for arm in results["arms"] if arm["against"])
+    counts = [(MARKS[label], label, number) for label, number in overview.count_labels(results)] if known else []
+    pictures = {"forest": forest_plot(results) if known else None, "pictures": _pictures(results), "themes": THEMES}
+    return finite({**effects, **pictures, "counts": counts, "places": summary.mean_places(results)})
 
 
-def _pictures(found: Mapping[str, Any]) -> dict[str, Any]:
+def _pictures(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pictures of parts that were removed from trained models, by title."""
-    pictures = post_hoc_charts(found)
-    if found["designs"].get("components", {}).get("rows"):
-        pictures[COMPONENTS] = components_chart(found)
+    pictures = post_hoc_charts(results)
+    if results["designs"].get("components", {}).get("rows"):
+        pictures[COMPONENTS] = components_chart(results)
     return pictures
 
 

@@ -4,6 +4,9 @@ from typing import Any
 from urllib.parse import quote
 
 from taetpu.core.errors import UserError, suggest
+from taetpu.report.inputs import read_inputs
+from taetpu.report.page import render_page
+from taetpu.stats.analyse import compute_results
 from taetpu.stats.load import read_result
 from taetpu.store.addresses import Match, only_run
 from taetpu.store.flat_config import differing_paths, read_settings
@@ -28,10 +31,20 @@ class Root:
         Raises:
             UserError: If there is no study with this name.
         """
-        found = {study.name: study for study in find_studies(self.place)}
-        if name not in found:
-            raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, found))
-        return found[name]
+        studies = {study.name: study for study in find_studies(self.place)}
+        if name not in studies:
+            raise UserError(f"there is no study {name!r} here", file=self.place, remedy=suggest(name, studies))
+        return studies[name]
+
+    def report(self, name: str) -> str:
+        """Return the report of a study as HTML, with the runs that ended so far.
+
+        Raises:
+            UserError: If there is no study with this name, or a stored file is damaged.
+        """
+        folder = self.study(name)
+        results = compute_results(folder)
+        return render_page(results, read_inputs(folder, results))
 
     def studies(self) -> list[dict[str, Any]]:
         """Return a row for each study, including the study's progress."""
@@ -68,18 +81,18 @@ class Root:
         Raises:
             UserError: If there is no such study or run, or a file of the run is damaged.
         """
-        own = self.study(study).runs()
-        found = next((one for one in own if one.arm == arm and f"{one.seed}-{one.id}" == run), None)
-        if found is None:
+        runs = self.study(study).runs()
+        folder = next((each for each in runs if each.arm == arm and f"{each.seed}-{each.id}" == run), None)
+        if folder is None:
             raise UserError(f"study {study!r} has no run {arm}/{run}", remedy="See the study's page for its runs.")
-        samples = found.samples()
+        samples = folder.samples()
         return {
-            **_run_facts(study, found),
-            "settings": read_settings(found),
+            **_run_facts(study, folder),
+            "settings": read_settings(folder),
             "samples": {str(step): samples[step] for step in sorted(samples)[-MAX_SAMPLES:]},
-            "result": found.result(),
+            "result": folder.result(),
             "series": {
-                name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(found.metrics().items())
+                name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(folder.metrics().items())
             },
         }
 
@@ -96,8 +109,6 @@ def page_path(match: Match) -> str:
 
 
 def _run_facts(study: str, run: RunFolder) -> dict[str, Any]:
-    result = read_result(run)
-    facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}", "status": run.status()}
-    if result is None:
-        return {**facts, "steps": None, "metrics": {}}
+    result = read_result(run) or {"outcome": "unfinished", "steps": None, "metrics": {}}
+    facts = {"study": study, "arm": run.arm, "seed": run.seed, "run": f"{run.seed}-{run.id}"}
     return {**facts, "status": result["outcome"], "steps": result["steps"], "metrics": result["metrics"]}

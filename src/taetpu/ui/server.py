@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from taetpu.core.errors import UserError
 from taetpu.report.chart_files import vega_bundle
+from taetpu.report.verdict_style import verdict_css
 from taetpu.store.documents import finite
 from taetpu.ui import page_data
 from taetpu.ui.feed import Feed
@@ -33,6 +34,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+"""Policy of a report in addition to the policy that it contains. In a sandbox, its scripts cannot read other pages."""
 HOSTS = ("127.0.0.1", "localhost")
 """Hosts that requests may name. Any port is allowed, because `ssh -L` may forward a different port."""
 PAGES = ("/", "/study/{name}", "/run/{study}/{arm}/{run}", "/runs")
@@ -51,6 +54,8 @@ class Server:
         routes = [
             *(Route(path, self.shell) for path in PAGES),
             Route("/vega.js", self.vega),
+            Route("/verdicts.css", self.verdict_style),
+            Route("/report/{name}", self.report),
             Mount("/static", StaticFiles(packages=[("taetpu.ui", "static")])),
             Route("/data/studies", self.data(lambda request: self.root.studies())),
             Route("/data/runs", self.data(lambda request: self.root.runs())),
@@ -69,7 +74,7 @@ class Server:
             )
         else:
             answer = await self.admitted(request, go_on)
-        answer.headers["Content-Security-Policy"] = POLICY
+        answer.headers.setdefault("Content-Security-Policy", POLICY)
         answer.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         answer.headers["Referrer-Policy"] = "no-referrer"
         answer.headers["X-Content-Type-Options"] = "nosniff"
@@ -101,6 +106,18 @@ class Server:
         """Return the script that draws charts."""
         return Response(vega_bundle(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
+    async def verdict_style(self, request: Request) -> Response:
+        """Return the colours of verdicts."""
+        return Response(verdict_css(), media_type="text/css")
+
+    async def report(self, request: Request) -> Response:
+        """Return the report of a study, or status 404 if it cannot be made."""
+        try:
+            page = await asyncio.to_thread(self.root.report, request.path_params["name"])
+        except UserError as error:
+            return PlainTextResponse(f"{error}\n", 404)
+        return HTMLResponse(page, headers={"Content-Security-Policy": REPORT_POLICY})
+
     def data(self, make: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that responds with the JSON of `make`, or with status 404 if `make` raises `UserError`."""
 
@@ -124,5 +141,5 @@ class Server:
                 self.feeds[name] = Feed(self.root.study(name))
             feed = self.feeds[name]
             feed.poll()
-            found = feed.since(request.query_params.get("since"))
-            return [{"id": feed.cursor(message), "kind": message.kind, "data": message.data} for message in found]
+            messages = feed.since(request.query_params.get("since"))
+            return [{"id": feed.cursor(message), "kind": message.kind, "data": message.data} for message in messages]

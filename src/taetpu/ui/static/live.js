@@ -40,6 +40,7 @@ function show(title, ...children) {
 function table(caption, columns) {
   const body = h("tbody");
   const state = { rows: [], sort: null, down: false, wanted: "", shown: PAGE };
+  const empty = (value) => value == null || value === "" || value === "-";
   const heads = columns.map((column) => h("th", { scope: "col", class: column.figure ? "n" : null },
     h("button", { type: "button", onclick: () => { state.down = state.sort === column && !state.down; state.sort = column; draw(); } }, column.name)));
   const search = h("input", { type: "search", oninput: () => { state.wanted = search.value.toLowerCase(); draw(); } });
@@ -55,16 +56,19 @@ function table(caption, columns) {
     const text = (row) => columns.map((column) => short(column.value(row))).join(" ").toLowerCase();
     let rows = state.rows.filter((row) => words.every((word) => text(row).includes(word)));
     if (state.sort) rows = [...rows].sort(order);
-    heads.forEach((head, i) => head.setAttribute("aria-sort", columns[i] !== state.sort ? "none" : state.down ? "descending" : "ascending"));
-    const found = rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`;
-    count.textContent = rows.length > state.shown ? `${found || rows.length}, the first ${state.shown} shown` : found;
+    const kept = columns.map((column, i) => !i || !state.rows.every((row) => empty(column.value(row)))); // without empty columns
+    heads.forEach((head, i) => { head.hidden = !kept[i]; head.setAttribute("aria-sort", columns[i] !== state.sort ? "none" : state.down ? "descending" : "ascending"); });
+    const matches = rows.length === state.rows.length ? "" : `${rows.length} of ${state.rows.length}`;
+    count.textContent = rows.length > state.shown ? `${matches || rows.length}, the first ${state.shown} shown` : matches;
     more.hidden = rows.length <= state.shown;
     body.replaceChildren(...rows.slice(0, state.shown).map((row) => h("tr", {}, columns.map((column, i) =>
-      h(i ? "td" : "th", i ? { class: column.figure ? "n" : null } : { scope: "row" }, (column.cell ?? ((r) => short(column.value(r))))(row))))));
+      kept[i] ? h(i ? "td" : "th", i ? { class: column.figure ? "n" : null } : { scope: "row" }, (column.cell ?? ((r) => short(column.value(r))))(row)) : null))));
   }
+  const wide = h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body));
+  const measure = new ResizeObserver(() => wide.classList.toggle("more", wide.scrollWidth > wide.clientWidth + 1));
+  for (const part of [wide, wide.firstChild]) measure.observe(part);
   return {
-    node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count),
-      h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": caption }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body)), more),
+    node: h("div", {}, h("div", { class: "bar" }, h("label", {}, `Search ${caption.toLowerCase()}`, search), count), wide, more),
     fill(rows) { state.rows = rows; draw(); },
     head(number, name) { heads[number].firstChild.textContent = name; },
   };
@@ -117,30 +121,33 @@ function chart(label) {
   return { node: place, update(rows, name) { latest = rows; if (name !== metric) { metric = name; clearTimeout(timer); timer = null; draw(); } else soon(); } };
 }
 
-// Pictures of the report by title. They are drawn again only if they change.
-function pictures() {
+// Pictures of the report, as `{title: spec}`. They are drawn again only if they change.
+function pictures(place) {
   const node = h("div");
   let drawn = "", latest = {}, themes = {};
   const draw = () => {
     node.replaceChildren();
     for (const [title, spec] of Object.entries(latest)) {
-      const place = h("div", { class: "picture", role: "img", "aria-label": title });
-      node.append(h("h2", {}, title), place);
-      vegaEmbed(place, spec, { ast: true, actions: false, renderer: "canvas", config: themes[dark.matches ? "dark" : "light"] });
+      const picture = place(node, title);
+      vegaEmbed(picture, spec, { ast: true, actions: false, renderer: "svg", defaultStyle: false, config: themes[dark.matches ? "dark" : "light"] })
+        .then(() => picture.querySelector("svg").setAttribute("aria-hidden", "true"));
     }
   };
   dark.addEventListener("change", draw);
   return {
     node,
-    update(effects) {
-      const wanted = JSON.stringify(effects.pictures ?? {});
+    update(specs, config) {
+      const wanted = JSON.stringify(specs);
       if (wanted === drawn) return;
       drawn = wanted;
-      [latest, themes] = [effects.pictures ?? {}, effects.themes ?? {}];
+      [latest, themes] = [specs, config];
       draw();
     },
   };
 }
+
+const titled = (node, title) => { const place = h("div", { class: "picture", role: "img", "aria-label": title }); node.append(h("h2", {}, title), place); return place; };
+const untitled = (node, title) => { const place = h("div", { class: "picture forest", role: "img", "aria-label": title }); node.append(place); return place; };
 
 // Returns the mean over runs at every step that any run has, thinned to the chart's resolution.
 function line(name, runs) {
@@ -182,13 +189,13 @@ export function fold(state, kind, data) {
   if (kind === "run") Object.assign(run, { arm: data.arm, seed: data.seed, status: data.status });
   if (kind === "usage") { run.use = data.use; state.using = data.run; }
   if (kind === "points") for (const [name, [steps, values]] of Object.entries(data.series)) {
-    const own = (run.series[name] ??= [[], []]);
-    own[0].push(...steps);
-    own[1].push(...values);
+    const known = (run.series[name] ??= [[], []]);
+    known[0].push(...steps);
+    known[1].push(...values);
   }
-  if (kind === "cut") for (const own of Object.values(run.series)) {
-    const keep = own[0].filter((step) => step <= data.step).length;
-    own[0].length = own[1].length = keep;
+  if (kind === "cut") for (const series of Object.values(run.series)) {
+    const keep = series[0].filter((step) => step <= data.step).length;
+    series[0].length = series[1].length = keep;
   }
   return state;
 }
@@ -204,13 +211,13 @@ async function studies() {
     { name: "changed", value: (r) => r.changed, cell: (r) => new Date(r.changed).toLocaleString() },
     { name: "problem", value: (r) => r.problem, cell: (r) => r.problem ?? "" },
   ]);
-  const none = h("p", { class: "soft", hidden: true }, "There is no study here yet. A study appears shortly after `taetpu run` starts it.");
+  const none = h("p", { class: "soft", hidden: true }, "There is no study here yet. A study appears shortly after ", h("code", {}, "taetpu run"), " starts it.");
   show("Studies", none, rows.node);
   const refresh = async () => {
     try {
-      const found = await fetched("/data/studies");
-      rows.fill(found);
-      none.hidden = found.length > 0;
+      const stored = await fetched("/data/studies");
+      rows.fill(stored);
+      none.hidden = stored.length > 0;
       link.textContent = "";
     } catch (error) { link.textContent = error.message; }
     setTimeout(refresh, 5000);
@@ -224,9 +231,22 @@ const last = (runs, metric) => {
 };
 const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) => steps.at(-1) ?? 0));
 
+const UNITS = new Set(["flops", "tokens", "samples", "seconds"]); // amounts of training, which are not metrics
+const metricsOf = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.series ?? run.metrics)))].filter((name) => !UNITS.has(name)).sort();
+const count = (runs, status) => runs.filter((run) => run.status === status).length;
+
+// One line that opens to a list.
+function warnings(texts) {
+  if (!texts.length) return null;
+  const opened = document.querySelector(".notices")?.open ?? false;
+  return h("details", { class: "notice notices", open: opened },
+    h("summary", {}, h("b", {}, `${texts.length} warning${texts.length > 1 ? "s" : ""} `), h("span", { class: "first" }, texts.join(" "))),
+    h("ul", {}, texts.map((text) => h("li", {}, text))));
+}
+
 function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
-  let timer = null, metric = null;
+  let timer = null, metric = null, headed = "";
   const series = () => state.study.shown ?? "val/loss"; // the series for the primary metric
   const fixed = (value) => (value == null ? "-" : value.toFixed(state.effects.places ?? 4)); // at least as many decimals as effects
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
@@ -235,54 +255,69 @@ function study(name) {
   const curves = chart(`Curves of ${name}; the table has the last values`);
   const arms = table("Arms", [
     { name: "arm", value: (r) => r.arm, cell: (r) => h("span", {}, r.arm, r.change ? h("div", { class: "soft" }, r.change) : null) },
-    { name: "ended", value: (r) => r.done },
-    { name: "step", value: (r) => r.step, figure: true },
-    { name: "train/loss", value: (r) => r.train, cell: (r) => fixed(r.train), figure: true },
-    { name: series(), value: (r) => r.shown, cell: (r) => fixed(r.shown), figure: true },
     { name: "effect", value: (r) => (r.effect === "-" ? null : Number(r.effect)), cell: (r) => r.effect, figure: true },
-    { name: "95 % interval", value: (r) => r.interval, figure: true },
     { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.verdict) },
+    { name: "95 % interval", value: (r) => r.interval, figure: true },
+    { name: series(), value: (r) => r.shown, cell: (r) => fixed(r.shown), figure: true },
+    { name: "train/loss", value: (r) => r.train, cell: (r) => fixed(r.train), figure: true },
+    { name: "step", value: (r) => r.step, figure: true },
+    { name: "runs", value: (r) => r.runs },
   ]);
   const runs = table("Runs", [
-    { name: "run", value: (r) => r.key, cell: (r) => h("a", { href: `/run/${url(name)}/${r.key.replace(/^runs\//, "").split("/").map(encodeURIComponent).join("/")}` }, `${r.arm}, seed ${r.seed}`) },
+    { name: "run", value: (r) => `${r.arm}/${r.seed}`, cell: (r) => h("a", { href: `/run/${url(name)}/${r.key.replace(/^runs\//, "").split("/").map(encodeURIComponent).join("/")}` }, `${r.arm}/${r.seed}`) },
     { name: "status", value: (r) => r.status },
     { name: "step", value: (r) => reached(r), figure: true },
     { name: "train/loss", value: (r) => last([r], "train/loss"), cell: (r) => fixed(last([r], "train/loss")), figure: true },
     { name: series(), value: (r) => last([r], series()), cell: (r) => fixed(last([r], series())), figure: true },
   ]);
-  const drawings = pictures();
-  show(name, head, h("h2", {}, "Effects"), arms.node, drawings.node, h("h2", {}, "Curves"),
+  const forest = pictures(untitled), drawings = pictures(titled);
+  show(name, head, forest.node, h("h2", {}, "Arms"), arms.node, drawings.node, h("h2", {}, "Curves"),
     h("div", { class: "bar" }, h("label", {}, "Metric", picked), h("label", {}, "Lines", shown), h("label", {}, "Only arms with", wanted), h("span", { class: "soft" }, "Scroll to zoom, drag to pan, and double-click to reset. Click the legend to highlight lines.")),
     curves.node, h("h2", {}, "Runs"), runs.node);
+
+  // The lines above the forest plot. They are replaced only if they change, so that opened warnings stay open.
+  function drawHead(all) {
+    const planned = all.filter((run) => state.study.arms.includes(run.arm) && state.study.seeds.includes(run.seed));
+    const [finished, diverged] = [count(planned, "finished"), count(planned, "diverged")];
+    const total = state.study.arms.length * state.study.seeds.length;
+    const training = all.filter((run) => run.status === "unfinished" && run.use);
+    const using = training.find((run) => run.key === state.using) ?? training.at(-1); // the pack in training: the last one to report
+    const { headline = "", notices = [], counts = [] } = state.effects;
+    const facts = JSON.stringify([headline, notices, counts, finished, diverged, total, using?.use, state.problem]);
+    if (facts === headed) return;
+    headed = facts;
+    head.replaceChildren(...[
+      h("p", { class: "title" }, h("span", {}, headline), headline ? h("a", { href: `/report/${url(name)}` }, "Report") : null),
+      h("p", { class: "soft" }, h("progress", { max: total || 1, value: finished + diverged, "aria-label": "runs" }), ` ${finished} of ${total} runs finished${diverged ? `, ${diverged} diverged` : ""}`, using ? `. Device: ${using.use}` : ""),
+      counts.length ? h("ul", { class: "counts", "aria-label": "Number of arms by verdict" }, counts.map(([mark, label, number]) => h("li", { class: label }, `${mark} `, h("b", {}, number), ` ${label}`))) : null,
+      warnings(notices),
+      state.problem ? h("p", { class: "notice" }, state.problem) : null,
+    ].filter(Boolean));
+  }
 
   function draw() {
     timer = null;
     const all = Object.entries(state.runs).map(([key, run]) => ({ key, ...run }));
-    const metrics = [...new Set(all.flatMap((run) => Object.keys(run.series)))].sort();
-    metric ??= [state.study.curve, "train/loss"].find((one) => metrics.includes(one)) ?? null;
+    const metrics = metricsOf(all);
+    metric ??= [state.study.curve, "train/loss"].find((each) => metrics.includes(each)) ?? null;
     for (const each of [arms, runs]) each.head(4, series());
     if (picked.dataset.of !== metrics.join()) {
       picked.dataset.of = metrics.join();
-      picked.replaceChildren(...metrics.map((one) => h("option", { value: one, selected: one === metric }, one)));
+      picked.replaceChildren(...metrics.map((each) => h("option", { value: each, selected: each === metric }, each)));
     }
-    const ended = all.filter((run) => run.status === "done").length;
-    const total = state.study.arms.length * state.study.seeds.length;
-    head.replaceChildren(...[h("p", {}, state.effects.headline ?? ""), h("p", { class: "soft" }, h("progress", { max: total || 1, value: ended, "aria-label": "runs that have ended" }), ` ${ended} of ${total} runs have ended`),
-      ...(state.effects.notices ?? []).map((text) => h("p", { class: "notice" }, text)), state.problem ? h("p", { class: "notice" }, state.problem) : null].filter(Boolean));
-    const at = all.filter((run) => run.status !== "done" && run.use);
-    const using = at.find((run) => run.key === state.using) ?? at.at(-1); // the pack in training: the last one to report
-    if (using) head.append(h("p", { class: "soft" }, `Device: ${using.use}`));
+    drawHead(all);
     const rowsByArm = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
     arms.fill(state.study.arms.map((arm) => {
-      const own = all.filter((run) => run.arm === arm);
-      const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", done: `0/${state.study.seeds.length}` };
-      return { ...none, ...rowsByArm[arm], arm, step: own.length ? Math.min(...own.map(reached)) : 0, train: last(own, "train/loss"), shown: last(own, series()) };
+      const runsOfArm = all.filter((run) => run.arm === arm);
+      const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", runs: `0/${state.study.seeds.length}` };
+      return { ...none, ...rowsByArm[arm], arm, step: runsOfArm.length ? Math.min(...runsOfArm.map(reached)) : 0, train: last(runsOfArm, "train/loss"), shown: last(runsOfArm, series()) };
     }));
     runs.fill(all);
-    drawings.update(state.effects);
+    forest.update(state.effects.forest ? { "Forest plot of the effects in the table below": state.effects.forest } : {}, state.effects.themes);
+    drawings.update(state.effects.pictures ?? {}, state.effects.themes);
     const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
-    const groups = Map.groupBy ? Map.groupBy(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`)) : grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm} ${run.seed}`));
-    if (metric) curves.update([...groups].flatMap(([label, own]) => line(label, own.map((run) => run.series[metric]))), metric);
+    const groups = grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm}/${run.seed}`));
+    if (metric) curves.update([...groups].flatMap(([label, members]) => line(label, members.map((run) => run.series[metric]))), metric);
   }
   listen(name, (kind, data) => { main.state = state = fold(state, kind, data); timer ??= setTimeout(draw, 100); });
 }
@@ -294,49 +329,52 @@ function grouped(items, key) {
 }
 
 async function oneRun(studyName, arm, run) {
-  const found = await fetched(`/data/run/${url(studyName, arm, run)}`);
-  const names = Object.keys(found.series);
-  const curves = chart(`Curves of ${arm}, seed ${found.seed}`);
-  const picked = h("select", { onchange: () => draw() }, names.map((name) => h("option", { value: name, selected: name === "train/loss" }, name)));
-  const draw = () => picked.value && curves.update(line(arm, [found.series[picked.value]]), picked.value);
-  const facts = (data) => h("dl", {}, Object.entries(data).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, short(value))]));
-  show(`${arm}, seed ${found.seed}`, h("p", { class: "soft" }, "of ", h("a", { href: `/study/${url(studyName)}` }, studyName), `: ${found.status}${found.steps ? ` after ${found.steps} steps` : ""}`),
+  const data = await fetched(`/data/run/${url(studyName, arm, run)}`);
+  const title = `${arm}/${data.seed}`;
+  const curves = chart(`Curves of ${title}`);
+  const picked = h("select", { onchange: () => draw() }, metricsOf([data]).map((name) => h("option", { value: name, selected: name === "train/loss" }, name)));
+  const draw = () => picked.value && curves.update(line(title, [data.series[picked.value]]), picked.value);
+  const facts = (values) => h("dl", {}, Object.entries(values).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, short(value))]));
+  const samples = Object.entries(data.samples).reverse();
+  show(title, h("p", { class: "soft" }, "of ", h("a", { href: `/study/${url(studyName)}` }, studyName), `: ${data.status}${data.steps ? ` after ${data.steps} steps` : ""}`),
     h("h2", {}, "Curves"), h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node,
-    h("h2", {}, "Last values"), facts(found.metrics),
-    ...(Object.keys(found.samples).length ? [h("h2", {}, "Samples"), ...Object.entries(found.samples).reverse().map(([step, text], i) => h("details", { open: i === 0 }, h("summary", {}, `step ${step}`), h("pre", {}, text)))] : []),
-    h("h2", {}, "Settings"), facts(found.settings));
+    ...(Object.keys(data.metrics).length ? [h("h2", {}, "Last values"), facts(data.metrics)] : []),
+    ...(samples.length ? [h("h2", {}, "Samples"), ...samples.map(([step, text], i) => h("details", { open: i === 0 }, h("summary", {}, `step ${step}`), h("pre", {}, text)))] : []),
+    h("h2", {}, "Settings"), facts(data.settings));
   draw();
 }
 
 const key = (row) => `${row.study}/${row.arm}/${row.run}`;
+const address = (row) => `${row.study}/${row.arm}/${row.seed}`;
 
 async function allRuns() {
   const { columns, rows, problems } = await fetched("/data/runs");
-  const chosen = new Set(new URLSearchParams(location.search).getAll("run").filter((one) => rows.some((row) => key(row) === one)));
+  const chosen = new Set(new URLSearchParams(location.search).getAll("run").filter((run) => rows.some((row) => key(row) === run)));
   const curves = chart("Curves of the chosen runs");
-  const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.metrics)))].sort();
+  const metrics = metricsOf(rows);
   const picked = h("select", { onchange: () => compare() }, [...new Set(["train/loss", ...metrics])].map((name) => h("option", { value: name, selected: name === (metrics.includes("val_sample/loss") ? "val_sample/loss" : "val/loss") }, name)));
+  const picker = h("div", { class: "bar" }, h("label", {}, "Metric", picked));
   const beside = h("div");
   const details = new Map();
   async function compare() {
-    const own = rows.filter((row) => chosen.has(key(row)));
-    history.replaceState(null, "", `?${new URLSearchParams(own.map((row) => ["run", key(row)]))}`); // for bookmarks and links
-    curves.node.hidden = !own.length;
-    for (const row of own) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
-    const differ = columns.filter((path) => own.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(own[0].settings[path])));
-    beside.replaceChildren(own.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : !differ.length ? h("p", { class: "soft" }, "These runs differ only in the seed.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), own.map((row) => h("th", { scope: "col" }, `${row.study}: ${row.arm} ${row.seed}`)))),
-      h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), own.map((row) => h("td", {}, short(row.settings[path])))))))));
-    curves.update(own.flatMap((row) => line(`${row.study}: ${row.arm} ${row.seed}`, [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
+    const runs = rows.filter((row) => chosen.has(key(row)));
+    history.replaceState(null, "", `?${new URLSearchParams(runs.map((row) => ["run", key(row)]))}`); // for bookmarks and links
+    picker.hidden = curves.node.hidden = !runs.length;
+    for (const row of runs) if (!details.has(key(row))) details.set(key(row), await fetched(`/data/run/${url(row.study, row.arm, row.run)}`));
+    const differ = columns.filter((path) => runs.some((row) => JSON.stringify(row.settings[path]) !== JSON.stringify(runs[0].settings[path])));
+    beside.replaceChildren(runs.length < 2 ? h("p", { class: "soft" }, "Choose runs in the table to compare them.") : !differ.length ? h("p", { class: "soft" }, "These runs differ only in the seed.") : h("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "Settings that differ" }, h("table", {}, h("caption", {}, "Settings that differ"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), runs.map((row) => h("th", { scope: "col" }, address(row))))),
+      h("tbody", {}, differ.map((path) => h("tr", {}, h("th", { scope: "row" }, path), runs.map((row) => h("td", {}, short(row.settings[path])))))))));
+    curves.update(runs.flatMap((row) => line(address(row), [details.get(key(row)).series[picked.value] ?? [[], []]])), picked.value);
   }
   const list = table("Runs", [
-    { name: "run", value: (r) => key(r), cell: (r) => h("span", {}, h("input", { type: "checkbox", "aria-label": `compare ${key(r)}`, checked: chosen.has(key(r)), onchange: (e) => { e.target.checked ? chosen.add(key(r)) : chosen.delete(key(r)); compare(); } }), " ", h("a", { href: `/run/${url(r.study, r.arm, r.run)}` }, `${r.arm}, seed ${r.seed}`)) },
+    { name: "run", value: (r) => `${r.arm}/${r.seed}`, cell: (r) => h("span", {}, h("input", { type: "checkbox", "aria-label": `compare ${address(r)}`, checked: chosen.has(key(r)), onchange: (e) => { e.target.checked ? chosen.add(key(r)) : chosen.delete(key(r)); compare(); } }), " ", h("a", { href: `/run/${url(r.study, r.arm, r.run)}` }, `${r.arm}/${r.seed}`)) },
     { name: "study", value: (r) => r.study, cell: (r) => h("a", { href: `/study/${url(r.study)}` }, r.study) },
     { name: "status", value: (r) => r.status },
     ...metrics.filter((name) => /^(val|test)\//.test(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
     ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
   ]);
-  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, text)), h("h2", {}, "Compared"), beside, h("div", { class: "bar" }, h("label", {}, "Metric", picked)), curves.node, list.node);
+  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, text)), h("h2", {}, "Compared"), beside, picker, curves.node, list.node);
   list.fill(rows);
   await compare();
 }
