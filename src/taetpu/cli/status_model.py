@@ -71,8 +71,9 @@ class StudyProgress:
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.
 
-        A row has the number of runs that finished or diverged, the smallest step of any run, the means of the last losses, and the
-        effect in the finished runs. For a study that cannot be read, the only row describes the problem.
+        A row has the number of runs that finished or diverged, the smallest step of any run, the means of the last
+        losses, and the effect in the finished runs. For a study that cannot be read, the only row describes the
+        problem.
         """
         study, results = self.feed.study, self.feed.results
         if self.feed.problem or results is None:
