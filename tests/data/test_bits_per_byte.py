@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data.text import TextTask
-from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, Tokenizer
+from taetpu.data.tokenizers import UNK, CharConfig, CharTokenizer, LibraryTokenizer, Tokenizer
 from taetpu.train.metric_series import metrics_from_sums
 
 TOKENIZERS = [
@@ -131,6 +131,25 @@ class LoweredConfig(CharConfig):
 
     def train(self, text: str) -> Tokenizer:
         return Lowered(hf.Tokenizer.from_str(super().train(text).to_json()))
+
+
+class StartedConfig(CharConfig):
+    kind: ClassVar[str] = "started"
+
+    def train(self, text: str) -> Tokenizer:
+        inner = hf.Tokenizer.from_str(super().train(text).to_json())
+        inner.add_special_tokens(["<s>"])
+        start = ("<s>", inner.token_to_id("<s>"))
+        inner.post_processor = hf.processors.TemplateProcessing(single="<s> $A", special_tokens=[start])
+        return LibraryTokenizer(inner)
+
+
+def test_a_token_that_starts_every_text_costs_no_bits(tmp_path):
+    (tmp_path / "t.txt").write_text("the cat sat. " * 20)
+    task = TextTask(source="t.txt", seq_len=8, val=0.3, tokenizer=StartedConfig())
+    split = task.prepare(tmp_path).evaluation("val")
+    assert (split.weights > 0).sum() == split.num_bytes == 78
+    assert split.unpredicted_bits == 0.0
 
 
 def test_a_tokenizer_that_loses_text_is_not_measured_in_bits_per_byte(tmp_path):

@@ -262,6 +262,11 @@ def test_files_that_are_not_read_are_named(tmp_path):
     refused("vocab.json")
 
 
+def test_unknown_characters_are_named():
+    for make, unknown in ((unigram, ["\u20ac"]), (word_level, ["\u20ac"]), (byte_level, [])):
+        assert load_tokenizer(make().to_str()).find_unknown("boat \u20ac") == unknown
+
+
 def test_the_files_that_are_downloaded():
     files = [
         "merges.txt",

@@ -3,6 +3,7 @@
 Characters and bytes are looked up with numpy. This gives the same result as the library, about a hundred times faster.
 """
 
+import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -75,12 +76,19 @@ class Tokenizer(ABC):
 
     def find_unknown(self, text: str) -> list[str]:
         """Return the characters or words of a text that are not in the vocabulary, in order."""
-        unk: str | None = getattr(self._inner.model, "unk_token", None)
-        number = None if unk is None else self._inner.token_to_id(unk)
+        number = self._unknown
         if number is None:
             return []
         encoding = self._encoding(text, special=False)
         return [text[slice(*place)] for id_, place in zip(encoding.ids, encoding.offsets, strict=True) if id_ == number]
+
+    @cached_property
+    def _unknown(self) -> int | None:
+        """The number of the unknown token; None if there is none."""
+        if isinstance(self._inner.model, models.Unigram):  # its attributes do not include the unknown token
+            return json.loads(self.to_json())["model"]["unk_id"]
+        unk: str | None = getattr(self._inner.model, "unk_token", None)
+        return None if unk is None else self._inner.token_to_id(unk)
 
     def escape_bits(self, text: str) -> float | None:
         """Return the number of bits needed to restore `text` from its tokens: 0 if decoding the tokens restores it.

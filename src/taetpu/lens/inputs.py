@@ -92,7 +92,9 @@ def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int)
         try:
             ids = tokenizer.encode(row)
         except UserError as error:
-            remedy = "Remove it from the text, or use a model whose vocabulary contains it."
+            remedy = error.remedy
+            if error.path == ("unseen",):  # a setting of training
+                remedy = "Remove it from the text, or use a model whose vocabulary contains it."
             raise UserError(error.problem, path=("input", number), remedy=remedy) from None
     else:
         ids = _as_array(row, number)
