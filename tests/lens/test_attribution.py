@@ -90,6 +90,7 @@ def test_heads_and_the_bias_sum_to_their_mixer(model, name):
         bias = found.biases.get(layer, 0)
         np.testing.assert_allclose(heads.sum(0) + bias, whole, atol=1e-4)
     assert bool(found.biases) == bool(MODELS[name].get("bias"))
+    assert ("norm biases" in found.components) == ("layer" in str(MODELS[name].get("norm")))
     assert len(found.heads[0]) == (4 if name == "grouped queries" else 2)
 
 
@@ -98,7 +99,7 @@ def test_names_of_parts(model):
     names = attribution(model(MODELS["macaron"]), TEXT)[0].components
     assert names[:4] == ["embed", "0.first_ffn", "0.mixer", "0.ffn"]
     names = attribution(model(MODELS["no ffn"]), TEXT)[0].components
-    assert names == ["embed", "0.mixer", "1.mixer", "2.mixer", "3.mixer", "norm biases"]
+    assert names == ["embed", "0.mixer", "1.mixer", "2.mixer", "3.mixer"]
     found = attribution(model(MODELS["recurrent"]), TEXT)[0]
     assert [*found.heads] == [1, 2, 3]
 
@@ -189,7 +190,7 @@ def test_rows_and_the_picture_show_one_position(opened):
     rows = found.rows(4)
     parts = ["embed", "0.mixer", "  head 0", "  head 1", "0.ffn"]
     assert [row["part"] for row in rows[:5]] == parts
-    assert [row["part"] for row in rows[-2:]] == ["norm biases", "logit"]
+    assert [row["part"] for row in rows[-2:]] == ["1.ffn", "logit"]
     assert rows[-1]["contribution"] == pytest.approx(found.logits[4])
     own = [row["contribution"] for row in found.rows(4, heads=False)]
     assert sum(own[:-1]) == pytest.approx(own[-1], abs=1e-4)

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.lens.cases import MODELS
+from tests.lens.cases import ATTENTION, MODELS, VOCAB
 
 from taetpu.core.errors import UserError
 from taetpu.core.sites import Edit
@@ -47,6 +47,25 @@ def test_the_induction_head_restores_the_answer(made, repeated):
     assert found.correlation is not None
 
 
+def test_a_small_difference_of_clean_and_corrupted_runs_is_named(of, made, repeated):
+    assert patch(made, repeated, "heads").warning is None
+    opened, rng = of({"mixer": ATTENTION}), np.random.default_rng(0)
+    rows = rng.integers(0, VOCAB, (2, 6, 5)).tolist()
+    one, other = rows[0][0], rows[1][0]
+    many = patch(opened, read_pairs(opened, [one, other, one], [other, one, other], [3] * 3, [4] * 3), "heads")
+    assert abs(many.clean - many.corrupted) < 2 * many.difference_error
+    assert "less than 2 standard errors" in str(many.warning)
+    warnings = set()
+    for clean, corrupted in zip(*rows, strict=True):  # single pairs have no standard error
+        found = patch(opened, read_pairs(opened, [clean], [corrupted], [3], [4]), "heads")
+        whole, scores = found.clean - found.corrupted, np.abs(found.scores)
+        assert (found.warning is not None) == (whole < 0 or scores.max() > 2)
+        assert found.to_dict()["warning"] == found.warning
+        assert found.to_dict()["difference_error"] is None
+        warnings.add(str(found.warning)[-20:])
+    assert len(warnings) > 1
+
+
 def test_positions_restore_where_the_answer_is(made, repeated):
     """The embedding of the changed token holds the answer, and in the end the last position does."""
     before = patch(made, repeated, find_positions(made, "embed", LENGTH + 1))
@@ -69,7 +88,7 @@ def test_estimates_are_the_slope_of_exact_scores(of, name):
     pairs = read_pairs(opened, clean, corrupted, [1, 2, 3, 4], [5, 6, 7, 8])
     components = find_components(opened, "mixers")
     found = attribution_patching(opened, pairs, components)
-    assert np.isfinite(clean_measure(opened, pairs, components))
+    assert np.isfinite(clean_measure(opened, pairs, components)).all()
     share = 1e-2
     for number in range(len(components)):
         values = []

@@ -39,6 +39,14 @@ CASES = {
     "value residual without the first layer": {
         "layers": {"1:": {"mixer": {"kind": "attention", "num_heads": 2, "values": "residual"}}}
     },
+    "value residual behind a layer without attention": {
+        "mixer": {"kind": "attention", "num_heads": 2, "values": "residual"},
+        "layers": {0: {"mixer": "lstm"}},
+    },
+    "value residual of the first layer alone": {
+        "mixer": {"kind": "attention", "num_heads": 2, "values": "residual"},
+        "layers": {"1:": {"mixer": "none"}},
+    },
     "deepnorm before the sum": {"residual": "deepnorm"},
     "deepnorm without norms": {
         "norm": {"kind": "rms", "placement": "post"},

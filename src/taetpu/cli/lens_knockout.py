@@ -246,6 +246,8 @@ def print_found(found: "Knockouts", top: int) -> None:
     )
     print_text("effect: the loss without the part, minus that of the intact model. It is a lower bound of what the "
                "part does, because later parts may compensate.")  # fmt: skip
+    if found.method.how in ("mean", "optimal"):
+        print_text("means and constants are taken over all positions with a target: of a text, all but the last")
     if not has_interval:
         from taetpu.stats.document_effects import LEAST
 

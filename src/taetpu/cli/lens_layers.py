@@ -91,7 +91,7 @@ class AttributionOptions(TextOptions):
 def attribution(options: AttributionOptions) -> None:
     """Divide a logit into the contributions of the model's parts.
 
-    Contributions are exact sums: with frozen scales of the norms, they add up to the logit before the soft cap.
+    With frozen scales of the norms, the contributions sum to the logit (before the soft cap, if there is one).
 
     Example: taetpu lens attribution latest --text "the quick brown" --target " fox" --minus " dog"
     """
@@ -111,9 +111,15 @@ def attribution(options: AttributionOptions) -> None:
         at = options.position % len(found.tokens)
         less = "" if found.minus_text is None else f" minus that of {visible(found.minus_text)!r}"
         _print_position(found, options.position)
-        print_text(f"logit of {visible(found.target_texts[at])!r}{less}, before the soft cap")
+        print_text(f"logit of {visible(found.target_texts[at])!r}{less}{_before(model)}")
         print_table([{**row, "contribution": f"{row['contribution']:+.4f}"} for row in rows])
     write_picture(lambda: found.chart(options.position), options.out)
+
+
+def _before(model: "OpenedModel") -> str:
+    """Return which change of the logits follows the contributions; empty for a model without one."""
+    kind = model.config.logits.kind
+    return {"none": "", "softcap": ", before the soft cap"}.get(kind, f", before the component logits {kind}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import typer
 
 from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, show_progress, write_picture
 from taetpu.cli.options import integer, takes_options
-from taetpu.cli.output import plural, print_json, print_table, print_text
+from taetpu.cli.output import log, plural, print_json, print_table, print_text
 from taetpu.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def _print_scores(found: "Patches", top: int) -> None:
     pairs = plural(found.effects.documents, "pair")
     print_text(f"{found.measure} of {pairs}: {found.clean:.3f} clean, {found.corrupted:.3f} corrupted; a score of 1 "
                "restores the whole difference")  # fmt: skip
+    if found.warning is not None:
+        log(f"warning: {found.warning}")
     if found.estimates is not None:
         shown = "not defined" if found.correlation is None else f"{found.correlation:.3f}"
         print_text(f"correlation of attribution patching with the exact scores: {shown}")

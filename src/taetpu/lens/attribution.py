@@ -3,7 +3,7 @@
 All norms on the residual stream are frozen: they keep the scale 1 / sqrt(mean square + eps) that they have in the
 forward pass. The outputs of the branches are constants. Then a logit before the soft cap is an affine function of the
 embeddings and of the outputs of the branches. The contribution of a part is its product with the gradient of the logit,
-and `norm biases` is the logit without any part. Contributions and norm biases sum to the logit.
+and `norm biases`, in models that have them, is the logit without any part. Together, they sum to the logit.
 
 The output of a mixer is further divided into the outputs of its heads, each multiplied by its rows of the output
 projection, and the projection's bias.
@@ -56,7 +56,7 @@ class Attribution:
         minus: The token whose logit is subtracted; None if no logit is subtracted.
         minus_text: The text of that token.
         logits: The logit or the difference at each position, before the soft cap.
-        components: The names of the parts: `embed`, `0.mixer`, `0.ffn`, ..., `norm biases`.
+        components: The names of the parts: `embed`, `0.mixer`, `0.ffn`, ...; `norm biases` if norms have biases.
         values: The contributions, which sum to the logits.
         heads: The contributions of each head, by layer. Layers whose mixer has no heads are absent.
         biases: The contribution of the bias of the mixer's output projection, by layer.
@@ -226,9 +226,12 @@ def _attribute(opened: OpenedModel, batch: Tokens, targets: np.ndarray, less: in
     logits, rest, slopes = program(opened.model, batch.ids, batch.padding, targets, other, parts, frozen)
     slopes = {name: np.asarray(slope) for name, slope in slopes.items()}
     values = [np.einsum("bsd,bsd->bs", slopes[name], parts[name], dtype=np.float64) for name in parts]
-    components = ["embed", *(f"{layer}.{branch}" for layer, branch in order), "norm biases"]
+    components = ["embed", *(f"{layer}.{branch}" for layer, branch in order)]
     own, biases = _split_heads(opened, read, slopes)
-    whole = np.stack([*values, np.asarray(rest, np.float64)])
+    if np.any(rest):
+        components.append("norm biases")
+        values.append(np.asarray(rest, np.float64))
+    whole = np.stack(values)
     return _Parts(targets, np.asarray(logits, np.float64), components, whole, own, biases)
 
 

@@ -171,8 +171,9 @@ class OpenedModel(SavedModel):
             what: The kind of the components: `heads`, `kv-groups`, `mixers`, `ffns`, `layers`, `neurons`, `experts`,
                 `states`, or a site (see `lens.ablation.components`).
             names: The names of the components, such as `3.1` for head 1 of layer 3, and `3` for the ffn of layer 3.
-            how: What takes their place: `zero`, `mean` (the mean over documents and positions) or `optimal` (the
-                constant with the smallest loss on the documents). Layers are skipped.
+            how: What takes their place: `zero`, `mean` (the mean over all positions of the documents that have a
+                target: of a text, all but the last) or `optimal` (the constant with the smallest loss on the
+                documents). Layers are skipped.
             reference: The texts of means and optimal constants, or `Documents`. By default, windows of the run's
                 evaluation set `val`.
 

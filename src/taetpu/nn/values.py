@@ -57,13 +57,27 @@ class ValueResidualConfig(ValuesConfig):
 
 
 def check_first_values(layers: Sequence[Any]) -> None:
-    """Raise `UserError` if a layer mixes its values with those of layer 0, and layer 0 does not hand them on."""
+    """Raise `UserError` if layers mix values that layer 0 does not hand on, or if layer 0 is the only one that mixes.
+
+    The first layer's mean of its values and its values is its values, so alone it changes nothing.
+    """
     mixing = [isinstance(getattr(layer.mixer, "values", None), ValueResidualConfig) for layer in layers]
-    if any(mixing) and not mixing[0]:
-        first = mixing.index(True)
-        problem = f"layer {first} mixes its values with those of layer 0, which does not hand them on"
+    if not any(mixing):
+        return
+    number = mixing.index(True)
+    problem = remedy = None
+    if not hasattr(layers[0].mixer, "values"):
+        kind = layers[0].mixer.kind
+        problem = f"layer {number} mixes its values with those of layer 0, whose mixer {kind!r} has no values"
+        remedy = "Use attention with values: residual in layer 0, or remove values: residual."
+    elif number > 0:
+        problem = f"layer {number} mixes its values with those of layer 0, which does not hand them on"
         remedy = "Set values: residual in layer 0 too, or in all layers with model.mixer.values."
-        raise UserError(problem, path=("layers", first, "mixer", "values"), remedy=remedy)
+    elif sum(mixing) == 1:
+        problem = "layer 0 mixes its values with themselves, which changes nothing: no later layer has values: residual"
+        remedy = "Set values: residual in a later layer with attention too, or remove it."
+    if problem is not None:
+        raise UserError(problem, path=("layers", number, "mixer", "values"), remedy=remedy)
 
 
 class ValueResidual(eqx.Module):

@@ -33,6 +33,10 @@ from taetpu.stats.document_effects import Effects, estimate_effects
 
 SMALLEST = 1e-6
 """The smallest difference of clean and corrupted runs, relative to the measure, whose shares have a meaning."""
+CLEAR = 2.0
+"""The number of standard errors from which a difference between clean and corrupted runs is clear."""
+LARGE = 2.0
+"""The absolute score above which the difference between clean and corrupted runs is small beside a patch's change."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Patches:
         measure: What is measured: `logit difference` or `log-probability`.
         clean: The mean measure of the clean runs.
         corrupted: The mean measure of the corrupted runs.
+        difference_error: The standard error of their difference over pairs; NaN for a single pair.
         effects: The changes of the measure by each patch, over pairs.
         estimates: The changes as attribution patching estimates them; None if they were not computed.
     """
@@ -114,6 +119,7 @@ class Patches:
     measure: str
     clean: float
     corrupted: float
+    difference_error: float
     effects: Effects
     estimates: Float[np.ndarray, " component"] | None = None
 
@@ -121,6 +127,20 @@ class Patches:
     def scores(self) -> Float[np.ndarray, " component"]:
         """The share of the difference between clean and corrupted runs that each component restores."""
         return self.effects.estimate / (self.clean - self.corrupted)
+
+    @property
+    def warning(self) -> str | None:
+        """Why scores are unreliable: they divide by a small difference. None if the difference is clear."""
+        whole, error = self.clean - self.corrupted, self.difference_error
+        largest = float(np.abs(self.effects.estimate).max(initial=0))
+        about = f"scores divide by the difference between clean and corrupted runs, {whole:+.3g}"
+        if abs(whole) < CLEAR * error:
+            return f"{about}, which is less than {CLEAR:g} standard errors ({error:.3g}) over pairs"
+        if whole < 0:
+            return f"{about}: the clean runs favour the answer less than the corrupted runs"
+        if largest > LARGE * whole:
+            return f"{about}, and patches change the {self.measure} by up to {largest:.3g}"
+        return None
 
     @property
     def correlation(self) -> float | None:
@@ -146,8 +166,10 @@ class Patches:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
         rows = [{name: None if value != value else value for name, value in row.items()} for row in self.rows()]
+        error = self.difference_error
         about = {"model": self.model, "what": self.components.what, "measure": self.measure, "clean": self.clean,
-                 "corrupted": self.corrupted, "pairs": self.effects.documents}  # fmt: skip
+                 "corrupted": self.corrupted, "difference_error": error if error == error else None,
+                 "warning": self.warning, "pairs": self.effects.documents}  # fmt: skip
         return {**about, "correlation": self.correlation, "components": rows}
 
     def cells(self) -> dict[tuple[int, int], float]:
@@ -167,6 +189,7 @@ class Patches:
             f"{self.measure} of {self.effects.documents:,} pairs, {self.clean:.3f} clean and {self.corrupted:.3f} "
             f"corrupted; score: the share of the difference that each of the {self.components.what} restores"
         )
+        about += "" if self.warning is None else f"; warning: {self.warning}"
         return effects_html(self.model, about, self.rows(), self.chart)
 
     def chart(self) -> Any:
@@ -221,11 +244,11 @@ def check_activations(components: Components) -> None:
         raise UserError(problem, path=("what",), remedy="Use --what residual, mixers or ffns.")
 
 
-def clean_measure(opened: OpenedModel, pairs: Pairs, components: Components) -> float:
-    """Return the mean measure of the clean runs."""
+def clean_measure(opened: OpenedModel, pairs: Pairs, components: Components) -> Float[np.ndarray, " pair"]:
+    """Return the measure of each clean run."""
     method = Method("counterfactual", counterparts=pairs.clean)
     replacements = make_replacements(opened, components, pairs.clean, method)
-    return float(signed(pairs, losses_of_sets(opened, pairs.clean, components, [()], replacements)).mean())
+    return signed(pairs, losses_of_sets(opened, pairs.clean, components, [()], replacements))[0]
 
 
 def signed(pairs: Pairs, values: np.ndarray) -> np.ndarray:
@@ -237,7 +260,7 @@ def make_patches(
     opened: OpenedModel,
     pairs: Pairs,
     components: Components,
-    clean: float,
+    clean: Float[np.ndarray, " pair"],
     found: Float[np.ndarray, "set pair"],
     estimates: Float[np.ndarray, " component"] | None = None,
 ) -> Patches:
@@ -247,20 +270,21 @@ def make_patches(
         opened: The model.
         pairs: The texts.
         components: The components.
-        clean: The mean measure of the clean runs.
+        clean: The measure of each clean run.
         found: The measure of the corrupted runs without a patch, and with each component's patch.
         estimates: See `Patches`.
 
     Raises:
         UserError: if clean and corrupted runs have the same measure.
     """
-    corrupted = float(found[0].mean())
-    if abs(clean - corrupted) <= SMALLEST * max(1.0, abs(clean), abs(corrupted)):
-        problem = f"clean and corrupted texts have the same measure, {clean:.4g}, so that nothing can be restored"
+    mean, corrupted = float(clean.mean()), float(found[0].mean())
+    if abs(mean - corrupted) <= SMALLEST * max(1.0, abs(mean), abs(corrupted)):
+        problem = f"clean and corrupted texts have the same measure, {mean:.4g}, so that nothing can be restored"
         raise UserError(problem, path=("corrupted",), remedy="Use texts or answers that the model tells apart.")
     effects = estimate_effects(found[1:] - found[0], np.ones(found.shape[1]))
     measure = "log-probability" if pairs.clean.others is None else "logit difference"
-    return Patches(opened.name, components, measure, clean, corrupted, effects, estimates)
+    error = float((clean - found[0]).std(ddof=1) / len(clean) ** 0.5) if len(clean) > 1 else float("nan")
+    return Patches(opened.name, components, measure, mean, corrupted, error, effects, estimates)
 
 
 # --- attribution patching ---------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ class Method:
     """How activations are replaced.
 
     Attributes:
-        how: One of `METHODS`.
+        how: One of `METHODS`. Means, constants and noise are those of the inputs of documents: all positions with a
+            target, which the last position of a text lacks.
         by_position: For `mean`: whether each position has its own mean.
         reference: The documents of `mean`, `resample`, `noise` and `optimal`; by default, those of the effects.
         counterparts: For `counterfactual`: a document for each document.
@@ -251,7 +252,8 @@ def mean_activations(
     Args:
         opened: The model.
         components: The components.
-        documents: The documents over which means are taken, without padding.
+        documents: The documents over which means are taken, without padding. The last token of a text is not among
+            their inputs, because it has no target.
         by_position: Whether each position has its own mean, `(layer, 1, ..., seq, ...)`, of the documents with it.
     """
     assert components.site is not None
