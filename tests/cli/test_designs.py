@@ -1,5 +1,7 @@
 """`plan` and `run` on designs, tuning, matching and interim analyses, before training."""
 
+import re
+
 import pytest
 from tests.small import TINY
 
@@ -50,12 +52,12 @@ def test_two_seeds_detect_an_effect_far_above_the_noise(taetpu, fair):
 
 
 REFUSED = [
-    (("plan", "--noise", "0"), "`noise` must be finite and above 0, got 0"),
-    (("plan", "--effect", "-1", "--noise", "1"), "`effect` must be finite and above 0, got -1"),
-    (("plan", "--effect", "1"), "the number of seeds for an effect depends on the noise"),
-    (("run", "--until-resolved"), "--until-resolved requires an interim analysis after the first 2 seeds"),
-    (("plan", "--noise", "nan"), "invalid value for '--noise': 'nan' is not a number"),
-    (("run", "--reuse", "there", "--audit", "2"), "`audit` must be from 0 to 1, got 2.0"),
+    (("plan", "--noise", "0"), "`noise` .*above 0, got 0"),
+    (("plan", "--effect", "-1", "--noise", "1"), "`effect` .*above 0, got -1"),
+    (("plan", "--effect", "1"), "the number of seeds .*noise"),
+    (("run", "--until-resolved"), "--until-resolved .*2 seeds"),
+    (("plan", "--noise", "nan"), "invalid value .*'--noise': 'nan'"),
+    (("run", "--reuse", "there", "--audit", "2"), "`audit` .*0 to 1, got 2.0"),
     (("run", "--audit", "0.5"), "--audit requires --reuse"),
 ]
 
@@ -66,6 +68,6 @@ def test_invalid_statistics_options_are_refused(taetpu, here, contents, fair, as
     before, (command, *options) = contents(here), asked
     code, out, err = taetpu(command, "s.yaml", *options)
     assert (code, out) == (2, "")
-    assert err.startswith(f"error: {problem}")
+    assert re.match(f"error: {problem}", err)
     assert "  remedy: " in err
     assert contents(here) == before

@@ -82,14 +82,14 @@ def test_an_exported_model_is_imported_again(taetpu, here, folder):
 
 
 MISTAKES = {
-    "no folder": (("import", "./nothing"), "no such folder\n  where:  ./nothing\n  remedy: Name a folder with config"),
+    "no folder": (("import", "./nothing"), "no such folder\n  where:  ./nothing\n  remedy: Name a folder"),
     "no config": (("import", "empty", "-o", "out"), "no such file\n  where:  empty/config.json\n  remedy: Use a "),
     "a full folder": (("import", "models/tiny", "-o", "models"), "not empty: it contains tiny\n  where:  models\n"),
     "a revision": (("import", "models/tiny", "--revision", "a"), "--revision is for models of the hub, and models/tin"),
     "unknown family": (("import", "other", "-o", "out"),
                        "model type 'mamba9' is not supported\n  where:  other/config.json at model_type\n"),
     "a type": (("export", "models/tiny", "-o", "out", "--family", "gemma4"), "model type 'gemma4' is not supported"),
-    "no type": (("export", "models/tiny", "-o", "out", "--family", "llama"), "Hugging Face's llama does not support"),
+    "no type": (("export", "models/tiny", "-o", "out", "--family", "llama"), "llama does not support"),
     "no run": (("export", "nothing/here/0", "-o", "out"), "no study 'nothing'"),
 }  # fmt: skip
 

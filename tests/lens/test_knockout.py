@@ -209,12 +209,12 @@ def test_windows_of_an_evaluation_set_have_the_loss_of_training(opened):
 USABLE = "Use one of layers, heads, kv-groups, mixers, ffns, neurons, positions."
 MISTAKES = [
     ({"what": "headz"}, "no components 'headz'", "heads"),
-    ({"what": "experts"}, "no experts: its ffn is swiglu", USABLE),
-    ({"what": "states"}, "no states: its mixer is attention, without the site 'mixer.state'", USABLE),
-    ({"what": "heads", "how": "noise", "sigma": 0.0}, "sigma is 0, and noise of this size changes", "above 0"),
+    ({"what": "experts"}, "no experts: .*swiglu", USABLE),
+    ({"what": "states"}, "no states: .*'mixer.state'", USABLE),
+    ({"what": "heads", "how": "noise", "sigma": 0.0}, "sigma is 0, and noise", "above 0"),
     ({"what": "heads", "layer": 7}, "layer 7 does not exist", "Use 0 to 2"),
     ({"what": "positions", "layer": 0}, "layer 0 has no positions", "Remove the layer"),
-    ({"what": "layers", "how": "mean"}, "a skipped layer has no mean activation", "Use --how zero"),
+    ({"what": "layers", "how": "mean"}, "no mean activation", "Use --how zero"),
     ({"what": "heads", "how": "counterfactual"}, "counterfactual needs other documents", "--counterfactual"),
     ({"what": "heads", "how": "zap"}, "unknown replacement 'zap'", "zero"),
 ]

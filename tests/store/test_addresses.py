@@ -83,16 +83,16 @@ def test_latest_is_the_run_that_finished_last_and_the_study_that_changed_last(tm
 
 
 REFUSED = {
-    "ROOT": ("2 studies are stored here", "one of these studies: a, cafe"),
+    "ROOT": ("2 studies", "studies: a, cafe"),
     "a": ("'a' matches 3 runs", "a/baseline/0 (00000000), a/x/0 (cafe1111), a/x/1"),
     "a/x": ("'a/x' matches 2 runs", "a/x/0 (cafe1111), a/x/1 (22222222)"),
     "b/x": ("no study 'b'", "Use one of: a, cafe"),
     "a/y": ("no arm 'y' has runs", "baseline, x"),
     "a/x/2": ("arm 'x' has no seed 2", "Use one of: 0, 1"),
     "a/x/1/0": ("arm 'x' has no seed 1/0", "Use one of: 0, 1"),
-    "caffe": ("no study or run 'caffe'", "Did you mean 'cafe'?"),
-    "ffff": ("no study or run 'ffff'", "STUDY/ARM/SEED, a run's ID, latest, or a path"),
-    "ROOT/none": ("no study is stored here", "taetpu list"),
+    "caffe": ("or run 'caffe'", "Did you mean 'cafe'?"),
+    "ffff": ("or run 'ffff'", "STUDY/ARM/SEED, a run's ID, latest, or a path"),
+    "ROOT/none": ("no study", "taetpu list"),
 }
 
 

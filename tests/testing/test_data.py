@@ -77,22 +77,22 @@ class CountingSource:
 
 
 TASK = [
-    ("fingerprint", "prepare", "two preparations differ in fingerprint"),
+    ("fingerprint", "prepare", "two preparations .*fingerprint"),
     ("seq_len", "prepare", "seq_len of the source is 7, expected the task's 6"),
     ("causal", "prepare", "causal is 1, expected True or False"),
     ("facts", "prepare", r"facts is \[\], expected a mapping"),
-    ("nan", "prepare", "facts cannot be stored as JSON: Out of range float values are not JSON compliant"),
+    ("nan", "prepare", "facts cannot .*JSON: .*float values"),
     ("int64", "rows", r"rows of 5 steps are \(5, 2\) int64, expected \(5, 2\) int32"),
-    ("stateful", "rows", "steps 2 to 4 read different windows"),
+    ("stateful", "rows", "steps 2 to 4 .*different windows"),
     ("beyond", "rows", "rows range from 0 to 7 for 7 windows"),
     ("one weight", "batch", r"weights of a batch are \(2, 1\) float32, expected \(2, 6\) float32"),
     ("vocabulary", "batch", "(tokens|targets) range from [0-9] to 9, expected 0 to 8"),
-    ("weights", "batch", "weights are negative or all zero"),
-    ("numpy", "batch", "two calls with the same window indices and key return different batches"),
-    ("batch packs", "batch", "two packed runs read different batches"),
+    ("weights", "batch", "weights .*negative"),
+    ("numpy", "batch", "two calls .*key .*different batches"),
+    ("batch packs", "batch", "two packed runs .*different batches"),
     ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
-    ("weightless", "evaluation", "weights are negative or all zero"),
-    ("no splits", "evaluation", "the task has neither a val nor a test split"),
+    ("weightless", "evaluation", "weights .*negative"),
+    ("no splits", "evaluation", "the task .* val nor .*test split"),
     ("prompt", "prompt", r"the prompt is \(7,\) int32, expected 1 to 6 tokens"),
     ("show", "prompt", "show returns None, expected text"),
 ]
@@ -147,13 +147,13 @@ class Faulty:
 
 
 TOKENIZER = [
-    ("train", "train", "training twice on the same text gives different tokenizers"),
+    ("train", "train", "training twice .*different tokenizers"),
     ("int64", "round trip", r"encode returns \((\d+),\) int64, expected \(\1,\) int32"),
     ("vocabulary", "round trip", r"ids range from 10 to 195, expected 0 to 149"),
-    ("lower", "round trip", "decoding the encoded text returns 'the quick brown fox ' at character 0, expected 'The"),
-    ("decode", "round trip", r"decoding the encoded text returns '\.' at character \d+, expected ''"),
-    ("decode", "reload", "the tokenizer read from tokenizer.json decodes"),
-    ("reversed", "reload", "the tokenizer read from tokenizer.json encodes"),
+    ("lower", "round trip", "decoding .* 'the quick .* at character 0, expected 'The"),
+    ("decode", "round trip", r"decoding .* '\.' at character \d+, expected ''"),
+    ("decode", "reload", "the tokenizer .* tokenizer.json decodes"),
+    ("reversed", "reload", "the tokenizer .* tokenizer.json encodes"),
     ("lossy", "escape bits", "escape_bits returns 0 bits for 16 texts"),
 ]
 
