@@ -26,15 +26,15 @@ def test_another_tokenizer_is_refused(stored, task, problem):
     assert "vocabulary: drawn" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize("text", ["abc", None])
-def test_equal_tokenizers_are_accepted(text, tmp_path):
+@pytest.mark.parametrize("config", [CharConfig(unseen="drop"), ByteConfig(), BPEConfig(vocab_size=260), None])
+def test_equal_tokenizers_are_accepted(config, tmp_path):
     (tmp_path / "model").mkdir()
     save_file({"a": np.zeros(2)}, tmp_path / "model" / "model.safetensors")
-    if text is not None:
-        (tmp_path / "model" / "tokenizer.json").write_text(LATIN.to_json())
+    if config is not None:
+        (tmp_path / "model" / "tokenizer.json").write_text(config.train("abcab").to_json())
     stored = read_start(StartConfig(folder="."), 0, tmp_path)
     assert list(stored.arrays) == ["a"]
-    stored.check_tokenizer(None if text is None else CharConfig().train(text))
+    stored.check_tokenizer(None if config is None else config.train("abcab"))
 
 
 def test_a_damaged_tokenizer_is_refused(tmp_path):

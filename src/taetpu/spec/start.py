@@ -82,8 +82,9 @@ class StoredModel:
 
     def check_tokenizer(self, tokenizer: Tokenizer | None) -> None:
         """Raise `UserError` if a tokenizer differs from that of the model. None is the tokenizer of other tokens."""
-        ours, stored = (None if one is None else one.to_json() for one in (tokenizer, self.tokenizer))
-        if ours != stored:
+        # The task's tokenizer is read from its stored form too, because reading may complete the form.
+        ours = None if tokenizer is None else load_tokenizer(tokenizer.to_json()).to_json()
+        if ours != (None if self.tokenizer is None else self.tokenizer.to_json()):
             problem = f"the stored model has another tokenizer than the task: {_difference(self.tokenizer, tokenizer)}"
             remedy = (
                 "Use a model with the task's tokenizer, or set train.start: {folder: ..., vocabulary: drawn}, which "
