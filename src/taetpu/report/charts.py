@@ -231,16 +231,16 @@ def _missing_effect(arm: Arm) -> str:
 
 def _differences(results: Results) -> list[dict[str, Any]]:
     """Return the difference between an arm and its baseline for each arm and each seed on which both finished."""
-    found = []
+    rows = []
     for arm in (arm for arm in results["arms"] if arm["against"]):
         base = {run["seed"]: run["value"] for run in summary.baseline_of(results, arm)["runs"]}
         facts = {"arm": arm["name"], "verdict": summary.verdict_label(arm)}
-        found += [
+        rows += [
             {**facts, "seed": run["seed"], "difference": run["value"] - base[run["seed"]]}
             for run in arm["runs"]
             if run["value"] is not None and base.get(run["seed"]) is not None
         ]
-    return found
+    return rows
 
 
 def effect_scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:

@@ -34,11 +34,11 @@ WIDTH = 165
 """Width of a panel, in pixels."""
 
 
-def components_section(results: Results, found: Mapping[str, Any]) -> Section:
+def components_section(results: Results, design: Mapping[str, Any]) -> Section:
     """Return the section with the three experiments on each part, and the part's name."""
-    steps, margin = f"{found['steps']:,} steps", results["plan"]["equivalence"]
+    steps, margin = f"{design['steps']:,} steps", results["plan"]["equivalence"]
     lead = (
-        f"Each part of the baseline of study {found['of']} was removed in three ways: the model was trained without "
+        f"Each part of the baseline of study {design['of']} was removed in three ways: the model was trained without "
         f"it; it was removed from the trained model; and the model was then trained for {steps} more (healed). The "
         "effects are differences to the baseline, to the trained model, and to the intact model after the same number "
         "of further steps."
@@ -52,7 +52,7 @@ def components_section(results: Results, found: Mapping[str, Any]) -> Section:
         else "The study sets no equivalence margin, so nothing can be called equivalent: see --equivalence.",
         "The parts were removed one at a time. Two parts that replace each other can both seem redundant.",
     ]
-    rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in found["rows"]]
+    rows = [[row["part"], *(_cell(row[way], results) for way in WAYS), row["name"] or "-"] for row in design["rows"]]
     table = Table(("part", *TITLES.values(), "name"), rows)
     return Section(TITLE, lead, [table],
                    [(CAPTION, CHART)], notes)  # fmt: skip
@@ -87,24 +87,24 @@ def components_chart(results: Results) -> Spec:
 
 def draw_components(results: Results) -> Any:
     """Return `components_chart` as an Altair chart."""
-    found, margin = results["designs"]["components"]["rows"], results["plan"]["equivalence"]
-    cells = [row[way] for row in found for way in WAYS]
+    parts, margin = results["designs"]["components"]["rows"], results["plan"]["equivalence"]
+    cells = [row[way] for row in parts for way in WAYS]
     values = [end for cell in cells for end in (cell["effect"], *(cell["ci95"] or ())) if end is not None]
     intervals = [cell["ci95"] for cell in cells if cell["ci95"]]
     scale, ticks = effect_scale([*values, *([] if margin is None else [-margin, margin])], intervals)
     ends: dict[str, Any] = {"values": ticks, "format": "~g", "labelOverlap": True} if ticks else {"tickCount": 4}
-    order = [row["part"] for row in found]
+    order = [row["part"] for row in parts]
     panels = []
     for number, (way, title) in enumerate(TITLES.items()):
         names = named_axis(order, labelPadding=8) if number == 0 else None
         y = alt.Y("part:N", sort=order, title=None, axis=names)
-        rows = [{"part": row["part"], **_drawn(row[way])} for row in found]
+        rows = [{"part": row["part"], **_drawn(row[way])} for row in parts]
         title_lines = [f"effect on {results['primary']}", *([LOGARITHMIC] if ticks else [])]
         axis = alt.Axis(title=title_lines if number == 1 else None, **ends)
         layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
         caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")
         panels.append(alt.layer(*layers).properties(width=WIDTH, height=ROW * len(order), title=caption))
-    names = [{"part": row["part"], "name": row["name"] or "", "unclear": row["name"] == UNCLEAR} for row in found]
+    names = [{"part": row["part"], "name": row["name"] or "", "unclear": row["name"] == UNCLEAR} for row in parts]
     y = alt.Y("part:N", sort=order, title=None, axis=None)
     weight = alt.condition("datum.unclear", alt.value(0.6), alt.value(1.0))
     text = chart(names).mark_text(align="left", x=2, style="note").encode(y=y, text="name:N", opacity=weight)

@@ -19,25 +19,34 @@ SPREADS = (
 
 def contrasts_section(results: Results) -> Section:
     """Return the section with the planned contrasts; empty if there are none."""
-    found = results.get("contrasts", ())
-    rows = [_row(one, results) for one in found]
-    lead = LEAD + SPREADS * any("spread" in one for one in found)
+    contrasts = results.get("contrasts", ())
+    rows = [_row(contrast, results) for contrast in contrasts]
+    lead = LEAD + SPREADS * any("spread" in contrast for contrast in contrasts)
     columns = ("contrast", "comparison", "first", "second", "effect", "95 % interval", "Holm p", "verdict")
-    notes = [f"{one['name']}: {one['evidence']}" for one in found]
+    notes = [f"{contrast['name']}: {contrast['evidence']}" for contrast in contrasts]
     return Section("Planned contrasts", lead, [Table(columns, rows, left=2)], notes=notes)
 
 
-def describe_contrast(one: Mapping[str, Any]) -> str:
+def describe_contrast(contrast: Mapping[str, Any]) -> str:
     """Return what a contrast of `results.json` or of a plan compares, in words."""
-    if "spread" in one:
-        return f"spread of {one['spread']} over {one['over']}, {one['by']}={one['level']} against the baseline's"
-    return f"{' and '.join(one['compare'])} against {' and '.join(one['to'])}"
+    if "spread" in contrast:
+        level = f"{contrast['by']}={contrast['level']}"
+        return f"spread of {contrast['spread']} over {contrast['over']}, {level} against the baseline's"
+    return f"{' and '.join(contrast['compare'])} against {' and '.join(contrast['to'])}"
 
 
-def _row(one: Mapping[str, Any], results: Results) -> list[str]:
-    places = formatting.effect_places(one["effect"] or 0.0, one["ci95"])
-    figures = [formatting.number(value, places) for value in one["means"]]
-    interval = "-" if one["ci95"] is None else formatting.interval(one["ci95"], places)
-    effect = formatting.number(one["effect"], places, sign=True)
-    verdict = one["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
-    return [one["name"], describe_contrast(one), *figures, effect, interval, formatting.p_value(one["p_holm"]), verdict]
+def _row(contrast: Mapping[str, Any], results: Results) -> list[str]:
+    places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
+    figures = [formatting.number(value, places) for value in contrast["means"]]
+    interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)
+    effect = formatting.number(contrast["effect"], places, sign=True)
+    verdict = contrast["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
+    return [
+        contrast["name"],
+        describe_contrast(contrast),
+        *figures,
+        effect,
+        interval,
+        formatting.p_value(contrast["p_holm"]),
+        verdict,
+    ]

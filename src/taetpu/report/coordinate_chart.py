@@ -11,19 +11,19 @@ WIDTH, HEIGHT = 150, 110
 """Size of a panel in pixels."""
 
 
-def coordinate_chart(found: Mapping[str, Any]) -> alt.TopLevelMixin:
+def coordinate_chart(measured: Mapping[str, Any]) -> alt.TopLevelMixin:
     """Return a chart with a row of panels for each arm and a panel for each site.
 
     Each line shows the mean size at each width: dashed before training, else of the change after a step. The sizes of
     several layers are averaged. Both axes are logarithmic. Sizes of 0 are omitted.
     """
-    rows = [row for arm in found["arms"] for row in _points(arm)]
-    order = ["before", *map(str, range(1, found["steps"] + 1))]
+    rows = [row for arm in measured["arms"] for row in _points(arm)]
+    order = ["before", *map(str, range(1, measured["steps"] + 1))]
     widths = sorted({row["width"] for row in rows})
     x = alt.X("width:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=widths, labelOverlap=True), title="dim")
     y = alt.Y("size:Q", scale=alt.Scale(type="log"), title="size", axis=alt.Axis(format="~g", tickCount=4))
     colours = alt.Scale(domain=order, scheme="viridis")
-    dashes = alt.Scale(domain=order, range=[[4, 3], *[[1, 0]] * found["steps"]])
+    dashes = alt.Scale(domain=order, range=[[4, 3], *[[1, 0]] * measured["steps"]])
     line = chart(rows).mark_line(point=True).encode(
         x=x,
         y=y,

@@ -64,7 +64,10 @@ def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds:
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the specs, datasets and vertical ranges for each metric, in the form that `page.js` uses."""
-    return [{**vars(found), "curve": curve_chart(found.metric), "difference": difference_chart()} for found in curves]
+    return [
+        {**vars(metric_curves), "curve": curve_chart(metric_curves.metric), "difference": difference_chart()}
+        for metric_curves in curves
+    ]
 
 
 def _x() -> alt.X:

@@ -60,7 +60,7 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
         UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    found: dict[str, dict[str, dict[int, Series]]] = {}
+    by_metric: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:
             if run["id"] is None:
@@ -68,9 +68,9 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
             series = folder.run(arm["name"], run["seed"], run["id"]).metrics()
             for metric in (curve_metric(name, series) for name in wanted):
                 if metric in series:
-                    found.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
+                    by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
-    curves = [_curves(metric, arms, against) for metric, arms in found.items()]
+    curves = [_curves(metric, arms, against) for metric, arms in by_metric.items()]
     return [each for each in curves if each.arms]
 
 
@@ -98,34 +98,34 @@ def summarise_seeds(runs: Sequence[Series]) -> Columns:
     steps = np.unique(np.concatenate([run.step[np.isfinite(run.value)] for run in runs]))
     steps = steps[thin_indices(len(steps))]
     values = np.full((len(runs), len(steps)), np.nan)
-    for own, run in zip(values, runs, strict=True):
+    for row, run in zip(values, runs, strict=True):
         _, here, there = np.intersect1d(steps, run.step, return_indices=True)
-        own[here] = np.where(np.isfinite(run.value[there]), run.value[there], np.nan)
+        row[here] = np.where(np.isfinite(run.value[there]), run.value[there], np.nan)
     table = {"mean": np.nanmean(values, 0), "low": np.nanmin(values, 0), "high": np.nanmax(values, 0)}
     return {"step": steps.tolist(), **{name: list(map(_round, column.tolist())) for name, column in table.items()}}
 
 
 def seed_lines(runs: BySeed) -> Columns:
     """Return the concatenated lines of all seeds, each thinned to at most `SEED_POINTS` points."""
-    found: Columns = {"step": [], "value": [], "seed": []}
+    lines: Columns = {"step": [], "value": [], "seed": []}
     for seed, run in runs.items():
         finite = np.flatnonzero(np.isfinite(run.value))
         kept = finite[thin_indices(len(finite), SEED_POINTS)]
-        found["step"] += run.step[kept].tolist()
-        found["value"] += map(_round, run.value[kept].tolist())
-        found["seed"] += [seed] * len(kept)
-    return found
+        lines["step"] += run.step[kept].tolist()
+        lines["value"] += map(_round, run.value[kept].tolist())
+        lines["seed"] += [seed] * len(kept)
+    return lines
 
 
 def paired_differences(runs: BySeed, base: BySeed) -> list[Series]:
     """Return the difference between each run and the baseline's run with the same seed, at their common steps."""
-    found = []
+    differences = []
     for seed in runs.keys() & base.keys():
         steps, ours, theirs = np.intersect1d(runs[seed].step, base[seed].step, return_indices=True)
         difference = runs[seed].value[ours] - base[seed].value[theirs]
         if np.isfinite(difference).any():
-            found.append(Series(steps, difference))
-    return found
+            differences.append(Series(steps, difference))
+    return differences
 
 
 def as_rows(columns: Columns) -> list[dict[str, float]]:

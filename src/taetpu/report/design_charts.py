@@ -31,15 +31,15 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Return all charts by the names under which sections refer to them."""
     costs = frontiers(results, measured)
     places = summary.mean_places(results)
-    found = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
+    panels = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
     if results["designs"].get("components", {}).get("rows"):
-        found[CHART] = components_chart(results)
+        panels[CHART] = components_chart(results)
     if "ladder" in results["designs"]:
-        found |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
+        panels |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
     for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
         if known := factors.single_effects(entry["terms"]):
-            found[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
-    return found
+            panels[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
+    return panels
 
 
 def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:

@@ -61,10 +61,10 @@ def _parts_section(results: Results, scales: Mapping[str, Any], done: str) -> Se
 # --- factorial -------------------------------------------------------------------------------------------------------
 
 
-def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
-    scales: Mapping[str, Any] = found["scales"]
+def _factorial_section(results: Results, design: Mapping[str, Any]) -> Section:
+    scales: Mapping[str, Any] = design["scales"]
     tables = [_terms_table(rung, entry, results) for rung, entry in scales.items()]
-    levels = [f"{factor} ({len(titles)} levels)" for factor, titles in found["factors"].items()]
+    levels = [f"{factor} ({len(titles)} levels)" for factor, titles in design["factors"].items()]
     lead = (
         f"{summary.join_and(levels)} were crossed. The effect of a factor is the mean at its other level minus the "
         "mean at the baseline's level, averaged over the levels of the other factors. The effect of a pair is the "
@@ -73,10 +73,10 @@ def _factorial_section(results: Results, found: Mapping[str, Any]) -> Section:
         "term's share of the variance that seeds do not explain."
     )
     notes = [f"Arms without a value: {', '.join(entry['missing'])}." for entry in scales.values() if entry["missing"]]
-    if found["words"]:
-        constant = "; ".join(" x ".join(word) for word in found["words"])
+    if design["words"]:
+        constant = "; ".join(" x ".join(word) for word in design["words"])
         notes.append(
-            f"This is a {found['fraction']} fraction of the full design, with resolution {found['resolution']}. Each "
+            f"This is a {design['fraction']} fraction of the full design, with resolution {design['resolution']}. Each "
             f"of these products is constant over all cells, which causes the aliases in the table: {constant}."
         )
     drawn = [rung for rung, entry in scales.items() if factors.single_effects(entry["terms"])]
@@ -108,9 +108,9 @@ def _terms_table(rung: str, entry: Mapping[str, Any], results: Results) -> Table
 # --- ladder ----------------------------------------------------------------------------------------------------------
 
 
-def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
+def _ladder_section(results: Results, ladder: Mapping[str, Any]) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"]}
-    measure, scales = rungs.trend_measure(results), [(rung, found["scales"][rung]) for rung in rungs.ordered(results)]
+    measure, scales = rungs.trend_measure(results), [(rung, ladder["scales"][rung]) for rung in rungs.ordered(results)]
     flops = {rung: base["flops"] for rung, base in rungs.baselines(results).items()}
     sizes = [
         [
@@ -127,14 +127,14 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
             *(_effect_and_verdict(arms.get(climbed["rungs"].get(rung)), results) for rung, _ in scales),
             climbed["fate"],
         )
-        for arm, climbed in found["arms"].items()
+        for arm, climbed in ladder["arms"].items()
     ]
     tables = [
         Table(("scale", "params", "training FLOPs", "tokens per parameter"), sizes),
         Table(("arm", *(rung for rung, _ in scales), "fate"), fates),
     ]
     lead = "Each arm is compared with the baseline of its scale. "
-    charts = [(arm, f"ladder {arm}") for arm in found["arms"]]
+    charts = [(arm, f"ladder {arm}") for arm in ladder["arms"]]
     if measure is None:
         other_data = changes_data(path for base in rungs.baselines(results).values() for path in base["diff"])
         lead += f"The scales {'differ in their data' if other_data else 'do not differ in size'}, so effects have no "
@@ -146,7 +146,7 @@ def _ladder_section(results: Results, found: Mapping[str, Any]) -> Section:
         ]
         return Section("Effects by scale", lead, tables, charts, [*notes, COMPUTE_OPTIMAL])
     trends = [
-        [arm, *_trend_cells(climbed, measure, summary.mean_places(results))] for arm, climbed in found["arms"].items()
+        [arm, *_trend_cells(climbed, measure, summary.mean_places(results))] for arm, climbed in ladder["arms"].items()
     ]
     columns = (
         "arm", "change per doubling", "95 % interval", "p", "p of scales differ", "extrapolated to",
@@ -195,7 +195,7 @@ def _trend_cells(climbed: Mapping[str, Any], measure: Measure, places: int) -> l
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
 
-def _tuning_section(results: Results, found: Mapping[str, Any]) -> Section:
+def _tuning_section(results: Results, tuning: Mapping[str, Any]) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     best = {arm["role"]["tuned"]["of"]: arm for arm in arms.values() if "tuned" in arm["role"]}
     rows = [
@@ -205,31 +205,31 @@ def _tuning_section(results: Results, found: Mapping[str, Any]) -> Section:
             *(_effect_and_verdict(arm, results) for arm in (arms.get(name), best.get(name))),
             ", ".join(entry["edge"]) or "-",
         ]
-        for name, entry in found["arms"].items()
+        for name, entry in tuning["arms"].items()
     ]
     columns = ("arm", "best values", "shared effect", "tuned effect", "at the grid's edge")
-    tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in found["values"].items())
-    by, seeds = tuning_metric(found, results["primary"]), ", ".join(map(str, found["seeds"]))
+    tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in tuning["values"].items())
+    by, seeds = tuning_metric(tuning, results["primary"]), ", ".join(map(str, tuning["seeds"]))
     lead = (
         f"Every arm was tuned over these values: {tried}. Tuning used seeds {seeds}, which no verdict uses. The best "
         f"values of each arm were selected by {by}. The shared effect is measured with the values of the study file, "
         "and the tuned effect with the best values of each arm."
     )
-    tables = [Table(columns, rows, left=2).without_empty_columns(), *_trials_table(results, found)]
+    tables = [Table(columns, rows, left=2).without_empty_columns(), *_trials_table(results, tuning)]
     return Section("Tuning", lead, tables, notes=summary.edge_warnings(results))
 
 
-def _trials_table(results: Results, found: Mapping[str, Any]) -> list[Table]:
+def _trials_table(results: Results, tuning: Mapping[str, Any]) -> list[Table]:
     """Return a list with one table of trials: the mean over tuning seeds for every arm and combination of values.
 
     The list is empty if there are more than `MOST_COLUMNS` combinations.
     """
-    cells = list(dict.fromkeys(cell for entry in found["arms"].values() for cell in entry["trials"]))
+    cells = list(dict.fromkeys(cell for entry in tuning["arms"].values() for cell in entry["trials"]))
     if len(cells) > MOST_COLUMNS:
         return []
     places = summary.mean_places(results)
-    rows = [[name, *(_trial_cell(entry, cell, places) for cell in cells)] for name, entry in found["arms"].items()]
-    return [Table((summary.metric_with_unit(tuning_metric(found, results["primary"])), *cells), rows)]
+    rows = [[name, *(_trial_cell(entry, cell, places) for cell in cells)] for name, entry in tuning["arms"].items()]
+    return [Table((summary.metric_with_unit(tuning_metric(tuning, results["primary"])), *cells), rows)]
 
 
 def _trial_cell(entry: Mapping[str, Any], cell: str, places: int) -> str:

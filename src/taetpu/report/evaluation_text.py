@@ -47,8 +47,8 @@ def _escape_notes(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_split(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
+    value = facts.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _percent(share: float) -> str:

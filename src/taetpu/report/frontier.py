@@ -31,7 +31,7 @@ def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, flo
         in a pack (the runs that are trained together). The time of a pack is divided evenly among its runs, so times
         are comparable only at equal width. Values that were not recorded are None.
     """
-    found = {}
+    costs = {}
     for arm in results["arms"]:
         runs = [folder.run(arm["name"], run["seed"], run["id"]) for run in arm["runs"] if run["id"]]
         ended = [(run.times(), run.result() or {}) for run in runs]
@@ -39,8 +39,8 @@ def read_costs(folder: StudyFolder, results: Results) -> dict[str, dict[str, flo
         token = [float(t["forward_seconds"].value[-1]) for t, _ in ended if "forward_seconds" in t]
         width = [float(r["pack"]["width"]) for _, r in ended if "width" in r.get("pack", {})]
         times = {"train_seconds": step, "inference_seconds": token, "width": width}
-        found[arm["name"]] = {name: _median(values) for name, values in times.items()}
-    return found
+        costs[arm["name"]] = {name: _median(values) for name, values in times.items()}
+    return costs
 
 
 def _median(values: list[float]) -> float | None:
@@ -58,9 +58,9 @@ def frontiers(results: Results, measured: Costs) -> dict[str, list[dict[str, Any
     results = {**results, "arms": _on_equal_data(results)}
     widths = {measured.get(arm["name"], {}).get("width") for arm in results["arms"]}
     kept = {cost: title for cost, title in COSTS.items() if cost != "train_seconds" or len(widths) == 1}
-    found = {title: _points(results, measured, cost) for cost, title in kept.items()}
-    costs = {title: [point["cost"] for point in points] for title, points in found.items()}
-    return {title: found[title] for title, paid in costs.items() if paid and max(paid) > (1 + EQUAL_COST) * min(paid)}
+    titled = {title: _points(results, measured, cost) for cost, title in kept.items()}
+    costs = {title: [point["cost"] for point in points] for title, points in titled.items()}
+    return {title: titled[title] for title, paid in costs.items() if paid and max(paid) > (1 + EQUAL_COST) * min(paid)}
 
 
 def _on_equal_data(results: Results) -> list[Arm]:
@@ -105,8 +105,10 @@ def pareto_front(points: Sequence[tuple[float, float]], lower: bool, margin: flo
 
 def describe_frontiers(frontier: dict[str, list[dict[str, Any]]], metric: str) -> list[str]:
     """Return a sentence for each Pareto front."""
-    found = []
+    sentences = []
     for title, points in frontier.items():
         arms = [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
-        found.append(f"Pareto front of {metric} and {title}, ignoring differences within the noise: {', '.join(arms)}.")
-    return found
+        sentences.append(
+            f"Pareto front of {metric} and {title}, ignoring differences within the noise: {', '.join(arms)}."
+        )
+    return sentences

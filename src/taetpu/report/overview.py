@@ -22,11 +22,11 @@ def rank_effects(results: Results) -> list[str]:
         return []
     arms = [arm for arm in summary.counted_arms(results) if arm["effect"] is not None]
     arms.sort(key=lambda arm: -abs(arm["effect"]))
-    found = []
+    sentences = []
     for verdict in ("worse", "better", "equivalent", "inconclusive"):
         named = [f"{arm['name']} ({_effect(arm, results)})" for arm in arms if arm["verdict"] == verdict]
-        found += [f"{verdict.capitalize()}: {', '.join(named)}."] if named else []
-    return found
+        sentences += [f"{verdict.capitalize()}: {', '.join(named)}."] if named else []
+    return sentences
 
 
 def count_labels(results: Results) -> list[tuple[str, int]]:
@@ -106,34 +106,34 @@ def learning_cautions(results: Results, data: Mapping[str, Any]) -> list[str]:
     ends = {arm["name"]: arm["mean"] for arm in results["arms"] if arm["mean"] is not None}
     nothing = [name for name, end in ends.items() if chance is not None and end >= chance]
     no_more = [name for name, end in ends.items() if decoy is not None and end >= decoy and name not in nothing]
-    found = []
+    cautions = []
     if nothing:
-        found.append(f"No better than a uniform guess (loss {chance:.4g}): {summary.join_and(nothing)}.")
+        cautions.append(f"No better than a uniform guess (loss {chance:.4g}): {summary.join_and(nothing)}.")
     if no_more:
-        found.append(
+        cautions.append(
             f"No better than predicting from the current token alone (loss {decoy:.4g}; {data['decoy']}): "
             f"{summary.join_and(no_more)}."
         )
-    return found
+    return cautions
 
 
 def study_limits(results: Results) -> list[str]:
     """Return sentences on the limitations of the study's designs and training."""
     arms = [arm for arm in results["arms"] if arm["against"]]
-    found = list(results["designs"]["limits"])
+    limits = list(results["designs"]["limits"])
     if len(arms) > 1:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
-        found.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
+        limits.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
     if arms and not results["tuning"]:
-        found.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
+        limits.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
     sizes = {arm["name"]: _size_difference(results, arm) for arm in arms}
     others = [f"{name} ({share:+.0%})" for name, share in sizes.items() if abs(share) > OTHER_SIZE]
     if others and not any(map(summary.matched_to, arms)):
         text = "The effects of these arms include the change in size. Use `match: params` to separate the two"
-        found.append(f"Arms whose parameter count differs from the baseline's: {', '.join(others)}. {text}.")
+        limits.append(f"Arms whose parameter count differs from the baseline's: {', '.join(others)}. {text}.")
     if arms:
-        found.append("Effects may grow, shrink or reverse with longer training, other data or other model sizes.")
-    return found
+        limits.append("Effects may grow, shrink or reverse with longer training, other data or other model sizes.")
+    return limits
 
 
 def _size_difference(results: Results, arm: Arm) -> float:
@@ -148,7 +148,7 @@ def reading_guide(results: Results) -> list[str]:
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
     low, high = metric_bounds(results["primary"])
-    found = [
+    guide = [
         summary.describe_noise(results),
         "Arms with the same seed see the same data in the same order and start from the same weights, except where the "
         "change affects them. The effect of the seed is removed before arms are compared. The remaining noise is "
@@ -162,13 +162,13 @@ def reading_guide(results: Results) -> list[str]:
         "Effect / sd: the effect divided by the standard deviation of one run.",
     ]
     if margin:
-        found.append(
+        guide.append(
             f"Equivalent: the 90 % interval is within {margin:g} of zero, the margin set before the first run."
         )
     if math.isfinite(high):
-        found.append(
+        guide.append(
             f"{results['primary']} lies between {low:g} and {high:g}. Effects are differences of means, and their "
             "intervals are clipped to the possible range. Near a bound, tests have less power, and intervals cover the "
             "true effect less often than 95 %."
         )
-    return found
+    return guide

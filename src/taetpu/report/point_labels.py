@@ -59,5 +59,5 @@ def _candidates(place: tuple[float, float], name: str) -> Iterator[tuple[str, Bo
         yield side, (left, top, left + width, top + LINE)
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(box: Box, other: Box) -> bool:
+    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]

@@ -39,7 +39,7 @@ def read_position_curves(folder: StudyFolder, results: Results) -> list[Position
     Raises:
         UserError: If a stored evaluation is damaged.
     """
-    found: dict[str, dict[str, list[Series]]] = {}
+    by_entry: dict[str, dict[str, list[Series]]] = {}
     for arm in results["arms"]:
         for run in (run for run in arm["runs"] if run["outcome"] == "finished"):
             sums = folder.run(arm["name"], run["seed"], run["id"]).evaluation()
@@ -48,10 +48,10 @@ def read_position_curves(folder: StudyFolder, results: Results) -> list[Position
                 known = weight > 0
                 places = np.rint(position[known] / weight[known]).astype(np.int64)
                 series = Series(places, nll[known] / weight[known])
-                found.setdefault(entry, {}).setdefault(arm["name"], []).append(series)
+                by_entry.setdefault(entry, {}).setdefault(arm["name"], []).append(series)
     return [
         PositionCurves(f"{entry.partition('/')[0]}/loss by position", {a: summarise_seeds(s) for a, s in arms.items()})
-        for entry, arms in found.items()
+        for entry, arms in by_entry.items()
     ]
 
 

@@ -12,7 +12,7 @@ from taetpu.report.token_charts import SIGNED
 from taetpu.stats import formatting
 from taetpu.stats.post_hoc import EFFECTIVE, LARGEST, MAX_RANKS
 
-Found = Mapping[str, Any]
+Entry = Mapping[str, Any]
 
 ROW, GAP = 20, 8
 """Height of a layer in the picture, and of the gap between two arms, in pixels."""
@@ -34,58 +34,58 @@ COLUMNS = ("measure", "arm", "runs", "mean", "effect", "95 % interval", "Holm p"
 
 def post_hoc_sections(results: Results) -> list[Section]:
     """Return a section for each post-hoc ablation table."""
-    return [_section(found, results) for found in results.get("post_hoc", ())]
+    return [_section(ablation, results) for ablation in results.get("post_hoc", ())]
 
 
 def post_hoc_charts(results: Results) -> dict[str, Spec]:
     """Return the picture of each post-hoc ablation table with effects, by its name in the sections."""
-    charts = {_title(found): effect_picture(found) for found in results.get("post_hoc", ())}
+    charts = {_title(ablation): effect_picture(ablation) for ablation in results.get("post_hoc", ())}
     return {title: spec for title, spec in charts.items() if spec is not None}
 
 
 def describe_verdicts(results: Results) -> Iterator[str]:
     """Yield a sentence for each post-hoc ablation table with its verdicts of higher and lower."""
-    for found in results.get("post_hoc", ()):
+    for ablation in results.get("post_hoc", ()):
         decided = [
             f"{_label(measure)} of {arm['name']} {arm['values'][measure]['verdict']}"
-            for arm in found["arms"]
-            for measure in found["measures"]
+            for arm in ablation["arms"]
+            for measure in ablation["measures"]
             if arm["values"][measure]["verdict"] in ("higher", "lower")
         ]
-        nothing = "inconclusive for all arms" if found["compared"] else "nothing to compare"
-        if len(results["seeds"]) == 1 or not found["final"]:
+        nothing = "inconclusive for all arms" if ablation["compared"] else "nothing to compare"
+        if len(results["seeds"]) == 1 or not ablation["final"]:
             nothing = "no verdicts from a single seed" if len(results["seeds"]) == 1 else "no verdicts yet"
-        yield f"{_title(found)}: {', '.join(decided) or nothing}."
+        yield f"{_title(ablation)}: {', '.join(decided) or nothing}."
 
 
-def _section(found: Found, results: Results) -> Section:
-    title, parts = _title(found), _parts(found)
-    rows = [_row(measure, arm, results, found) for measure in found["measures"] for arm in found["arms"]
+def _section(ablation: Entry, results: Results) -> Section:
+    title, parts = _title(ablation), _parts(ablation)
+    rows = [_row(measure, arm, results, ablation) for measure in ablation["measures"] for arm in ablation["arms"]
             if arm["values"][measure]["mean"] is not None]  # fmt: skip
     caption = f"Mean effect of {parts} over seeds: a row for each layer, the first below, sorted by size"
-    charts = [(caption, title)] if any(arm["ranked"] for arm in found["arms"]) else []
-    return Section(title, _lead(found), [Table(COLUMNS, rows, left=2)], charts, [*_notes(found, results)])
+    charts = [(caption, title)] if any(arm["ranked"] for arm in ablation["arms"]) else []
+    return Section(title, _lead(ablation), [Table(COLUMNS, rows, left=2)], charts, [*_notes(ablation, results)])
 
 
-def _title(found: Found) -> str:
+def _title(ablation: Entry) -> str:
     """Return the title of a section, with the settings in the table's name."""
-    settings = found["name"].removeprefix(f"{found['knockout']}-{found['how']}").split("-")
-    return f"Post-hoc ablation: {found['knockout']} ({', '.join([found['how'], *filter(None, settings)])})"
+    settings = ablation["name"].removeprefix(f"{ablation['knockout']}-{ablation['how']}").split("-")
+    return f"Post-hoc ablation: {ablation['knockout']} ({', '.join([ablation['how'], *filter(None, settings)])})"
 
 
-def _parts(found: Found) -> str:
-    known = found["knockout"]
+def _parts(ablation: Entry) -> str:
+    known = ablation["knockout"]
     return known if known in KINDS else f"activations at {known}"
 
 
-def _lead(found: Found) -> str:
-    parts = _parts(found)
-    what = "skipped" if found["knockout"] == "layers" else REPLACEMENTS[found["how"]]
+def _lead(ablation: Entry) -> str:
+    parts = _parts(ablation)
+    what = "skipped" if ablation["knockout"] == "layers" else REPLACEMENTS[ablation["how"]]
     text = (
         f"In each trained model, {parts} are removed one at a time: each is {what}. An effect is the rise of the loss "
-        f"without the part, in nats per token, on at most {found['documents']:,} windows of {found['split']}. "
+        f"without the part, in nats per token, on at most {ablation['documents']:,} windows of {ablation['split']}. "
     )
-    if len({*found["measures"]} & {LARGEST, EFFECTIVE}) == 2:
+    if len({*ablation["measures"]} & {LARGEST, EFFECTIVE}) == 2:
         text += (
             f"A part has no identity between seeds, so arms are compared by the sum of the effects in each layer, the "
             f"largest effect, and the effective number of {parts}: the squared sum of the positive effects divided by "
@@ -97,53 +97,55 @@ def _lead(found: Found) -> str:
     )
 
 
-def _row(measure: str, arm: Found, results: Results, found: Found) -> list[str]:
-    one, places = arm["values"][measure], _places(measure, found)
+def _row(measure: str, arm: Entry, results: Results, ablation: Entry) -> list[str]:
+    value, places = arm["values"][measure], _places(measure, ablation)
     figures = [
-        formatting.number(one["mean"], places),
-        formatting.number(one["effect"], places, sign=True),
-        "-" if one["ci95"] is None else " to ".join(formatting.number(end, places, sign=True) for end in one["ci95"]),
-        formatting.p_value(one["p_holm"]),
+        formatting.number(value["mean"], places),
+        formatting.number(value["effect"], places, sign=True),
+        "-"
+        if value["ci95"] is None
+        else " to ".join(formatting.number(end, places, sign=True) for end in value["ci95"]),
+        formatting.p_value(value["p_holm"]),
     ]
-    return [_label(measure), arm["name"], str(one["number"]), *figures, _verdict(one, arm, results, found)]
+    return [_label(measure), arm["name"], str(value["number"]), *figures, _verdict(value, arm, results, ablation)]
 
 
 def _label(measure: str) -> str:
     return f"sum of {measure}" if measure.startswith("layer") else measure
 
 
-def _places(measure: str, found: Found) -> int:
+def _places(measure: str, ablation: Entry) -> int:
     """Return the number of decimal places of a measure: that of its narrowest interval."""
-    values = [arm["values"][measure] for arm in found["arms"]]
-    widths = [formatting.half_width(one["ci95"]) for one in values if one["ci95"]]
-    means = [abs(one["mean"]) for one in values if one["mean"] is not None]
+    values = [arm["values"][measure] for arm in ablation["arms"]]
+    widths = [formatting.half_width(value["ci95"]) for value in values if value["ci95"]]
+    means = [abs(value["mean"]) for value in values if value["mean"] is not None]
     return min(formatting.decimals(min(filter(None, widths), default=None), max(means, default=0.0)), MAX_PLACES)
 
 
-def _verdict(one: Found, arm: Found, results: Results, found: Found) -> str:
+def _verdict(value: Entry, arm: Entry, results: Results, ablation: Entry) -> str:
     if arm["against"] is None:
         return "baseline"
-    if one["effect"] is None:
+    if value["effect"] is None:
         return "-"
-    if one["verdict"] is None and results["final"] and not found["final"]:
+    if value["verdict"] is None and results["final"] and not ablation["final"]:
         return "incomplete"
-    return one["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
+    return value["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
 
 
-def _notes(found: Found, results: Results) -> Iterator[str]:
-    if found["compared"]:
+def _notes(ablation: Entry, results: Results) -> Iterator[str]:
+    if ablation["compared"]:
         yield (
-            f"The p-values of the {found['compared']} comparisons of this table are corrected together (Holm), "
+            f"The p-values of the {ablation['compared']} comparisons of this table are corrected together (Holm), "
             f"separately from the verdicts on arms: if no change had any effect, the chance of one or more verdicts of "
             f"higher or lower in this table would be at most about {100 * results['alpha']:g} %."
         )
-    if not found["planned"]:
+    if not ablation["planned"]:
         yield "This table is not in the analysis plan: it was added after the study was first run."
-    sizes = {arm["name"]: arm["components"] for arm in found["arms"] if arm["components"]}
+    sizes = {arm["name"]: arm["components"] for arm in ablation["arms"] if arm["components"]}
     if len({*sizes.values()}) > 1:
         counts = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         yield f"The models have different numbers of parts, which bound the effective number: {counts}."
-    for arm in found["arms"]:
+    for arm in ablation["arms"]:
         if arm["absent"]:
             yield f"{arm['name']} is not compared: {arm['absent']}."
         unfinished = arm["runs"] - arm["finished"] - arm["diverged"]
@@ -151,7 +153,7 @@ def _notes(found: Found, results: Results) -> Iterator[str]:
                 if number]  # fmt: skip
         if lost:
             yield f"{arm['name']}: of {arm['runs']} runs, {' and '.join(lost)}. Only finished runs are compared."
-        if EFFECTIVE in found["measures"] and (none := arm["tables"] - arm["values"][EFFECTIVE]["number"]):
+        if EFFECTIVE in ablation["measures"] and (none := arm["tables"] - arm["values"][EFFECTIVE]["number"]):
             runs = f"{none} of {arm['tables']} runs have"
             yield f"{arm['name']}: {runs} no effective number, because no effect is above 0."
         missing = 0 if arm["absent"] else arm["finished"] - arm["tables"]
@@ -162,14 +164,14 @@ def _notes(found: Found, results: Results) -> Iterator[str]:
 # --- picture ----------------------------------------------------------------------------------------------------------
 
 
-def effect_picture(found: Found) -> Spec | None:
+def effect_picture(ablation: Entry) -> Spec | None:
     """Return the picture of the effects of all arms, with one scale of colours; None without effects.
 
     Each arm has a row for each layer, and a column for each rank of a part within its layer.
     """
     cells = [
         {"arm": arm["name"], "layer": layer["layer"] or 0, "rank": rank + 1, "effect": effect}
-        for arm in found["arms"]
+        for arm in ablation["arms"]
         for layer in arm["ranked"]
         for rank, effect in enumerate(layer["effects"])
     ]

@@ -19,7 +19,7 @@ def build_sections(
     results: Results, costs: Costs, priors: Mapping[str, Prior], positions: Sequence[PositionCurves] = ()
 ) -> list[Section]:
     """Return all sections that follow the verdicts in the report, in order, without empty sections."""
-    found = [
+    sections = [
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
         contrasts_section(results),
@@ -35,7 +35,7 @@ def build_sections(
         plan_section(results),
         Section("How to read this report", notes=overview.reading_guide(results)),
     ]
-    return [section for section in found if not section.is_empty]
+    return [section for section in sections if not section.is_empty]
 
 
 def costs_section(results: Results, measured: Costs) -> Section:
@@ -145,8 +145,8 @@ def sensitivity_section(results: Results) -> Section:
 
 
 def _sensitivity_row(arm: Arm, results: Results) -> list[str]:
-    found = arm["sensitivity"] or {}
-    paired, least = found.get("paired") or {"ci95": None, "p": None}, found.get("without_a_seed")
+    sensitivity = arm["sensitivity"] or {}
+    paired, least = sensitivity.get("paired") or {"ci95": None, "p": None}, sensitivity.get("without_a_seed")
     places = formatting.effect_places(arm["effect"], arm["ci95"], summary.mean_places(results))
     return [
         arm["name"],
@@ -155,9 +155,9 @@ def _sensitivity_row(arm: Arm, results: Results) -> list[str]:
         format_interval(arm["ci_simultaneous"], results),
         format_interval(paired["ci95"], results),
         formatting.p_value(paired["p"]),
-        formatting.p_value(found.get("sign_flip_p")),
+        formatting.p_value(sensitivity.get("sign_flip_p")),
         " to ".join(formatting.number(bound, places, sign=True) for bound in least) if least else "-",
-        formatting.number(found.get("correlation"), 2),
+        formatting.number(sensitivity.get("correlation"), 2),
     ]
 
 
@@ -181,9 +181,14 @@ def evaluation_noise_section(results: Results) -> Section:
 def efficiency_section(results: Results) -> Section:
     """Return the section on the cost of reaching the baseline's final value."""
     rows = [
-        [arm["name"], f"{found['reached']} of {found['seeds']}", *_ratio(found["steps"]), *_ratio(found["flops"])]
+        [
+            arm["name"],
+            f"{efficiency['reached']} of {efficiency['seeds']}",
+            *_ratio(efficiency["steps"]),
+            *_ratio(efficiency["flops"]),
+        ]
         for arm in results["arms"]
-        if (found := arm["efficiency"])
+        if (efficiency := arm["efficiency"])
     ]
     lead = (
         "The table shows the cost at which an arm reaches the baseline's final value, divided by the baseline's total "
@@ -195,10 +200,10 @@ def efficiency_section(results: Results) -> Section:
     return Section("Training efficiency", lead, [Table(columns, rows)], folded=True)
 
 
-def _ratio(found: Mapping[str, Any] | None) -> tuple[str, str]:
-    if found is None:
+def _ratio(estimate: Mapping[str, Any] | None) -> tuple[str, str]:
+    if estimate is None:
         return "-", "-"
-    return f"{found['ratio']:.3g}", " to ".join(f"{bound:.3g}" for bound in found["ci95"] or ()) or "-"
+    return f"{estimate['ratio']:.3g}", " to ".join(f"{bound:.3g}" for bound in estimate["ci95"] or ()) or "-"
 
 
 def plan_section(results: Results) -> Section:

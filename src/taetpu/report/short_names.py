@@ -21,9 +21,9 @@ def shorten_names(names: Sequence[str], width: int) -> list[str]:
     room = width - len(MARK)
     middle = room - room // 2
     for head in sorted(range(room + 1), key=lambda head: abs(head - middle)):
-        found = [shorten(name, width, head) for name in names]
-        if len(set(found)) == len(set(names)):
-            return found
+        shortened = [shorten(name, width, head) for name in names]
+        if len(set(shortened)) == len(set(names)):
+            return shortened
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
     digits = len(str(len(numbers)))
     return [

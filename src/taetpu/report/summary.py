@@ -104,17 +104,17 @@ def comparison_terms(arm: Arm, results: Results, costs: Costs = NOT_TIMED) -> st
     If the study has matched arms, an unmatched arm is described as compared at equal steps, unless it changes the
     training length.
     """
-    role, found = arm["role"], []
+    role, terms = arm["role"], []
     if by := [match["by"] for match in matched_to(arm)]:
-        found.append(f"at equal {' and '.join(MATCHED[kind] for kind in by)}")
-        found += _time_mismatch(arm, results, costs) if "time" in by else []
+        terms.append(f"at equal {' and '.join(MATCHED[kind] for kind in by)}")
+        terms += _time_mismatch(arm, results, costs) if "time" in by else []
     elif arm["against"] and not LENGTH & set(arm["diff"]) and any(map(matched_to, results["arms"])):
-        found.append("at equal steps")
+        terms.append("at equal steps")
     if "tuned" in role:
-        found.append("both tuned" if arm["against"] else "tuned")
+        terms.append("both tuned" if arm["against"] else "tuned")
     elif arm["against"] not in (None, results["arms"][0]["name"]):
-        found.append(f"against {arm['against']}")
-    return ", ".join(found)
+        terms.append(f"against {arm['against']}")
+    return ", ".join(terms)
 
 
 def _time_mismatch(arm: Arm, results: Results, costs: Costs) -> list[str]:
@@ -256,52 +256,52 @@ def notices(results: Results) -> list[str]:
     """Return the caveats that a reader must know before relying on the verdicts."""
     arms = results["arms"]
     outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
-    seeds, found = len(results["seeds"]), []
+    seeds, texts = len(results["seeds"]), []
     if not results["complete"]:
-        found.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
+        texts.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
     elif not results["final"]:
         planned = ", ".join(map(str, results["plan"]["looks"]))
-        found.append(f"Not final: analyses are planned at {planned} seeds per arm, but this study has {seeds}.")
+        texts.append(f"Not final: analyses are planned at {planned} seeds per arm, but this study has {seeds}.")
     if results["plan"]["error_rate"] > results["alpha"]:
-        found.append(
+        texts.append(
             f"Seeds were added beyond the plan, so the chance of a false verdict is up to "
             f"{results['plan']['error_rate']:.0%} instead of {results['alpha']:.0%}."
         )
     if late := [arm["name"] for arm in arms if not arm["planned"]]:
-        found.append(f"Arms added after the first run: {', '.join(late)}.")
+        texts.append(f"Arms added after the first run: {', '.join(late)}.")
     if results["label"] == "screening":
-        found.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
+        texts.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
-        found.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
+        texts.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
     if len(results["hardware"]) > 1:
         where = ", ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
-        found.append(
+        texts.append(
             f"Mixed hardware: {where}. Devices round differently, so small effects may come from the hardware."
         )
-    found += [*edge_warnings(results), *_test_split_notices(results)]
+    texts += [*edge_warnings(results), *_test_split_notices(results)]
     if any(group["copies"] for group in results["groups"]):
-        found.append(
+        texts.append(
             "Noise is correlated between arms, as in nearly identical arms, so all effects are tested more cautiously."
         )
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
-        found.append(f"Arms that may be noisier than the others, and are tested more cautiously: {', '.join(noisy)}.")
-    return found
+        texts.append(f"Arms that may be noisier than the others, and are tested more cautiously: {', '.join(noisy)}.")
+    return texts
 
 
 def _test_split_notices(results: Results) -> list[str]:
     """Return caveats on repeated verdicts on the test split, and on tuning by it, as in studies of earlier versions."""
-    seeds, plan, found = len(results["seeds"]), results["plan"], []
+    seeds, plan, texts = len(results["seeds"]), results["plan"], []
     if results["primary"].startswith("test/"):
         earlier = [str(number) for number in plan["looks"] if len(plan["seeds"]) <= number < seeds]
         analyses = [*earlier, str(seeds)] if results["final"] else earlier
         if len(analyses) > 1:
-            found.append(f"Verdicts were given on the test split at {join_and(analyses)} seeds per arm.")
+            texts.append(f"Verdicts were given on the test split at {join_and(analyses)} seeds per arm.")
     if results["tuning"] and tuning_metric(results["tuning"], results["primary"]).startswith("test/"):
-        found.append(
+        texts.append(
             "Tuning used the test split, on which arms are also compared, so tuned arms look better than they are."
         )
-    return found
+    return texts
 
 
 def edge_warnings(results: Results) -> list[str]:
@@ -316,10 +316,10 @@ def edge_warnings(results: Results) -> list[str]:
 
 def describe_reuse(results: Results) -> str:
     """Return a sentence on the numbers of reused and replicated runs, or an empty string if no run was reused."""
-    found = results["reused"]
-    if not found["runs"]:
+    reused = results["reused"]
+    if not reused["runs"]:
         return ""
-    return f"Reused from other studies: {_count(found['runs'], 'run')}; trained again as a check: {found['audited']}."
+    return f"Reused from other studies: {_count(reused['runs'], 'run')}; trained again as a check: {reused['audited']}."
 
 
 def describe_noise(results: Results) -> str:
