@@ -197,7 +197,7 @@ def test_distributions_of_long_sequences_neither_overflow_nor_vanish():
 def test_a_decoy_score_with_too_large_a_table_is_reported_as_missing():
     facts = prepared("copy", symbols=3000, eval_size=1).facts
     assert facts["decoy_loss"] is None
-    assert facts["decoy"].startswith("not worked out")
+    assert facts["decoy"].startswith("not computed")
 
 
 @pytest.mark.parametrize(("kind", "fields", "where", "problem", "remedy"), [

@@ -323,7 +323,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("case", FILES)
-def test_files_that_are_no_tokenizer(case, tmp_path):
+def test_damaged_files_are_refused(case, tmp_path):
     content, problem = FILES[case]
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(UserError, match=problem) as caught:
@@ -331,7 +331,7 @@ def test_files_that_are_no_tokenizer(case, tmp_path):
     assert caught.value.file == tmp_path / "tokenizer.json"
 
 
-def test_settings_that_are_no_tokens(tmp_path):
+def test_damaged_settings_are_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(stored())
     for settings in ({"added_tokens_decoder": {"x": "y"}}, {"eos_token": {"text": "x"}}, {"extra_special_tokens": 3}):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))

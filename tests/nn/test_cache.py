@@ -99,7 +99,7 @@ def test_padding_on_the_left_changes_nothing(draw, name):
 
 
 @pytest.mark.parametrize("mask", ["prefix", "document"])
-def test_padding_is_no_separator(draw, mask):
+def test_padding_is_not_read_as_a_separator(draw, mask):
     """The number of padding is that of the separator."""
     model = draw({**BASE, "mixer": {**GQA, "mask": {"kind": mask, "separator": 0}}, "num_layers": 1}, seq=SEQ)
     tokens = jnp.array([[3, 4, 5, 0, 2, 1]])

@@ -147,7 +147,7 @@ def _text(file: Path) -> str:
 
 
 def _not_plain(file: Path, what: str) -> UserError:
-    problem = f"{file} is {what}, and documents of a corpus are plain text, every character of which is trained"
+    problem = f"{file} is {what}, but a corpus must be plain text, because every character is trained"
     remedy = "Write its text to files that end in .txt, and remove this file from the corpus."
     if what in ("JSON", "a table"):
         remedy += " To train its syntax too, rename it so that it ends in .txt."

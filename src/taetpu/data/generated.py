@@ -129,7 +129,7 @@ class GeneratedSource:
     def facts(self) -> dict[str, Any]:
         """See `Source.facts`."""
         loss = accuracy = None
-        policy = "not worked out: seq_len and vocabulary are too large for its table"
+        policy = "not computed: the table for this seq_len and vocabulary would be too large"
         if (score := self._task.score_without_attention()) is not None:
             loss, accuracy = score
             policy = "the best function of the current token and its position, from their exact joint distribution"

@@ -268,7 +268,7 @@ def check_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        problem = f"the text contains U+{ord(text[error.start]):04X} (at index {error.start}), which is no character"
+        problem = f"the text contains U+{ord(text[error.start]):04X} (at index {error.start}), which is not a character"
         raise UserError(problem, remedy="Use text in UTF-8.") from None
 
 

@@ -140,7 +140,7 @@ class MacaronConfig(OrderConfig):
             problem = "order 'macaron' has an ffn before and after the mixer, but this layer has no ffn"
             raise UserError(problem, path=("order",), remedy="Use order sequential, or give the layer an ffn.")
         if any(part.has_state for part in iter_components(layer.ffn)):
-            problem = f"order 'macaron' has two ffns in a layer, and the state of ffn {layer.ffn.kind!r} is that of one"
+            problem = f"order 'macaron' has two ffns in a layer, and {layer.ffn.kind!r} stores the state of one"
             raise UserError(problem, path=("order",), remedy="Use order sequential, or another ffn, such as moe.")
 
     def init(self, dims: Dims, layer: "LayerConfig", *, key: Key) -> "Macaron":
