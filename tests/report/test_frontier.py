@@ -49,4 +49,4 @@ def test_front_is_described(store_study) -> None:
         arm["flops"], arm["params"] = flops, 10.0
     (sentence,) = describe_frontiers(frontiers(results, {}), "val/loss")
     assert sentence.startswith("Pareto front of val/loss and training FLOPs")
-    assert sentence.endswith(": cheap, baseline.")
+    assert sentence.endswith(": cheap and baseline.")

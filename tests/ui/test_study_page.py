@@ -99,3 +99,16 @@ def test_opened_warnings_stay_open_while_the_study_trains(growing, tmp_path, ope
         page.get_by_text("3 of 4 runs finished").wait_for()
         assert page.locator(".notices li").first.is_visible()
         page.context.close()
+
+
+@pytest.mark.slow
+def test_messages_have_code_instead_of_backticks(growing, tmp_path, opened) -> None:
+    finish(growing, {("baseline", 0): 0.3, ("other", 0): 0.5})
+    file = next((tmp_path / HERE).glob("runs/other/0-*/result.json"))
+    file.write_text(file.read_text()[:-9])
+    with serving(tmp_path) as port:
+        for path in (f"study/{HERE}", "runs"):
+            page = opened(address(port, path), offline=False)
+            page.locator(".notice code").first.wait_for()
+            assert "`" not in page.locator("main").inner_text()
+            page.context.close()

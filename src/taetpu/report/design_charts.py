@@ -74,7 +74,7 @@ def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places
     Points are labelled as far as there is room: first the Pareto front, then arms with a verdict.
     """
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
-              axis=alt.Axis(format=".3~s", tickCount=4, grid=False))  # fmt: skip
+              axis=alt.Axis(format=".4~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
     y = alt.Y("mean:Q", title=summary.metric_with_unit(metric), scale=alt.Scale(zero=False, padding=24), axis=axis)
     names = shorten_names([point["arm"] for point in points], POINT)

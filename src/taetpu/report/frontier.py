@@ -109,6 +109,6 @@ def describe_frontiers(frontier: dict[str, list[dict[str, Any]]], metric: str) -
     for title, points in frontier.items():
         arms = [point["arm"] for point in sorted(points, key=lambda point: point["cost"]) if point["front"]]
         sentences.append(
-            f"Pareto front of {metric} and {title}, ignoring differences within the noise: {', '.join(arms)}."
+            f"Pareto front of {metric} and {title}, ignoring differences within the noise: {summary.join_and(arms)}."
         )
     return sentences

@@ -20,6 +20,8 @@ function h(tag, attributes = {}, ...children) {
   return node;
 }
 
+// Text with code between backticks, as a list of nodes.
+const prose = (text) => text.split("`").map((part, i, parts) => (i % 2 && parts.length % 2 ? h("code", {}, part) : part));
 const url = (...parts) => parts.map(encodeURIComponent).join("/");
 const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(5))) : value == null ? "-" : typeof value === "object" ? JSON.stringify(value) : String(value));
 const figure = (value) => typeof value === "number";
@@ -209,7 +211,7 @@ async function studies() {
     { name: "seeds", value: (r) => r.seeds, figure: true },
     { name: "runs", value: (r) => r.done / (r.runs || 1), cell: (r) => [h("progress", { max: r.runs || 1, value: r.done, "aria-label": `runs of ${r.study}` }), ` ${r.done}/${r.runs}`] },
     { name: "changed", value: (r) => r.changed, cell: (r) => new Date(r.changed).toLocaleString() },
-    { name: "problem", value: (r) => r.problem, cell: (r) => r.problem ?? "" },
+    { name: "problem", value: (r) => r.problem, cell: (r) => h("span", {}, prose(r.problem ?? "")) },
   ]);
   const none = h("p", { class: "soft", hidden: true }, "There is no study here yet. A study appears shortly after ", h("code", {}, "taetpu run"), " starts it.");
   show("Studies", none, rows.node);
@@ -241,7 +243,7 @@ function warnings(texts) {
   const opened = document.querySelector(".notices")?.open ?? false;
   return h("details", { class: "notice notices", open: opened },
     h("summary", {}, h("b", {}, `${texts.length} warning${texts.length > 1 ? "s" : ""} `), h("span", { class: "first" }, texts.join(" "))),
-    h("ul", {}, texts.map((text) => h("li", {}, text))));
+    h("ul", {}, texts.map((text) => h("li", {}, prose(text)))));
 }
 
 function study(name) {
@@ -291,7 +293,7 @@ function study(name) {
       h("p", { class: "soft" }, h("progress", { max: total || 1, value: finished + diverged, "aria-label": "runs" }), ` ${finished} of ${total} runs finished${diverged ? `, ${diverged} diverged` : ""}`, using ? `. Device: ${using.use}` : ""),
       counts.length ? h("ul", { class: "counts", "aria-label": "Number of arms by verdict" }, counts.map(([mark, label, number]) => h("li", { class: label }, `${mark} `, h("b", {}, number), ` ${label}`))) : null,
       warnings(notices),
-      state.problem ? h("p", { class: "notice" }, state.problem) : null,
+      state.problem ? h("p", { class: "notice" }, prose(state.problem)) : null,
     ].filter(Boolean));
   }
 
@@ -374,11 +376,11 @@ async function allRuns() {
     ...metrics.filter((name) => /^(val|test)\//.test(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
     ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
   ]);
-  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, text)), h("h2", {}, "Compared"), beside, picker, curves.node, list.node);
+  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, prose(text))), h("h2", {}, "Compared"), beside, picker, curves.node, list.node);
   list.fill(rows);
   await compare();
 }
 
 const [, page, ...rest] = location.pathname.split("/").map(decodeURIComponent);
 const open = { "": studies, study, run: oneRun, runs: allRuns }[page];
-Promise.resolve().then(() => open(...rest)).catch((error) => show("Not found", h("p", { class: "notice" }, error.message)));
+Promise.resolve().then(() => open(...rest)).catch((error) => show("Not found", h("p", { class: "notice" }, prose(error.message))));
