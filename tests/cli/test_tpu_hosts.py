@@ -170,3 +170,17 @@ def wait_for(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_fetched_logs_are_not_sent_again(machine: FakeGoogle, project: Path, call):
+    assert call("tpu", "run", "--debug", "python", "show.py").code == 0
+    assert list((project / "taetpu-debug").glob("*/worker-1/log"))
+    assert "taetpu-debug" not in call("tpu", "run", "python", "show.py").out
+    assert not [name for names in copies(machine, project) for name in names if "taetpu-debug" in name]
+
+
+def test_hosts_have_the_command_taetpu(call):
+    """It is not installed in their environment, which has only the packages that taetpu requires."""
+    ran = call("tpu", "run", "--worker", "0", "taetpu", "verify", "versions", "--json")
+    assert ran.code == 0, ran.out + ran.err
+    assert '"taetpu": ' in ran.out

@@ -4,6 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,16 @@ def test_clean_deletes_what_ended_and_nothing_else(hosts: Hosts) -> None:
     with pytest.raises(CloudError, match=running) as raised:
         host_jobs.find(hosts, "other")
     assert running in str(raised.value.remedy)
+
+
+def test_jobs_have_the_command_taetpu_and_its_version_although_it_is_not_installed(hosts: Hosts) -> None:
+    """A host has a copy of the package only: its environment does not contain the package."""
+    script = "import importlib.metadata as m, taetpu; print(m.version('taetpu'), taetpu.__file__)"
+    probe = "cd /; env -u PYTHONPATH python -c 'import taetpu' 2>/dev/null || echo absent"
+    commands = [["taetpu", "--version"], ["python", "-c", script], ["sh", "-c", probe]]
+    name = host_jobs.start(hosts, Request(commands))
+    told, imported, absent = followed(hosts, name)
+    assert code(hosts, name) == 0
+    assert (told, absent) == (f"taetpu {version('taetpu')}", "absent")
+    assert imported.startswith(f"{version('taetpu')} ")
+    assert imported.endswith("/home/.taetpu/src/taetpu/__init__.py")

@@ -1,6 +1,7 @@
 """Transfers to hosts with a real sshd and back: ignored files stay here, deletions here apply there."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -119,3 +120,16 @@ def test_a_home_folder_is_not_a_project(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "taetpu.toml").write_text("")
     with pytest.raises(UserError, match="home folder"):
         transfer.project_folder(below)
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_files_fetched_from_hosts_are_not_listed(project: Path, git: bool) -> None:
+    if not git:
+        shutil.rmtree(project / ".git")
+    for folder in (project, project / "below"):
+        (folder / transfer.FETCHED / "0101").mkdir(parents=True)
+        (folder / transfer.FETCHED / "0101" / "log").write_text("fetched")
+        (folder / "mine.py").write_text("")
+    names = transfer.list_files(project)
+    assert {"mine.py", "below/mine.py"} <= set(names)
+    assert not [name for name in names if transfer.FETCHED in name]

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Mapping
@@ -151,7 +152,7 @@ class LoopbackHosts:
         vm = Vm(name, worker, folder, free_port(), secrets.token_hex(8), {})
         vm.environment |= {key: os.environ[key] for key in PASSED_ON if key in os.environ} | self.environment
         vm.environment |= {"HOME": str(vm.home), "STATE_DIRECTORY": str(folder / "state"), MARK: vm.mark}
-        vm.environment["PATH"] = f"{folder / 'bin'}:{vm.environment.get('PATH', os.defpath)}"
+        vm.environment["PATH"] = f"{folder / 'bin'}:{_foreign_path(vm.environment.get('PATH', os.defpath))}"
         for program, script in self.programs.items():
             _write_program(folder / "bin" / program, script)
         (folder / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # the system's, without libraries
@@ -183,13 +184,24 @@ def _write_program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+def _foreign_path(path: str) -> str:
+    """Return a PATH without folders that hold the command `taetpu`, which no machine has before it is set up."""
+    return ":".join(folder for folder in path.split(":") if not Path(folder, "taetpu").exists())
+
+
 def _preinstall(vm: Vm) -> None:
-    """Make the environment that a real machine installs, from this interpreter and its libraries."""
+    """Make the virtual environment that a real machine installs, from this interpreter's libraries without taetpu."""
     from taetpu.cloud.startup import requirements
 
-    python = vm.home / ".taetpu" / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    _write_program(python, f'exec {shlex.quote(sys.executable)} "$@"\n')
+    venv, base = vm.home / ".taetpu" / "venv", Path(sys._base_executable)
+    libraries = venv / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    libraries.mkdir(parents=True)
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if "taetpu" not in entry.name:  # the package, its metadata and the file that makes it editable
+            (libraries / entry.name).symlink_to(entry)
+    (venv / "bin").mkdir()
+    (venv / "bin" / "python").symlink_to(base)
+    (venv / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
     (vm.home / ".taetpu" / "requirements").write_text(requirements())
 
 

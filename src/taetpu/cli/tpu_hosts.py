@@ -32,7 +32,6 @@ DEBUG = {
     "XLA_FLAGS": "--xla_dump_to={job}/xla --xla_dump_hlo_as_text", "JAX_TRACEBACK_FILTERING": "off",
 }  # fmt: skip
 """Environment variables of a job started with `--debug`. `{job}` is the job's folder on the host."""
-FETCHED = "taetpu-debug"
 POLL = 0.5
 """Seconds between scans of the project for `sync --watch`."""
 
@@ -357,8 +356,9 @@ def run_job(
     ended = host_jobs.find(hosts, name, workers)
     if debug:
         for worker in workers:
-            transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", Path(FETCHED) / name / f"worker-{worker}")
-        log(f"logs and dumps: {Path(FETCHED) / name}")
+            target = Path(transfer.FETCHED) / name / f"worker-{worker}"
+            transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", target)
+        log(f"logs and dumps: {target.parent}")
     if any(one["rc"] != 0 for one in ended.values()):
         states = "; ".join(f"worker {worker} {describe(one)}" for worker, one in ended.items())
         raise Failed(f"job {name} failed: {states}")

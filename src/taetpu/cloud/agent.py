@@ -54,19 +54,19 @@ def supervise(path):
     folder = os.path.expanduser(os.path.join("~", job["folder"]))
     os.makedirs(folder, exist_ok=True)
     environment = {key: text.replace("{job}", path) for key, text in job["environment"].items()}
-    venv = os.path.expanduser("~/.taetpu/venv/bin")
-    own = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=os.path.expanduser("~/.taetpu/src"), **environment)
-    own["PATH"] = venv + os.pathsep + own.get("PATH", "")
+    variables = dict(os.environ, PYTHONUNBUFFERED="1", PYTHONPATH=os.path.expanduser("~/.taetpu/src"), **environment)
+    programs = [os.path.expanduser(name) for name in ("~/.taetpu/venv/bin", "~/.taetpu/bin")]
+    variables["PATH"] = os.pathsep.join([*programs, variables.get("PATH", "")])
     signal.signal(
         signal.SIGTERM, lambda number, frame: None
     )  # the command also gets the signal; this process survives it to store the command's exit code
     try:
         for variable, secret in job["secrets"].items():
             words = ["gcloud", "secrets", "versions", "access", "latest", f"--secret={secret}"]
-            own[variable] = subprocess.check_output(words, text=True)
+            variables[variable] = subprocess.check_output(words, text=True)
         for words in job["commands"]:
             code = subprocess.call(
-                container_command(job, words, environment) if job["image"] else words, cwd=folder, env=own
+                container_command(job, words, environment) if job["image"] else words, cwd=folder, env=variables
             )
             if code:
                 break

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires, version
 from importlib.resources import files
 from pathlib import Path
 
@@ -48,8 +48,23 @@ def startup_script(spec: Spec, zone: str, settings: Settings) -> str:
         "idle": str(settings.idle_minutes if spec.tpu.hosts == 1 else 0),
     }  # fmt: skip
     lines = [f"{key}={shlex.quote(value)}" for key, value in values.items()]
-    script = files("taetpu.cloud").joinpath("startup.sh").read_text(encoding="utf-8")
-    return "\n".join(["#!/bin/bash", *lines, script])
+    return "\n".join(["#!/bin/bash", *lines, _script("startup.sh")])
+
+
+def _script(name: str) -> str:
+    return files("taetpu.cloud").joinpath(name).read_text(encoding="utf-8")
+
+
+def _installed_package() -> Distribution:
+    """Return the metadata of taetpu on this computer.
+
+    Raises:
+        UserError: if taetpu is not installed.
+    """
+    try:
+        return distribution("taetpu")
+    except PackageNotFoundError:
+        raise UserError("taetpu is not installed", remedy="Run `pip install 'taetpu[gcp]'`.") from None
 
 
 def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -> Hosts:
@@ -65,19 +80,18 @@ def prepare(machine: Machine, settings: Settings, tell: Callable[[str], None]) -
     end = time.monotonic() + settings.ready_minutes * 60
     hosts = _connect(machine, settings, end)
     _wait(hosts, settings, end, tell)
-    package = Path(str(files("taetpu")))
-    transfer.mirror(hosts, package, ".taetpu/src/taetpu")
-    hosts.require_success(
-        hosts.run_all(["cp", ".taetpu/src/taetpu/cloud/agent.py", ".taetpu/agent.py"]), "copy the job agent"
-    )
+    transfer.mirror(hosts, Path(str(files("taetpu"))), ".taetpu/src/taetpu")
+    package = _installed_package()
+    about = package.read_text("METADATA") or f"Name: taetpu\nVersion: {package.version}\n"
+    ended = hosts.run_all(["sh", "-c", _script("install.sh"), "install", package.version], stdin=lambda _: about)
+    hosts.require_success(ended, "install taetpu")
     if settings.image:
         tell(f"pulling {settings.image}")
         hosts.require_success(hosts.run_all(["sh", "-c", PULL, "pull", settings.image]), "pull the image")
         return hosts
     tell("installing Python packages")
-    script = files("taetpu.cloud").joinpath("environment.sh").read_text(encoding="utf-8")
     python, needed = f"{sys.version_info.major}.{sys.version_info.minor}", requirements()
-    ended = hosts.run_all(["sh", "-c", script, "environment", python], stdin=lambda _: needed)
+    ended = hosts.run_all(["sh", "-c", _script("environment.sh"), "environment", python], stdin=lambda _: needed)
     hosts.require_success(ended, "install Python packages")
     return hosts
 
@@ -95,11 +109,9 @@ def requirements() -> str:
         cases = [{"extra": extra} for extra in ("", *extras)]
         return [one for one in found if not one.marker or any(one.marker.evaluate(case) for case in cases)]
 
-    try:
-        own, pinned = needed("taetpu"), dict[str, str]()
-    except PackageNotFoundError:
-        raise UserError("taetpu is not installed", remedy="Run `pip install 'taetpu[gcp]'`.") from None
-    waiting = [*own, Requirement("google-cloud-storage")]
+    _installed_package()
+    direct, pinned = needed("taetpu"), dict[str, str]()
+    waiting = [*direct, Requirement("google-cloud-storage")]
     while waiting:
         one = waiting.pop()
         if one.name.lower() not in pinned:
@@ -108,7 +120,7 @@ def requirements() -> str:
             except PackageNotFoundError:  # the package is for another platform
                 continue
             waiting += needed(one.name, tuple(one.extras))
-    first = [one.name for one in own if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
+    first = [one.name for one in direct if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
     return "\n".join([*sorted(first), "", *(f"{name}=={pinned[name]}" for name in sorted(pinned))]) + "\n"
 
 

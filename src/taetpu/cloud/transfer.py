@@ -18,6 +18,8 @@ from taetpu.cloud.ssh import NO_CONNECTION, CommandResult, Hosts, Unreachable, p
 from taetpu.core.errors import UserError
 from taetpu.core.script_text import check_script_text
 
+FETCHED = "taetpu-debug"
+"""Folder, in a project, of logs and dumps that were fetched from hosts. It is never sent."""
 NEVER = ("--exclude=.git/", "--exclude=__pycache__/")
 BROKEN = (12, 20, 30, 35, NO_CONNECTION)
 """Exit codes of rsync and ssh if the connection was lost."""
@@ -66,7 +68,7 @@ def remote_folder(root: Path) -> str:
 
 
 def list_files(source: Path) -> list[str]:
-    """Return the relative paths of a folder's files that git does not ignore.
+    """Return the relative paths of a folder's files that git does not ignore, except those below `FETCHED`.
 
     Outside a git repository, the paths of all files are returned.
     """
@@ -76,7 +78,8 @@ def list_files(source: Path) -> list[str]:
         names = [os.fsdecode(name) for name in output.split(b"\0") if name]
     except (OSError, subprocess.CalledProcessError):
         names = [path.relative_to(source).as_posix() for path in source.rglob("*") if not path.is_dir()]
-    return sorted(name for name in names if "\n" not in name and os.path.lexists(source / name))
+    sent = (name for name in names if "\n" not in name and FETCHED not in PurePosixPath(name).parts)
+    return sorted(name for name in sent if os.path.lexists(source / name))
 
 
 def sync(hosts: Hosts, source: Path, target: str, workers: Sequence[int], *, keep: bool = False) -> list[str]:
