@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.components import components
+    from taetpu.study.opened_study import open_study
     from taetpu.study.plots import plot
     from taetpu.study.run import run
 
@@ -45,6 +46,7 @@ __all__ = [
     "load_study",
     "logit_lens",
     "open_run",
+    "open_study",
     "perplexity",
     "plot",
     "probe",
@@ -71,6 +73,7 @@ _HOMES = {
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
     "study.components": ("components",),
+    "study.opened_study": ("open_study",),
     "study.plots": ("plot",),
     "study.run": ("run",),
 }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -50,6 +51,17 @@ class Config(BaseModel):
         arbitrary_types_allowed=True,
         allow_inf_nan=False,
     )
+
+    def __repr__(self) -> str:
+        """Return the name of the class with the fields that differ from their default."""
+        infos = type(self).model_fields.items()
+        fields = ((name, getattr(self, name), info) for name, info in infos)
+        shown = [
+            f"{name}={_represent(value)}"
+            for name, value, info in fields
+            if info.is_required() or not _same(value, info.get_default(call_default_factory=True))
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __hash__(self) -> int:
         """Return a hash of the fields. A mapping counts as its sorted items."""
@@ -103,6 +115,31 @@ def traced_fields(cls: type[Config]) -> dict[str, Traced]:
             if isinstance(mark, Traced):
                 found[name] = mark
     return found
+
+
+def _represent(value: Any) -> str:
+    """Return the representation of a field. Equal neighbours in a tuple, such as layers, are counted: `4 x Block()`."""
+    if isinstance(value, tuple):
+        texts = [(text, len(list(same))) for text, same in groupby(map(_represent, value))]
+        return f"({', '.join(text if count == 1 else f'{count} x {text}' for text, count in texts)})"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_represent(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two fields are equal. An array is equal to itself only, since a tracer has no truth value."""
+    if first is second:
+        return True
+    if type(first) is not type(second) or hasattr(first, "shape"):
+        return False
+    if isinstance(first, Config):
+        return all(_same(getattr(first, name), getattr(second, name)) for name in type(first).model_fields)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    return first == second
 
 
 def slot_of(cls: type[Config], field: str) -> SlotMark | None:

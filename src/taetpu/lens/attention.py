@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.removal import remove_same
 from taetpu.lens.activations import (
     PATTERN,
@@ -42,6 +43,8 @@ class AttentionMaps:
         patterns: The weights of the selected heads, `(head, query, key)`, by layer. Masked weights are 0.
         heads: The numbers of the selected heads, by layer.
     """
+
+    __repr__ = short_repr
 
     model: str
     step: int | None
@@ -175,6 +178,8 @@ class HeadProgress:
         steps: The training steps.
         patterns: The weights, `(step, query, key)`.
     """
+
+    __repr__ = short_repr
 
     model: str
     layer: int

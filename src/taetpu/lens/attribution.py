@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, capture
 from taetpu.lens.activations import by_layer, check_position, in_batches, logit_tokens, sequences
 from taetpu.lens.inputs import Tokens, pad_left
@@ -61,6 +62,8 @@ class Attribution:
         heads: The contributions of each head, by layer. Layers whose mixer has no heads are absent.
         biases: The contribution of the bias of the mixer's output projection, by layer.
     """
+
+    __repr__ = short_repr
 
     model: str
     tokens: Int[np.ndarray, " seq"]

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.output_files import check_output
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.activations import (
     by_layer,
     check_site,
@@ -41,6 +42,8 @@ class Embeddings:
         token_texts: The text of each row's token; empty for a mean over positions.
         vectors: The activations. The axes after the first are those of the site without positions, such as heads.
     """
+
+    __repr__ = short_repr
 
     model: str
     site: str

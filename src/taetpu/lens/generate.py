@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named, root_key
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.inputs import Tokens
 from taetpu.lens.opened import OpenedModel
 from taetpu.nn.cache import Cache, empty_cache, extend
@@ -71,6 +72,8 @@ class Generated:
         text: The text after the prompt, up to a stop string; None if the model has no tokenizer.
         stopped: The stop string or token that ended the text; None if the text has the full length.
     """
+
+    __repr__ = short_repr
 
     prompt: np.ndarray
     tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.activations import PATTERN, by_layer
 from taetpu.lens.attention import select_heads
 from taetpu.lens.inputs import pad_left
@@ -43,6 +44,8 @@ class HeadScores:
         errors: The standard errors of the scores over sequences; NaN for one sequence.
         uniform: For each kind, the score of a head that attends equally to its own and all earlier tokens.
     """
+
+    __repr__ = short_repr
 
     model: str
     length: int

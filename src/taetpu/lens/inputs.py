@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from taetpu.core.errors import UserError, shorten
+from taetpu.core.short_repr import short_repr
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.nn.lm import LMConfig
 
@@ -30,6 +31,8 @@ class Tokens:
         ids: The token numbers; 0 in padding.
         padding: True for padding.
     """
+
+    __repr__ = short_repr
 
     ids: Int[np.ndarray, "batch seq"]
     padding: Bool[np.ndarray, "batch seq"]

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import capture
 from taetpu.lens.activations import check_position, in_batches, logit_tokens, sequences
 from taetpu.lens.inputs import pad_left
@@ -40,6 +41,8 @@ class LogitLens:
         ranks: The rank of the target, 1 for the most likely token; 0 without a target.
         target_probabilities: The probability of the target; NaN without a target.
     """
+
+    __repr__ = short_repr
 
     model: str
     tokens: Int[np.ndarray, " seq"]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.activations import by_layer, in_batches, logit_tokens, sequences
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import visible
@@ -24,6 +25,8 @@ class ResidualNorms:
         layers: The names of the layers: `embed` for the stream before the first layer, then the layers' numbers.
         norms: The norms.
     """
+
+    __repr__ = short_repr
 
     model: str
     tokens: Int[np.ndarray, " seq"]

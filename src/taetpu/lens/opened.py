@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.core.sites import Edit, Read, capture, find_sites
 from taetpu.data.base import Source
 from taetpu.lens.finite import NotFinite, with_finiteness
@@ -27,6 +28,7 @@ from taetpu.lens.inputs import (
     pad_left,
 )
 from taetpu.nn.lm import LM
+from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import separate_stacks
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.metrics import Series
@@ -48,6 +50,8 @@ class Output:
             shape differs between layers is a `core.sites.Ragged`.
     """
 
+    __repr__ = short_repr
+
     logits: Float[Array, "batch seq vocab"]
     tokens: Tokens
     sites: Mapping[str, Read]
@@ -64,6 +68,17 @@ class OpenedModel(SavedModel):
         data_folder: The folder to which paths in the run's task are relative.
         removals: The components that are removed from the model, for each call of `without`.
     """
+
+    def __repr__(self) -> str:
+        """Return the name and the sizes of the model."""
+        layers, parameters = len(self.config.layers), sum(array.size for array in named_parameters(self.model).values())
+        sizes = [f"{layers} layers", f"{parameters:,} parameters", f"{self.vocab_size:,} tokens"]
+        steps = [] if self.step is None else [f"step {self.step:,}"]
+        return f"OpenedModel({', '.join([repr(self.name), *sizes, *steps])})"
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """Return copies of the trained arrays by logical name, such as `layers.3.mixer.wq`."""
+        return {name: np.array(array) for name, array in named_parameters(self.model).items()}
 
     name: str = ""
     run: RunFolder | None = None

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.inputs import as_sequences, check_length
 from taetpu.lens.losses import find_split, sequence_losses, split_losses
 from taetpu.lens.opened import OpenedModel
@@ -32,6 +33,8 @@ class TextLosses:
         losses: The loss of each predicted token, -log p, in nats.
         correct: Whether each predicted token is the most likely one; 1 / n if n tokens are equally likely.
     """
+
+    __repr__ = short_repr
 
     name: str
     targets: Int[np.ndarray, " token"]
@@ -64,6 +67,8 @@ class Perplexity:
         unpredicted_bits: The bits of first tokens and of characters without a token (see `data.base.Split`), without
             those of tokens that the tokenizer adds to every text, such as `<s>`, which are no part of the text.
     """
+
+    __repr__ = short_repr
 
     model: str
     texts: list[TextLosses]

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.activations import check_site, sequences
 from taetpu.lens.embed import choose_layer, embed
 from taetpu.lens.opened import OpenedModel
@@ -41,6 +42,8 @@ class LayerProbe:
         control: The share of correct labels of the control task.
         majority: The share of the label that is the most frequent one in the training folds.
     """
+
+    __repr__ = short_repr
 
     layer: int | None
     accuracy: Float[np.ndarray, " fold"]
@@ -74,6 +77,8 @@ class Probe:
         folds: The number of folds.
         layers: The probe of each layer.
     """
+
+    __repr__ = short_repr
 
     model: str
     site: str

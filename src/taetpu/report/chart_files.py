@@ -52,6 +52,11 @@ def render_figure(spec: Spec, suffix: str) -> bytes:
     return FORMATS[suffix](_spec_json(spec, {**THEMES["light"], "background": "white"}))
 
 
+def as_altair(spec: Spec) -> alt.LayerChart:
+    """Return a layered chart of the report as an Altair chart with light colours, which a notebook displays."""
+    return alt.LayerChart.from_dict(json.loads(_spec_json(spec, {**THEMES["light"], "background": "white"})))
+
+
 def render_svg(spec: Spec, theme: Spec) -> str:
     """Render a chart of the report as SVG with a theme."""
     return vl_convert.vegalite_to_svg(_spec_json(spec, theme))

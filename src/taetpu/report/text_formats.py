@@ -125,23 +125,33 @@ def escape_latex(text: str) -> str:
 
 def arms_csv(results: Results) -> str:
     """Return CSV with a row for each arm and all numbers at full precision. Missing numbers are empty."""
+    return _csv(*arm_rows(results))
+
+
+def arm_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of the columns, and a row for each arm with all its numbers; None for a missing number."""
     ends = [f"{name}_{end}" for name in INTERVALS for end in ("low", "high")]
-    lines = (
+    rows = [
         [
             *(arm[name] for name in ARM),
             summary.verdict_label(arm),
             *(end for name in INTERVALS for end in arm[name] or (None, None)),
         ]
         for arm in results["arms"]
-    )
-    return _csv([*ARM, "verdict", *ends], lines)
+    ]
+    return [*ARM, "verdict", *ends], rows
 
 
 def runs_csv(results: Results) -> str:
     """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric."""
+    return _csv(*run_rows(results))
+
+
+def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of the columns, and a row for each run; see `runs_csv`."""
     names = ("seed", "id", "outcome", "value")
-    lines = ([arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"])
-    return _csv(["arm", "seed", "id", "outcome", results["primary"]], lines)
+    rows = [[arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"]]
+    return ["arm", "seed", "id", "outcome", results["primary"]], rows
 
 
 def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:

@@ -11,6 +11,7 @@ from taetpu.core.errors import ErrorList, UserError
 from taetpu.core.identity import SCHEMA, canonical_json
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.core.plugins import Plugin, attribute_errors
+from taetpu.core.short_repr import shorten_value
 from taetpu.data.base import Source, Task, at_length
 from taetpu.nn.named_arrays import vocabulary_parameters
 from taetpu.spec.document import Document, format_brief
@@ -219,6 +220,11 @@ class Study:
     tune: Tuning | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
     contrasts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the name, the arms, the number of seeds and the primary metric."""
+        arms = shorten_value([arm.name for arm in self.arms])
+        return f"Study({self.name!r}, arms={arms}, seeds={len(self.seeds)}, primary={self.measure.primary!r})"
 
     def _repr_html_(self) -> str:
         """Return the arms and their changes as HTML for notebooks."""

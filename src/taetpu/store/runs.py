@@ -41,7 +41,7 @@ class RunFolder:
     A run is done if and only if `result.json` exists. Until then, all other files may be rewritten.
     """
 
-    store: Store
+    store: Store = field(repr=False)
     study: str
     arm: str
     seed: int

@@ -29,6 +29,9 @@ class StudyFolder:
     def __init__(self, store: Store, name: str):
         self.store, self.name = store, check_name(name, "study", ("study",))
 
+    def __repr__(self) -> str:
+        return f"StudyFolder({self.where!r})"
+
     @property
     def where(self) -> str:
         """The path or address of the folder, for display."""

@@ -11,6 +11,7 @@ from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError
 from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
+from taetpu.report.summary import headline
 from taetpu.spec.frozen import check_frozen
 from taetpu.spec.loading import load_study
 from taetpu.spec.resolved_study import Study
@@ -57,6 +58,11 @@ class Outcome:
     refuted: list[str] = field(default_factory=list)
     folder: str = ""
     failed_tables: list[FailedTable] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Return the study's name and headline, and the number of packs that failed."""
+        failed = f"; {len(self.failed)} packs failed" if self.failed else ""
+        return f"Outcome({self.results['study']}: {headline(self.results)}{failed})"
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""

@@ -16,6 +16,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
 from taetpu.core.registry import kinds, slots
+from taetpu.core.short_repr import short_repr
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
 from taetpu.nn.edited import check_unedited
 from taetpu.nn.lm import LM, LMConfig, build_model
@@ -39,6 +40,8 @@ class SavedModel:
         special_tokens: the settings of a Hugging Face model about tokens that begin and end texts, such as
             `eos_token_id`; empty for other models.
     """
+
+    __repr__ = short_repr
 
     model: LM
     config: LMConfig

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.data.base import Split
 from taetpu.lens.activations import BATCH_TOKENS, in_batches
 from taetpu.lens.inputs import as_sequences, pad_left
@@ -26,6 +27,8 @@ class Documents:
         others: A wrong answer for each target. If given, the logit of the target minus that of the wrong answer is
             measured, in place of the loss.
     """
+
+    __repr__ = short_repr
 
     inputs: list[Int[np.ndarray, " seq"]]
     targets: list[Int[np.ndarray, " seq"]]

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents, read_documents
 from taetpu.lens.ablation.passes import check_passes
@@ -49,6 +50,8 @@ class Knockouts:
         intact: The loss of the intact model and its standard error, in nats per target.
         effects: The effects under each of `CONDITIONS` that was measured.
     """
+
+    __repr__ = short_repr
 
     model: str
     components: Components

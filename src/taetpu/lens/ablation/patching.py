@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import Components, column_name, find_components
 from taetpu.lens.ablation.documents import Documents
 from taetpu.lens.ablation.knockout import losses_of_sets
@@ -47,6 +48,8 @@ class Pairs:
         clean: The clean texts, with the clean answers as last targets.
         corrupted: The corrupted texts, with the same targets.
     """
+
+    __repr__ = short_repr
 
     clean: Documents
     corrupted: Documents
@@ -113,6 +116,8 @@ class Patches:
         effects: The changes of the measure by each patch, over pairs.
         estimates: The changes as attribution patching estimates them; None if they were not computed.
     """
+
+    __repr__ = short_repr
 
     model: str
     components: Components

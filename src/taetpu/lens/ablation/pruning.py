@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from taetpu.core.errors import UserError, suggest
+from taetpu.core.short_repr import short_repr
 from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Documents
 from taetpu.lens.ablation.knockout import check_changes, losses_of_sets
@@ -55,6 +56,8 @@ class Curve:
         intact: The loss of the intact model.
         distances: For `blocks`: the angle between the block's input and output, divided by pi.
     """
+
+    __repr__ = short_repr
 
     model: str
     components: Components
@@ -299,6 +302,8 @@ class PairEffects:
         interaction: The effect of each pair, minus the sum of the effects of its components alone. Above 0, one
             compensates for the other.
     """
+
+    __repr__ = short_repr
 
     model: str
     components: Components

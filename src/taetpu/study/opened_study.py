@@ -1,0 +1,94 @@
+"""`taetpu.open_study`: a stored study as tables and pictures for notebooks."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from taetpu.core.errors import UserError
+from taetpu.report import charts, summary
+from taetpu.report.chart_files import as_altair
+from taetpu.report.notebook import notebook_html
+from taetpu.report.text_formats import arm_rows, run_rows
+from taetpu.stats.analyse import compute_results
+from taetpu.store.addresses import find_study
+from taetpu.store.frame import read_metrics
+from taetpu.store.study import StudyFolder
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+
+@dataclass(frozen=True, repr=False)
+class OpenedStudy:
+    """A stored study. Its results are computed from the finished runs when they are first read, and are not stored.
+
+    Attributes:
+        folder: The study's folder.
+    """
+
+    folder: StudyFolder
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The results, as in `results.json`; without verdicts while runs are missing.
+
+        Raises:
+            UserError: if the study or a run is damaged.
+        """
+        return compute_results(self.folder)
+
+    @property
+    def arms(self) -> "pd.DataFrame":
+        """A row for each arm with its effect, intervals and verdict; the columns of `arms.csv` in the report."""
+        return _table(*arm_rows(self.results))
+
+    @property
+    def runs(self) -> "pd.DataFrame":
+        """A row for each finished run with its arm, seed, ID, outcome and value of the primary metric."""
+        return _table(*run_rows(self.results))
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """All stored metrics of all runs, with the columns `arm, seed, step, metric, value`."""
+        return read_metrics(self.folder.where)
+
+    def report(self) -> "alt.TopLevelMixin":
+        """Return the forest plot of the report, which a notebook displays and `.save(file)` writes to a file.
+
+        Raises:
+            UserError: if no arm is compared with a baseline, or the study or a run is damaged.
+        """
+        chart = charts.forest_plot(self.results)
+        if chart is None:
+            remedy = "Add arms to the study."
+            raise UserError("the study has no arm to compare with the baseline", file=self.folder.where, remedy=remedy)
+        return as_altair(chart)
+
+    def __repr__(self) -> str:
+        """Return the study's name and headline."""
+        return f"OpenedStudy({self.folder.name}: {summary.headline(self.results)})"
+
+    def _repr_html_(self) -> str:
+        """Return the headline, the forest plot and the verdicts as HTML for notebooks."""
+        return notebook_html(self.results, {})
+
+
+def open_study(address: str | Path, root: str | Path | None = None) -> OpenedStudy:
+    """Open a stored study, finished or not.
+
+    Args:
+        address: the address of the study (see `taetpu.store.addresses`). That of an arm or run names its study.
+        root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
+
+    Raises:
+        UserError: if nothing or several studies have this address.
+    """
+    return OpenedStudy(find_study(address, root))
+
+
+def _table(columns: list[str], rows: list[list[Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)
