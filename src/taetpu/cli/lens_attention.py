@@ -54,23 +54,23 @@ def attention(options: AttentionOptions) -> None:
     model = options.open()
     inputs: Any = options.read(model)
     if options.steps is None:
-        (found,) = attention_maps(model, inputs, layer=options.layer, head=options.head)
+        (result,) = attention_maps(model, inputs, layer=options.layer, head=options.head)
     elif options.layer is None or options.head is None:
         remedy = "Add --layer and --head."
         raise UserError("--steps shows one head, but no head is chosen", path=("--steps",), remedy=remedy)
     else:
         steps = None if options.steps == "all" else parse_ids(options.steps, "--steps")
-        found = head_progress(model, inputs, options.layer, options.head, steps)
+        result = head_progress(model, inputs, options.layer, options.head, steps)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        print_table([{name: _format(value) for name, value in row.items()} for row in found.rows()])
+        print_table([{name: _format(value) for name, value in row.items()} for row in result.rows()])
         print_text("entropy in nats; the others are mean attention weights")
     if options.out is not None and options.out.suffix == ".npz":
-        found.save(options.out)
+        result.save(options.out)
         log(f"wrote {options.out}")
     else:
-        write_picture(found.chart, options.out)
+        write_picture(result.chart, options.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +97,15 @@ def scores(options: ScoresOptions) -> None:
     from taetpu.lens.head_scores import KINDS, head_scores
 
     check_picture(options.out)
-    found = head_scores(options.open(), length=options.length, sequences=options.sequences, seed=options.seed)
+    scored = head_scores(options.open(), length=options.length, sequences=options.sequences, seed=options.seed)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(scored.to_dict())
     else:
-        print_table([{name: _format(value) for name, value in row.items()} for row in found.rows()])
-        uniform = ", ".join(f"{kind} {found.uniform[kind]:.3f}" for kind in KINDS)
-        print_text(f"{found.sequences} sequences of {found.length} random tokens, repeated once; "
+        print_table([{name: _format(value) for name, value in row.items()} for row in scored.rows()])
+        uniform = ", ".join(f"{kind} {scored.uniform[kind]:.3f}" for kind in KINDS)
+        print_text(f"{scored.sequences} sequences of {scored.length} random tokens, repeated once; "
                    f"of a head that attends equally to all tokens: {uniform}")  # fmt: skip
-    write_picture(found.chart, options.out)
+    write_picture(scored.chart, options.out)
 
 
 def _format(value: object) -> object:

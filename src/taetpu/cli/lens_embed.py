@@ -45,14 +45,14 @@ def embed(options: EmbedOptions) -> None:
     model = options.open()
     inputs: Any = options.read(model, options.lines)
     pool: Any = options.pool
-    found = read_site(model, inputs, options.site, layer=options.layer, pool=pool)
+    embeddings = read_site(model, inputs, options.site, layer=options.layer, pool=pool)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(embeddings.to_dict())
     else:
         print_table([{name: f"{value:.4g}" if isinstance(value, float) else value
-                      for name, value in found.row().items()}])  # fmt: skip
+                      for name, value in embeddings.row().items()}])  # fmt: skip
     if options.out is not None:
-        found.save(options.out)
+        embeddings.save(options.out)
         log(f"wrote {options.out}")
     elif not options.as_json:
         print_text("the activations were not written: add -o FILE, with the ending .npz or .csv")
@@ -91,9 +91,9 @@ def probe(options: ProbeOptions) -> None:
     check_picture(options.out)
     model = options.open()
     inputs, labels = read_labels(options.labels)
-    warn_of_unknown(model, "".join(one for one in inputs if isinstance(one, str)))
+    warn_of_unknown(model, "".join(text for text in inputs if isinstance(text, str)))
     pool: Any = options.pool
-    found = fit(
+    probes = fit(
         model,
         inputs,
         labels,
@@ -105,14 +105,14 @@ def probe(options: ProbeOptions) -> None:
         seed=options.seed,
     )
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(probes.to_dict())
     else:
         names = ("accuracy", "control", "selectivity", "majority")
         print_table([{"layer": "-" if row["layer"] is None else row["layer"],
                       **{name: f"{row[name]:.3f} ± {row[f'{name}_error']:.3f}" for name in names}}
-                     for row in found.rows()])  # fmt: skip
+                     for row in probes.rows()])  # fmt: skip
         print_text(
-            f"{found.examples:,} labelled {found.per}s, {len(found.labels)} labels; means and standard errors over "
-            f"{found.folds} folds"
+            f"{probes.examples:,} labelled {probes.per}s, {len(probes.labels)} labels; means and standard errors over "
+            f"{probes.folds} folds"
         )
-    write_picture(found.chart, options.out)
+    write_picture(probes.chart, options.out)

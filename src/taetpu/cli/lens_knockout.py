@@ -105,16 +105,16 @@ def knockout(options: KnockoutOptions) -> None:
     components = find_components(model, options.what, options.layer, longest)
     method = _method(options, model)
     with show_progress("knock-outs") as progress:
-        found = _measure(options, model, documents, components, method, progress)
+        result = _measure(options, model, documents, components, method, progress)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     elif options.mode == "each":
-        print_found(found, options.top)
-        print_heatmap(found.cells(), "rise of the loss", columns=column_name(components), noun="nats")
+        print_found(result, options.top)
+        print_heatmap(result.cells(), "rise of the loss", columns=column_name(components), noun="nats")
     else:
-        _print_steps(found, options)
+        _print_steps(result, options)
     if options.mode != "pairs":
-        write_picture(found.chart, options.out)
+        write_picture(result.chart, options.out)
 
 
 def _check_options(options: KnockoutOptions) -> None:
@@ -167,9 +167,9 @@ def _measure(options: KnockoutOptions, model: "OpenedModel", *what: Any) -> Any:
     return prune(model, *given, order=options.mode, progress=progress, report=log)
 
 
-def _print_steps(found: Any, options: KnockoutOptions) -> None:
+def _print_steps(result: Any, options: KnockoutOptions) -> None:
     """Print pairs or the steps of a curve."""
-    rows = found.rows()
+    rows = result.rows()
     shown = rows[: options.top if options.mode == "pairs" else None]
     print_table([{name: _format(value) for name, value in row.items()} for row in shown])
     if options.mode == "pairs":
@@ -179,7 +179,7 @@ def _print_steps(found: Any, options: KnockoutOptions) -> None:
         print_text("joint: the rise of the loss without both, in nats per target; interaction: joint, minus the sum of "
                    "both effects alone. Above 0, one compensates for the other.")  # fmt: skip
     else:
-        print_text(f"effect: the rise of the loss, in nats per target, from {found.intact:.4f} for the intact model")
+        print_text(f"effect: the rise of the loss, in nats per target, from {result.intact:.4f} for the intact model")
 
 
 def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
@@ -190,13 +190,13 @@ def _read(options: KnockoutOptions, model: "OpenedModel") -> "Documents":
     if options.at not in ("all", "last"):
         raise UserError(f"unknown targets {options.at!r}", path=("--at",), remedy="Use all or last.")
     if options.split is None:
-        found = read_documents(model, options.read(model, options.lines))
+        documents = read_documents(model, options.read(model, options.lines))
     elif options.file or options.text or options.ids:
         problem = "a text and an evaluation set are given"
         raise UserError(problem, path=("--split",), remedy="Use a text or --split.")
     else:
-        found = split_documents(find_split(model, options.split), options.documents or DOCUMENTS)
-    return found if options.at == "all" else found.last()
+        documents = split_documents(find_split(model, options.split), options.documents or DOCUMENTS)
+    return documents if options.at == "all" else documents.last()
 
 
 def _method(options: KnockoutOptions, model: "OpenedModel") -> Any:
@@ -223,30 +223,30 @@ def _format(value: object) -> object:
     return f"{value:+.4f}" if value == value else "-"
 
 
-def print_found(found: "Knockouts", top: int) -> None:
+def print_found(knockouts: "Knockouts", top: int) -> None:
     """Print the largest effects, with intervals and controls."""
-    effects, rows = found.effect, found.rows()
+    effects, rows = knockouts.effect, knockouts.rows()
     has_interval = effects.has_intervals
     table = []
     for row in rows[:top]:
         cells = {"component": row["component"], "effect": f"{row['effect']:+.4f}"}
         if has_interval:
-            has_own = row["low"] == row["low"]  # an effect that varies between too few documents has none
-            cells["95 % interval"] = f"{row['low']:+.4f} to {row['high']:+.4f}" if has_own else "-"
-        table.append(cells | {name: f"{row[name]:+.4f}" for name in found.effects if name != "effect"})
+            has_ends = row["low"] == row["low"]  # an effect that varies between too few documents has none
+            cells["95 % interval"] = f"{row['low']:+.4f} to {row['high']:+.4f}" if has_ends else "-"
+        table.append(cells | {name: f"{row[name]:+.4f}" for name in knockouts.effects if name != "effect"})
     print_table(table)
     if len(rows) > top:
         low, high = rows[-1]["effect"], rows[top]["effect"]
-        print_text(f"{len(rows) - top:,} further {found.components.what}, with effects from {low:+.4f} to {high:+.4f}: "
-                   "see --top and --json")  # fmt: skip
-    loss, error = found.intact
+        others = f"{len(rows) - top:,} further {knockouts.components.what}"
+        print_text(f"{others}, with effects from {low:+.4f} to {high:+.4f}: see --top and --json")
+    loss, error = knockouts.intact
     noise = "" if error != error else f" ± {error:.4f}"
     print_text(
         f"loss of the intact model: {loss:.4f}{noise} nats per target, over {plural(effects.documents, 'document')}"
     )
     print_text("effect: the loss without the part, minus that of the intact model. It is a lower bound of what the "
                "part does, because later parts may compensate.")  # fmt: skip
-    if found.method.how in ("mean", "optimal"):
+    if knockouts.method.how in ("mean", "optimal"):
         print_text("means and constants are taken over all positions with a target: of a text, all but the last")
     if not has_interval:
         from taetpu.stats.document_effects import LEAST

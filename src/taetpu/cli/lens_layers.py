@@ -48,14 +48,14 @@ def logit_lens(options: LogitLensOptions) -> None:
     inputs: Any = options.read(model)
     _check_position(model, inputs, options.position)
     target = parse_token(model, options.target, "--target")
-    (found,) = look(model, inputs, top=options.top, target=target)
-    rows = found.rows(options.position)
+    (predictions,) = look(model, inputs, top=options.top, target=target)
+    rows = predictions.rows(options.position)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(predictions.to_dict())
     else:
-        _print_position(found, options.position)
+        _print_position(predictions, options.position)
         print_table(rows)
-    write_picture(found.chart, options.out)
+    write_picture(predictions.chart, options.out)
 
 
 def _check_position(model: "OpenedModel", inputs: Any, position: int) -> None:
@@ -66,11 +66,11 @@ def _check_position(model: "OpenedModel", inputs: Any, position: int) -> None:
         check_position(position, len(row))
 
 
-def _print_position(found: Any, position: int) -> None:
+def _print_position(view: Any, position: int) -> None:
     from taetpu.lens.token_texts import visible
 
-    at = position % len(found.tokens)
-    print_text(f"after {visible(found.texts[at])!r}, position {at} of {len(found.tokens)} tokens")
+    at = position % len(view.tokens)
+    print_text(f"after {visible(view.texts[at])!r}, position {at} of {len(view.tokens)} tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +103,17 @@ def attribution(options: AttributionOptions) -> None:
     inputs: Any = options.read(model)
     _check_position(model, inputs, options.position)
     target, minus = parse_token(model, options.target, "--target"), parse_token(model, options.minus, "--minus")
-    (found,) = divide(model, inputs, target=target, minus=minus)
-    rows = found.rows(options.position, heads=options.heads)
+    (contributions,) = divide(model, inputs, target=target, minus=minus)
+    rows = contributions.rows(options.position, heads=options.heads)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(contributions.to_dict())
     else:
-        at = options.position % len(found.tokens)
-        less = "" if found.minus_text is None else f" minus that of {visible(found.minus_text)!r}"
-        _print_position(found, options.position)
-        print_text(f"logit of {visible(found.target_texts[at])!r}{less}{_before(model)}")
+        at = options.position % len(contributions.tokens)
+        less = "" if contributions.minus_text is None else f" minus that of {visible(contributions.minus_text)!r}"
+        _print_position(contributions, options.position)
+        print_text(f"logit of {visible(contributions.target_texts[at])!r}{less}{_before(model)}")
         print_table([{**row, "contribution": f"{row['contribution']:+.4f}"} for row in rows])
-    write_picture(lambda: found.chart(options.position), options.out)
+    write_picture(lambda: contributions.chart(options.position), options.out)
 
 
 def _before(model: "OpenedModel") -> str:
@@ -142,12 +142,12 @@ def norms(options: NormsOptions) -> None:
     check_picture(options.out)
     model = options.open()
     inputs: Any = options.read(model)
-    (found,) = residual_norms(model, inputs)
+    (table,) = residual_norms(model, inputs)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(table.to_dict())
     else:
         print_table([{name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
-                     for row in found.rows()])  # fmt: skip
-    if found.not_finite is not None:
-        log(f"warning: norms of {found.model} are not finite, first in the row {found.not_finite}")
-    write_picture(found.chart, options.out)
+                     for row in table.rows()])  # fmt: skip
+    if table.not_finite is not None:
+        log(f"warning: norms of {table.model} are not finite, first in the row {table.not_finite}")
+    write_picture(table.chart, options.out)

@@ -119,7 +119,7 @@ def _read_means(opened: "OpenedModel", name: str) -> "Documents":
     from taetpu.lens.losses import find_split
 
     named = () if opened.run is None else opened.run_config.task.evaluation_sets
-    sets = [one for one in named if opened.data.evaluation(one) is not None]
+    sets = [known for known in named if opened.data.evaluation(known) is not None]
     if name in sets:
         return split_documents(find_split(opened, name), MOST_DOCUMENTS)
     if not Path(name).is_file():

@@ -72,31 +72,31 @@ def patch(options: PatchOptions) -> None:
     else:
         components = find_components(model, options.what, options.layer, longest)
     if receiver is not None:
-        found = path_patching(model, pairs, components, receiver)
+        patches = path_patching(model, pairs, components, receiver)
     else:
         with show_progress("patches") as progress:
-            found = measure(model, pairs, components, attribution=options.attribution, progress=progress)
+            patches = measure(model, pairs, components, attribution=options.attribution, progress=progress)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(patches.to_dict())
     else:
-        _print_scores(found, options.top)
-        print_heatmap(found.cells(), "restored share of the difference", columns=column_name(components))
-    write_picture(found.chart, options.out)
+        _print_scores(patches, options.top)
+        print_heatmap(patches.cells(), "restored share of the difference", columns=column_name(components))
+    write_picture(patches.chart, options.out)
 
 
 def _read_receiver(text: str) -> "Receiver":
     from taetpu.lens.ablation.path_patching import Receiver
 
-    found = RECEIVER.fullmatch(text)
-    if found is None:
+    match = RECEIVER.fullmatch(text)
+    if match is None:
         problem = f"{text!r} is not a receiver"
         raise UserError(problem, path=("--receiver",), remedy="Write SITE@LAYER or SITE@LAYER.HEAD, as in mixer.k@1.0.")
-    head = found["head"]
-    return Receiver(found["site"], int(found["layer"]), None if head is None else int(head))
+    head = match["head"]
+    return Receiver(match["site"], int(match["layer"]), None if head is None else int(head))
 
 
-def _print_scores(found: "Patches", top: int) -> None:
-    rows = found.rows()
+def _print_scores(patches: "Patches", top: int) -> None:
+    rows = patches.rows()
     table = []
     for row in rows[:top]:
         cells = {"component": row["component"], "score": f"{row['score']:+.3f}"}
@@ -107,11 +107,11 @@ def _print_scores(found: "Patches", top: int) -> None:
     if len(rows) > top:
         size = f"{abs(rows[top]['score']):.3f}"
         print_text(f"{len(rows) - top:,} further rows, with scores of at most ±{size}: see --top and --json")
-    pairs = plural(found.effects.documents, "pair")
-    print_text(f"{found.measure} of {pairs}: {found.clean:.3f} clean, {found.corrupted:.3f} corrupted; a score of 1 "
-               "restores the whole difference")  # fmt: skip
-    if found.warning is not None:
-        log(f"warning: {found.warning}")
-    if found.estimates is not None:
-        shown = "not defined" if found.correlation is None else f"{found.correlation:.3f}"
+    pairs = plural(patches.effects.documents, "pair")
+    runs = f"{patches.clean:.3f} clean, {patches.corrupted:.3f} corrupted"
+    print_text(f"{patches.measure} of {pairs}: {runs}; a score of 1 restores the whole difference")
+    if patches.warning is not None:
+        log(f"warning: {patches.warning}")
+    if patches.estimates is not None:
+        shown = "not defined" if patches.correlation is None else f"{patches.correlation:.3f}"
         print_text(f"correlation of attribution patching with the exact scores: {shown}")

@@ -52,12 +52,12 @@ def perplexity(options: Options) -> None:
     """
     check_picture(options.out)
     model = options.open()
-    found = _measure(model, options)
+    measured = _measure(model, options)
     if options.as_json:
-        print_json(found.to_dict())
+        print_json(measured.to_dict())
     else:
-        _print_result(found, options.per_token)
-    write_picture(found.chart, options.out)
+        _print_result(measured, options.per_token)
+    write_picture(measured.chart, options.out)
 
 
 def _measure(model: "OpenedModel", options: Options) -> "Perplexity":
@@ -88,18 +88,18 @@ def _measure(model: "OpenedModel", options: Options) -> "Perplexity":
     return measure(model, inputs, names=names, window=options.window, stride=options.stride)
 
 
-def _print_result(found: "Perplexity", per_token: bool) -> None:
+def _print_result(measured: "Perplexity", per_token: bool) -> None:
     from taetpu.lens.token_texts import visible
 
-    rows = found.rows()
+    rows = measured.rows()
     shown = rows if len(rows) <= SHOWN else rows[-1:]
     print_table([{name: _format(value) for name, value in row.items()} for row in shown])
-    where = f", windows of {found.window:,} tokens"
-    where += "" if found.stride == found.window else f" that start every {found.stride:,} tokens"
-    where = where if found.has_windows else ""
-    bits = "" if found.bits_per_byte is None else f"; {found.bits_per_byte:.3f} bits per byte"
+    where = f", windows of {measured.window:,} tokens"
+    where += "" if measured.stride == measured.window else f" that start every {measured.stride:,} tokens"
+    where = where if measured.has_windows else ""
+    bits = "" if measured.bits_per_byte is None else f"; {measured.bits_per_byte:.3f} bits per byte"
     print_text(f"losses in nats per token{where}{bits}")
-    for text in found.texts if per_token else ():
+    for text in measured.texts if per_token else ():
         typer.echo()
         print_table([{**row, "token": visible(row["token"]), "loss": f"{row['loss']:.4f}"}
                      for row in text.token_rows()])  # fmt: skip

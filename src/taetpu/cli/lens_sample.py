@@ -80,7 +80,7 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
     alone = len(prompts) == 1 and not options.as_json
     unprinted = iter([shown[0] + _gap(model)])  # printed with the first text, because `generate` may raise before
     temperature = TEMPERATURE if options.temperature is None else options.temperature
-    found = generate(
+    generated = generate(
         model,
         prompts,
         max_tokens=_count_tokens(options, model, prompts),
@@ -89,9 +89,9 @@ def _show_samples(options: SampleOptions, model: "OpenedModel", prompts: list[An
         seed=options.seed or 0,
         on_text=(lambda _, text: print_sample(next(unprinted, "") + text, end="")) if alone else None,
     )
-    texts = [one.text if one.text is not None else model.decode(one.tokens) for one in found]
+    texts = [each.text if each.text is not None else model.decode(each.tokens) for each in generated]
     if options.as_json:
-        about = [{"tokens": one.tokens.tolist(), "stopped": one.stopped} for one in found]
+        about = [{"tokens": each.tokens.tolist(), "stopped": each.stopped} for each in generated]
         parts = zip(shown, texts, about, strict=True)
         print_json([{"prompt": start, "text": text, **rest} for start, text, rest in parts])
     elif alone:
@@ -157,10 +157,10 @@ def _show_beams(options: SampleOptions, model: "OpenedModel", prompts: list[Any]
     rows = []
     for prompt, start in zip(prompts, shown, strict=True):
         count = _count_tokens(options, model, [prompt])
-        found = beam_search(model, prompt, beams=options.beams, max_tokens=count, end=end)
+        continuations = beam_search(model, prompt, beams=options.beams, max_tokens=count, end=end)
         beams = [
-            {"text": one.text or model.decode(one.tokens), "tokens": one.tokens.tolist(), "score": one.score}
-            for one in found
+            {"text": beam.text or model.decode(beam.tokens), "tokens": beam.tokens.tolist(), "score": beam.score}
+            for beam in continuations
         ]
         rows.append({"prompt": start, "beams": beams})
     if options.as_json:
@@ -194,24 +194,24 @@ def check(
 
     model = open_run(run, plugin or (), root=root, data_folder=data_folder)
     log_latest(run, model.name)
-    found = check_losses(model)
+    losses = check_losses(model)
     if as_json:
-        print_json([vars(one) for one in found])
+        print_json([vars(loss) for loss in losses])
     else:
         print_table(
             [
                 {
-                    "split": one.split,
-                    "stored": f"{one.stored:.6f}",
-                    "first": f"{one.first:.6f}",
-                    "second": f"{one.second:.6f}",
-                    "allowed": f"{one.allowed:.0e}",
-                    "agrees": "yes" if one.agrees else "no",
+                    "split": loss.split,
+                    "stored": f"{loss.stored:.6f}",
+                    "first": f"{loss.first:.6f}",
+                    "second": f"{loss.second:.6f}",
+                    "allowed": f"{loss.allowed:.0e}",
+                    "agrees": "yes" if loss.agrees else "no",
                 }
-                for one in found
+                for loss in losses
             ]
         )
-    if wrong := [one.split for one in found if not one.agrees]:
+    if wrong := [loss.split for loss in losses if not loss.agrees]:
         raise Failed(f"the model of {model.name} does not give the stored loss on {', '.join(wrong)}")
 
 
@@ -227,11 +227,11 @@ def diff(run: Address, other: Address, root: Root = None, as_json: AsJson = Fals
     for name, folder in zip((run, other), folders, strict=True):
         log_latest(name, f"{folder.study}/{folder.arm}/{folder.seed}")
     tables = [read_settings(folder) for folder in folders]
-    names = [f"{one.arm}/{one.seed}" for one in folders]
+    names = [f"{folder.arm}/{folder.seed}" for folder in folders]
     if folders[0].study != folders[1].study:
-        names = [f"{one.study}/{name}" for name, one in zip(names, folders, strict=True)]
+        names = [f"{folder.study}/{name}" for name, folder in zip(names, folders, strict=True)]
     if names[0] == names[1]:
-        names = [f"{name} ({one.id})" for name, one in zip(names, folders, strict=True)]
+        names = [f"{name} ({folder.id})" for name, folder in zip(names, folders, strict=True)]
     paths = differing_paths(tables)
     if as_json:
         print_json({path: [table.get(path) for table in tables] for path in paths})

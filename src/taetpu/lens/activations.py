@@ -90,8 +90,8 @@ def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
     check_site(opened, site)
 
     def build() -> Callable[[], dict[int | None, SiteShape]]:
-        found = _find_shapes(opened, site)
-        return lambda: found
+        shapes = _find_shapes(opened, site)
+        return lambda: shapes
 
     return opened.build_once(("site-shapes", site), build)()
 
@@ -99,13 +99,13 @@ def site_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
 def _find_shapes(opened: OpenedModel, site: str) -> dict[int | None, SiteShape]:
     length = max(1, min(opened.seq_len, 8))
     sizes = (_shapes(opened, site, *size) for size in ((1, length), (2, length), (1, 2 * length)))
-    found = {}
-    for layer, one, more, longer in zip(site_numbers(opened, site), *sizes, strict=True):
-        batch = [i for i, (a, b) in enumerate(zip(one, more, strict=True)) if a != b]
-        places = [i for i, (a, b) in enumerate(zip(one, longer, strict=True)) if a != b]
-        shape = tuple(None if i in (*batch, *places) else size for i, size in enumerate(one))
-        found[layer] = SiteShape(shape, places[0] if places else None, len(places))
-    return found
+    result = {}
+    for layer, single, more, longer in zip(site_numbers(opened, site), *sizes, strict=True):
+        batch = [i for i, (a, b) in enumerate(zip(single, more, strict=True)) if a != b]
+        places = [i for i, (a, b) in enumerate(zip(single, longer, strict=True)) if a != b]
+        shape = tuple(None if i in (*batch, *places) else size for i, size in enumerate(single))
+        result[layer] = SiteShape(shape, places[0] if places else None, len(places))
+    return result
 
 
 def _shapes(opened: OpenedModel, site: str, batch: int, seq: int) -> list[tuple[int, ...]]:
@@ -219,4 +219,4 @@ def by_layer(opened: OpenedModel, site: str, read: Read) -> dict[int | None, np.
     if not layers:
         return {None: np.asarray(read)}
     parts = read.parts if isinstance(read, Ragged) else (read,)
-    return dict(zip(layers, (own for part in parts for own in np.asarray(part)), strict=True))
+    return dict(zip(layers, (activations for part in parts for activations in np.asarray(part)), strict=True))

@@ -133,14 +133,14 @@ def attention_maps(
     """
     heads = select_heads(opened, layer, head)
     rows = sequences(opened, inputs, sum(map(len, select_heads(opened).values())))
-    found: dict[int, AttentionMaps] = {}
+    maps: dict[int, AttentionMaps] = {}
     for numbers, _, tokens in in_batches(rows, min(BATCH_TOKENS, logit_tokens(opened))):
         read = by_layer(opened, PATTERN, opened(tokens, [PATTERN]).sites[PATTERN])
         for place, i in enumerate(numbers):
-            own = {number: tokens.strip(place, tokens.strip(place, read[number][place], 1), 2)[heads[number]]
+            patterns = {number: tokens.strip(place, tokens.strip(place, read[number][place], 1), 2)[heads[number]]
                    for number in heads}  # fmt: skip
-            found[i] = AttentionMaps(opened.name, opened.step, rows[i], opened.token_texts(rows[i]), own, heads)
-    return [found[i] for i in range(len(rows))]
+            maps[i] = AttentionMaps(opened.name, opened.step, rows[i], opened.token_texts(rows[i]), patterns, heads)
+    return [maps[i] for i in range(len(rows))]
 
 
 def select_heads(opened: OpenedModel, layer: int | None = None, head: int | None = None) -> dict[int, list[int]]:
@@ -236,11 +236,11 @@ def head_progress(
     rows = sequences(opened, inputs)
     if len(rows) != 1:
         raise UserError(f"there are {len(rows)} texts, expected one", path=("input",), remedy="Pass one text.")
-    found = []
+    at_steps = []
     for model in models_over_training(opened, steps):
         (maps,) = attention_maps(model, rows, layer=layer, head=head)
-        found.append((model.step or 0, maps.patterns[layer][0]))
-    numbers, patterns = zip(*found, strict=True)
+        at_steps.append((model.step or 0, maps.patterns[layer][0]))
+    numbers, patterns = zip(*at_steps, strict=True)
     return HeadProgress(opened.name, layer, head, opened.token_texts(rows[0]), [*numbers], np.stack(patterns))
 
 
@@ -263,5 +263,5 @@ def models_over_training(opened: OpenedModel, steps: Sequence[int] | None = None
         if step == opened.step:
             yield opened
         else:
-            where, own = opened.run.where, None if step == last else step
-            yield remove_same(open_run(where, step=own, data_folder=opened.data_folder), opened)
+            where, stored_step = opened.run.where, None if step == last else step
+            yield remove_same(open_run(where, step=stored_step, data_folder=opened.data_folder), opened)

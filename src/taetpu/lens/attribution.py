@@ -94,8 +94,8 @@ class Attribution:
             rows.append({"part": name, "contribution": float(values[at])})
             layer, _, branch = name.partition(".")
             if heads and branch == "mixer" and int(layer) in self.heads:
-                own = enumerate(self.heads[int(layer)])
-                rows += [{"part": f"  head {head}", "contribution": float(part[at])} for head, part in own]
+                head_values = enumerate(self.heads[int(layer)])
+                rows += [{"part": f"  head {head}", "contribution": float(part[at])} for head, part in head_values]
                 if int(layer) in self.biases:
                     rows.append({"part": "  bias", "contribution": float(self.biases[int(layer)][at])})
         whole = "logit" if self.minus is None else "difference"
@@ -113,8 +113,8 @@ class Attribution:
             "minus": self.minus,
             "logits": self.logits.astype(float).tolist(),
             "parts": dict(values),
-            "heads": {str(layer): own.astype(float).tolist() for layer, own in self.heads.items()},
-            "biases": {str(layer): own.astype(float).tolist() for layer, own in self.biases.items()},
+            "heads": {str(layer): values.astype(float).tolist() for layer, values in self.heads.items()},
+            "biases": {str(layer): values.astype(float).tolist() for layer, values in self.biases.items()},
         }
 
     def chart(self, position: int = -1) -> Any:
@@ -132,7 +132,8 @@ class Attribution:
         less = "" if self.minus_text is None else f" minus {self.minus_text!r}"
         title = f"contribution to the logit of {self.target_texts[at]!r}{less}"
         bars = bar_chart(self.components, self.values[:, at].astype(float).tolist(), title)
-        heads = {(layer, head): float(own[at]) for layer, part in self.heads.items() for head, own in enumerate(part)}
+        heads = {(layer, head): float(contributions[at])
+                 for layer, part in self.heads.items() for head, contributions in enumerate(part)}  # fmt: skip
         return themed(alt.hconcat(bars, head_picture("heads", heads, signed=True)) if heads else bars)
 
 
@@ -158,13 +159,13 @@ def attribution(
     rows = sequences(opened, inputs)
     fixed = None if target is None else read_token(opened, target, "target")
     less = None if minus is None else read_token(opened, minus, "minus")
-    found: dict[int, Attribution] = {}
+    results: dict[int, Attribution] = {}
     for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
         goals = pad_left([_targets(rows[i], fixed) for i in filled]).ids
         parts = _attribute(opened, batch, goals, less)
         for place, i in enumerate(numbers):
-            found[i] = _of_text(opened, parts, batch, place, rows[i], less)
-    return [found[i] for i in range(len(rows))]
+            results[i] = _of_text(opened, parts, batch, place, rows[i], less)
+    return [results[i] for i in range(len(rows))]
 
 
 def _targets(row: np.ndarray, fixed: int | None) -> np.ndarray:
@@ -205,8 +206,8 @@ def _of_text(
         logits=logits,
         components=parts.components,
         values=values,
-        heads={layer: batch.strip(place, own[place], 1) for layer, own in parts.heads.items()},
-        biases={layer: batch.strip(place, own[place]) for layer, own in parts.biases.items()},
+        heads={layer: batch.strip(place, contributions[place], 1) for layer, contributions in parts.heads.items()},
+        biases={layer: batch.strip(place, contributions[place]) for layer, contributions in parts.biases.items()},
     )
 
 
@@ -218,7 +219,9 @@ def _attribute(opened: OpenedModel, batch: Tokens, targets: np.ndarray, less: in
     heads = ("mixer.z",) if "mixer.z" in opened.site_layers else ()
     out = opened(batch, ("embed", *layers, *scales, *heads))
     read = {site: by_layer(opened, site, values) for site, values in out.sites.items()}
-    names = {(layer, site.removesuffix(".out")): f"{site}@{layer}" for site, own in layers.items() for layer in own}
+    names = {
+        (layer, site.removesuffix(".out")): f"{site}@{layer}" for site, places in layers.items() for layer in places
+    }
     order = sorted(names, key=lambda key: (key[0], BRANCHES.index(key[1])))
     parts = {"embed@None": read["embed"][None], **{names[key]: read[f"{key[1]}.out"][key[0]] for key in order}}
     frozen = {f"{site}@{layer}": values for site in scales for layer, values in read[site].items()}
@@ -230,12 +233,12 @@ def _attribute(opened: OpenedModel, batch: Tokens, targets: np.ndarray, less: in
     slopes = {name: np.asarray(slope) for name, slope in slopes.items()}
     values = [np.einsum("bsd,bsd->bs", slopes[name], parts[name], dtype=np.float64) for name in parts]
     components = ["embed", *(f"{layer}.{branch}" for layer, branch in order)]
-    own, biases = _split_heads(opened, read, slopes)
+    head_values, biases = _split_heads(opened, read, slopes)
     if np.any(rest):
         components.append("norm biases")
         values.append(np.asarray(rest, np.float64))
     whole = np.stack(values)
-    return _Parts(targets, np.asarray(logits, np.float64), components, whole, own, biases)
+    return _Parts(targets, np.asarray(logits, np.float64), components, whole, head_values, biases)
 
 
 def _replace(x: Array, value: Array | None) -> Array:
@@ -261,13 +264,13 @@ def _build(edits: Sequence[Edit], subtracts: bool) -> Callable[..., Any]:
 
         def logits(parts: Values) -> tuple[Array, Array]:
             raw, _ = capture(forward, (), edits)(values={**parts, **frozen})
-            found = jnp.take_along_axis(raw, targets[..., None], -1)[..., 0]
-            found = found - raw[..., other] if subtracts else found
-            return found.sum(), found
+            values = jnp.take_along_axis(raw, targets[..., None], -1)[..., 0]
+            values = values - raw[..., other] if subtracts else values
+            return values.sum(), values
 
-        (_, found), slopes = jax.value_and_grad(logits, has_aux=True)(dict(parts))
+        (_, values), slopes = jax.value_and_grad(logits, has_aux=True)(dict(parts))
         rest = logits(jax.tree.map(jnp.zeros_like, dict(parts)))[1]
-        return found, rest, slopes
+        return values, rest, slopes
 
     return attribute
 
@@ -301,7 +304,7 @@ def _split_heads(
 
 def _block(model: LM, layer: int) -> Any:
     """Return the block of a layer, with the changes of its adapter."""
-    stack = next(one for one in model.stacks if one.start <= layer < one.start + one.size)
+    stack = next(stack for stack in model.stacks if stack.start <= layer < stack.start + stack.size)
     block = stack.layer(layer - stack.start, None if stack.source is None else model.stacks[stack.source].block)
     return block if block.adapter is None else block.adapter(block)
 

@@ -54,12 +54,12 @@ def check_losses(opened: OpenedModel) -> list[CheckedLoss]:
     if not splits:
         raise UserError("no loss is stored for this run", file=opened.name, remedy="Use a run that has finished.")
     allowed = FULL if _trained_in_float32(opened) else REDUCED
-    found = []
+    checked = []
     for name in splits:
         split = find_split(opened, name)
         first, second = (mean_loss(opened, split) for _ in range(2))
-        found.append(CheckedLoss(name, stored[f"{name}/loss"], first, second, allowed))
-    return found
+        checked.append(CheckedLoss(name, stored[f"{name}/loss"], first, second, allowed))
+    return checked
 
 
 def _trained_in_float32(opened: OpenedModel) -> bool:

@@ -136,14 +136,15 @@ def embed(
         other = "taetpu lens attention" if shape.positions else "another site"
         problem = f"the activations at site {site!r} have {what}, so they are not vectors of tokens"
         raise UserError(problem, path=("site",), remedy=f"Use {other}.")
-    rows, found = sequences(opened, inputs), dict[int, np.ndarray]()
+    rows, pooled = sequences(opened, inputs), dict[int, np.ndarray]()
     for numbers, _, batch in in_batches(rows, logit_tokens(opened)):
         read = by_layer(opened, site, opened(batch, [site]).sites[site])[number]
         read = np.moveaxis(read, shape.position or 0, 1)
         for place, i in enumerate(numbers):
-            own = batch.strip(place, read[place])
-            found[i] = {"none": own, "mean": own.mean(0, keepdims=True), "last": own[-1:]}[pool]
-    sizes = [len(found[i]) for i in range(len(rows))]
+            activations = batch.strip(place, read[place])
+            rows_of = {"none": activations, "mean": activations.mean(0, keepdims=True), "last": activations[-1:]}
+            pooled[i] = rows_of[pool]
+    sizes = [len(pooled[i]) for i in range(len(rows))]
     if pool == "mean":
         positions = ids = np.full(len(rows), -1)
         texts = [""] * len(rows)
@@ -152,7 +153,7 @@ def embed(
         positions = np.concatenate([np.arange(start, len(row)) for start, row in zip(starts, rows, strict=True)])
         ids = np.concatenate([row[start:] for start, row in zip(starts, rows, strict=True)])
         texts = opened.token_texts(ids)
-    vectors = np.concatenate([found[i] for i in range(len(rows))])
+    vectors = np.concatenate([pooled[i] for i in range(len(rows))])
     owners = np.repeat(np.arange(len(rows)), sizes)
     return Embeddings(opened.name, site, number, pool, owners, positions, ids, texts, vectors)
 

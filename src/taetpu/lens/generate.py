@@ -57,9 +57,9 @@ class Sampling:
 
     def draw(self, logits: Float[Array, "batch vocab"], key: Key) -> Int[Array, " batch"]:
         """Return a token for each row of logits. Rows have independent random numbers."""
-        one = partial(draw, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+        draw_row = partial(draw, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
         keys = jax.vmap(partial(named, key))(jnp.arange(len(logits)))
-        return jax.vmap(one)(logits, keys)
+        return jax.vmap(draw_row)(logits, keys)
 
 
 @dataclass
@@ -231,8 +231,8 @@ class _Stream:
         self, opened: OpenedModel, prompt: np.ndarray, stop: Sequence[str | int], on_text: Callable[[str], None] | None
     ):
         self.opened, self.prompt, self.on_text = opened, prompt, on_text
-        self.strings = [one for one in stop if isinstance(one, str)]
-        self.numbers = [*(one for one in stop if not isinstance(one, str)), *opened.end_tokens]
+        self.strings = [item for item in stop if isinstance(item, str)]
+        self.numbers = [*(item for item in stop if not isinstance(item, str)), *opened.end_tokens]
         if self.strings and opened.tokenizer is None:
             raise UserError("this model has no tokenizer, so it cannot stop at a text", remedy="Use token numbers.")
         if "" in self.strings:

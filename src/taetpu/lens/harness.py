@@ -109,21 +109,22 @@ class HarnessModel(HarnessBase):
             temperature = float(options.get("temperature") or 0.0) if options.get("do_sample") else 0.0
             sampling = Sampling(temperature, options.get("top_k"), options.get("top_p"))
             stop = [stop] if isinstance(stop, str) else stop
-            (found,) = generate(self.opened, [ids], max_tokens=tokens, sampling=sampling, stop=[s for s in stop if s])
-            texts.append(str(found.text))
+            stop = [text for text in stop if text]
+            (generated,) = generate(self.opened, [ids], max_tokens=tokens, sampling=sampling, stop=stop)
+            texts.append(str(generated.text))
         return texts
 
     def _score(self, pairs: Sequence[tuple[np.ndarray, int]]) -> list[tuple[float, bool]]:
         """Return for each sequence the log-likelihood of its tokens from a position on, and whether all are greedy."""
         limit, uniform = self.opened.seq_len + 1, -float(np.log(self.opened.vocab_size))
-        found: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
         long = [i for i, (ids, _) in enumerate(pairs) if len(ids) > 1]
         scores = sequence_losses(self.opened, [pairs[i][0][-limit:] for i in long]) if long else []
         for i, (losses, correct) in zip(long, scores, strict=True):
             ids, start = pairs[i]
             first = len(losses) - min(len(ids) - max(start, 1), len(losses))
-            found[i] = -float(losses[first:].sum()), bool((correct[first:] == 1).all())
+            results[i] = -float(losses[first:].sum()), bool((correct[first:] == 1).all())
         for i, (ids, start) in enumerate(pairs):
             if start == 0 and len(ids):
-                found[i] = found[i][0] + uniform, False
-        return found
+                results[i] = results[i][0] + uniform, False
+        return results

@@ -65,8 +65,8 @@ class HeadScores:
 
     def best(self, kind: str) -> tuple[int, int, float]:
         """Return the layer, the head and the score of the head with the largest score of a kind."""
-        found = [(layer, int(own.argmax()), float(own.max())) for layer, own in self.scores[kind].items()]
-        return max(found, key=lambda one: one[2])
+        heads = [(layer, int(scores.argmax()), float(scores.max())) for layer, scores in self.scores[kind].items()]
+        return max(heads, key=lambda head: head[2])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the scores as plain data."""
@@ -83,7 +83,9 @@ class HeadScores:
 
         return head_chart(
             {
-                kind: {(layer, head): float(score) for layer, own in scores.items() for head, score in enumerate(own)}
+                kind: {
+                    (layer, head): float(score) for layer, values in scores.items() for head, score in enumerate(values)
+                }
                 for kind, scores in self.scores.items()
             }
         )
@@ -116,17 +118,19 @@ def head_scores(
     opened.check_length(2 * n)
     rng = np.random.default_rng(seed)
     rows = [np.tile(rng.permutation(opened.vocab_size)[:n], 2).astype(np.int32) for _ in range(sequences)]
-    found: dict[str, dict[int, list[np.ndarray]]] = {kind: {layer: [] for layer in heads} for kind in KINDS}
+    by_kind: dict[str, dict[int, list[np.ndarray]]] = {kind: {layer: [] for layer in heads} for kind in KINDS}
     for row in rows:
         batch = pad_left([row])
         patterns = by_layer(opened, PATTERN, opened(batch, [PATTERN]).sites[PATTERN])
         for layer in heads:
             pattern = batch.strip(0, batch.strip(0, patterns[layer][0], 1), 2)
             for kind, score in score_pattern(pattern, n).items():
-                found[kind][layer].append(score)
-    scores = {kind: {layer: np.mean(own, 0) for layer, own in layers.items()} for kind, layers in found.items()}
-    errors = {kind: {layer: _standard_error(np.stack(own)) for layer, own in layers.items()}
-              for kind, layers in found.items()}  # fmt: skip
+                by_kind[kind][layer].append(score)
+    scores = {
+        kind: {layer: np.mean(samples, 0) for layer, samples in layers.items()} for kind, layers in by_kind.items()
+    }
+    errors = {kind: {layer: _standard_error(np.stack(samples)) for layer, samples in layers.items()}
+              for kind, layers in by_kind.items()}  # fmt: skip
     even = np.tril(np.ones((2 * n, 2 * n))) / np.arange(1, 2 * n + 1)[:, None]
     uniform = {kind: float(score[0]) for kind, score in score_pattern(even[None], n).items()}
     return HeadScores(opened.name, n, sequences, scores, errors, uniform)

@@ -151,13 +151,13 @@ def pad_left(rows: Sequence[np.ndarray], multiple: int = LENGTHS, least: int = 0
 def longest(config: LMConfig, seq_len: int) -> tuple[int, str] | None:
     """Return the maximum length of a sequence and the kind of positions that limits it; None without a limit."""
     positions = (config.position, *(layer.position for layer in config.layers))
-    return next(((seq_len, one.kind) for one in positions if not one.extrapolates), None)
+    return next(((seq_len, position.kind) for position in positions if not position.extrapolates), None)
 
 
 def check_length(config: LMConfig, seq_len: int, tokens: int) -> None:
     """Raise `UserError` if the model has no positions for a number of tokens."""
-    if (found := longest(config, seq_len)) is not None and tokens > found[0]:
-        problem = f"{found[1]!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
+    if (limit := longest(config, seq_len)) is not None and tokens > limit[0]:
+        problem = f"{limit[1]!r} positions exist for {seq_len} tokens only, and the sequence has {tokens}"
         raise UserError(problem, remedy=f"Use at most {seq_len} tokens, those of the prompt included.")
 
 

@@ -101,7 +101,7 @@ class LogitLens:
         """
         from taetpu.report.token_charts import layer_chart
 
-        words = [[visible(own[0]) for own in layer] for layer in self.top_texts]
+        words = [[visible(tops[0]) for tops in layer] for layer in self.top_texts]
         shown = [visible(text) for text in self.texts]
         title = f"most likely next token after each layer of {self.model}"
         return layer_chart(self.probabilities[..., 0], self.layers, shown, title, "probability", words=words)
@@ -127,7 +127,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
     fixed = None if target is None else read_token(opened, target, "target")
     goals = [np.full(len(row), fixed) if fixed is not None else np.append(row[1:], -1) for row in rows]
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
-    found: dict[int, LogitLens] = {}
+    results: dict[int, LogitLens] = {}
     for numbers, filled, batch in in_batches(rows, logit_tokens(opened)):
         targets = pad_left([goals[i] for i in filled])
         program = opened.program(("logit-lens", top), lambda: _build(top))
@@ -136,11 +136,11 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
             best, shares, ranks, picked = (batch.strip(place, values[:, place], 1) for values in read)
             known = goals[i] >= 0
             texts = np.array(opened.token_texts(best), object).reshape(best.shape).tolist()
-            found[i] = LogitLens(
+            results[i] = LogitLens(
                 opened.name, rows[i], opened.token_texts(rows[i]), layers, best, texts, shares, goals[i],
                 np.where(known, ranks, 0), np.where(known, picked, np.nan),
             )  # fmt: skip
-    return [found[i] for i in range(len(rows))]
+    return [results[i] for i in range(len(rows))]
 
 
 def _build(top: int) -> Callable[..., Any]:

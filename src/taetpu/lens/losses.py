@@ -35,24 +35,24 @@ def target_losses(
     def build() -> Callable[..., Any]:
         def losses(model: LM, ids: Array, padding: Any, targets: Array, segments: Any) -> tuple[Array, Array]:
             x = model.final(ids, padding=padding, segments=segments)
-            found = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), chunk)
-            return found["nll"], found["correct"]
+            sums = chunked_losses(model.decode, x, targets, jnp.ones(targets.shape), chunk)
+            return sums["nll"], sums["correct"]
 
         return losses
 
-    found = opened.program("target-losses", build)(opened.model, ids, padding, targets, segments)
-    return np.asarray(found[0]), np.asarray(found[1])
+    outputs = opened.program("target-losses", build)(opened.model, ids, padding, targets, segments)
+    return np.asarray(outputs[0]), np.asarray(outputs[1])
 
 
 def sequence_losses(opened: OpenedModel, rows: list[np.ndarray]) -> list[TokenLosses]:
     """Return the loss of each token but the first of each sequence, and whether it is the most likely one."""
-    found: list[TokenLosses] = [(np.zeros(0), np.zeros(0))] * len(rows)
+    results: list[TokenLosses] = [(np.zeros(0), np.zeros(0))] * len(rows)
     inputs, targets = [row[:-1] for row in rows], [row[1:] for row in rows]
     for numbers, filled, batch in in_batches(inputs):
         losses, correct = target_losses(opened, batch.ids, pad_left([targets[i] for i in filled]).ids, batch.padding)
         for place, i in enumerate(numbers):
-            found[i] = batch.strip(place, losses[place]), batch.strip(place, correct[place])
-    return found
+            results[i] = batch.strip(place, losses[place]), batch.strip(place, correct[place])
+    return results
 
 
 def find_split(opened: OpenedModel, name: str) -> Split:
@@ -63,7 +63,8 @@ def find_split(opened: OpenedModel, name: str) -> Split:
     """
     split = opened.data.evaluation(name) if name in opened.run_config.task.evaluation_sets else None
     if split is None:
-        known = [one for one in opened.run_config.task.evaluation_sets if opened.data.evaluation(one) is not None]
+        sets = opened.run_config.task.evaluation_sets
+        known = [known_name for known_name in sets if opened.data.evaluation(known_name) is not None]
         raise UserError(f"the task has no evaluation set {name!r}", path=("split",), remedy=suggest(name, known))
     return split
 

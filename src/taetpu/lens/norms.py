@@ -45,18 +45,18 @@ class ResidualNorms:
         return [
             {
                 "layer": layer,
-                "mean": float(own.mean()),
-                "min": float(own.min()),
-                "max": float(own.max()),
-                "first token": float(own[0]),
+                "mean": float(norms.mean()),
+                "min": float(norms.min()),
+                "max": float(norms.max()),
+                "first token": float(norms[0]),
             }
-            for layer, own in zip(self.layers, self.norms, strict=True)
+            for layer, norms in zip(self.layers, self.norms, strict=True)
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the norms as plain data."""
-        norms = [{"layer": layer, "norms": own.astype(float).tolist()}
-                 for layer, own in zip(self.layers, self.norms, strict=True)]  # fmt: skip
+        norms = [{"layer": layer, "norms": layer_norms.astype(float).tolist()}
+                 for layer, layer_norms in zip(self.layers, self.norms, strict=True)]  # fmt: skip
         return {"model": self.model, "ids": self.tokens.tolist(), "tokens": self.texts,
                 "not_finite": self.not_finite, "layers": norms}  # fmt: skip
 
@@ -85,16 +85,16 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
     """
     rows = sequences(opened, inputs)
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
-    found: dict[int, ResidualNorms] = {}
+    results: dict[int, ResidualNorms] = {}
     for numbers, _, batch in in_batches(rows, logit_tokens(opened)):
         sites = opened(batch, ["embed", "residual"], finite=False).sites
         first = np.asarray(sites["embed"]) * opened.model.streams
         streams = [first, *(_sum_streams(opened, x) for x in by_layer(opened, "residual", sites["residual"]).values())]
         norms = np.linalg.norm(np.stack(streams), axis=-1)
         for place, i in enumerate(numbers):
-            own = batch.strip(place, norms[:, place], 1)
-            found[i] = ResidualNorms(opened.name, rows[i], opened.token_texts(rows[i]), layers, own)
-    return [found[i] for i in range(len(rows))]
+            text_norms = batch.strip(place, norms[:, place], 1)
+            results[i] = ResidualNorms(opened.name, rows[i], opened.token_texts(rows[i]), layers, text_norms)
+    return [results[i] for i in range(len(rows))]
 
 
 def _sum_streams(opened: OpenedModel, x: np.ndarray) -> np.ndarray:

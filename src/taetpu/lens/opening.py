@@ -113,4 +113,4 @@ def open_run_folder(run: RunFolder, step: int | None = None, data_folder: Path =
 
 
 def _parts(saved: SavedModel) -> dict[str, Any]:
-    return {one.name: getattr(saved, one.name) for one in fields(saved)}
+    return {field.name: getattr(saved, field.name) for field in fields(saved)}

@@ -118,8 +118,8 @@ class Perplexity:
         """
         from taetpu.report.token_charts import loss_chart
 
-        rows = [{**row, "text": own.name, "token": visible(row["token"])}
-                for own in self.texts for row in own.token_rows()]  # fmt: skip
+        rows = [{**row, "text": text.name, "token": visible(row["token"])}
+                for text in self.texts for row in text.token_rows()]  # fmt: skip
         return loss_chart(rows, self.mean)
 
     def to_dict(self) -> dict[str, Any]:
@@ -179,16 +179,17 @@ def perplexity(
     cuts = [(number, *cut) for number, row in enumerate(rows) for cut in windows(len(row), window, stride)]
     scores = sequence_losses(opened, [rows[number][start : end + 1] for number, start, end, _ in cuts])
     texts = [inputs] if isinstance(inputs, str) else list(inputs)
-    found = []
+    results = []
     for number, row in enumerate(rows):
-        own = [(score, scored) for score, (owner, *_, scored) in zip(scores, cuts, strict=True) if owner == number]
-        losses, correct = (np.concatenate([score[i][-scored:] for score, scored in own]) for i in (0, 1))
+        pairs = zip(scores, cuts, strict=True)
+        scored_windows = [(score, scored) for score, (owner, *_, scored) in pairs if owner == number]
+        losses, correct = (np.concatenate([score[i][-scored:] for score, scored in scored_windows]) for i in (0, 1))
         name = names[number] if names else str(number)
-        found.append(TextLosses(name, row[1:], opened.token_texts(row[1:]), losses, correct))
-    return Perplexity(opened.name, found, window, stride, None, *_count_bytes(opened, texts, found))
+        results.append(TextLosses(name, row[1:], opened.token_texts(row[1:]), losses, correct))
+    return Perplexity(opened.name, results, window, stride, None, *_count_bytes(opened, texts, results))
 
 
-def _count_bytes(opened: OpenedModel, texts: Sequence[Any], found: Sequence[TextLosses]) -> tuple[int | None, float]:
+def _count_bytes(opened: OpenedModel, texts: Sequence[Any], scored: Sequence[TextLosses]) -> tuple[int | None, float]:
     """Return the number of bytes of texts and `Perplexity.unpredicted_bits`; None and 0 if they are not defined."""
     tokenizer = opened.tokenizer
     if tokenizer is None or not all(isinstance(text, str) for text in texts):
@@ -199,7 +200,7 @@ def _count_bytes(opened: OpenedModel, texts: Sequence[Any], found: Sequence[Text
     start, closing = len(tokenizer.start_tokens), len(tokenizer.closing_tokens)
     first = 0.0 if start else math.log2(opened.vocab_size)
     bits = sum(first + (bits or 0.0) for bits in escaped)
-    for text in found:  # the first of the start tokens has no loss
+    for text in scored:  # the first of the start tokens has no loss
         end = len(text.losses) - closing
         added = np.concatenate([text.losses[: max(0, start - 1)], text.losses[max(0, end) :]])
         bits -= float(added.sum(dtype=np.float64)) / math.log(2)
@@ -216,16 +217,16 @@ def split_perplexity(opened: OpenedModel, name: str) -> Perplexity:
     Raises:
         UserError: if the model is not that of a run, or its task has no such evaluation set.
     """
-    split, found = find_split(opened, name), list[TextLosses]()
+    split, texts = find_split(opened, name), list[TextLosses]()
     for rows, values in split_losses(opened, split):
         for place, number in enumerate(range(rows.start, rows.stop)):
             scored = split.weights[number] > 0
             targets = split.targets[number][scored]
             losses, correct = (value[place][scored] for value in values)
             if len(losses):
-                found.append(TextLosses(f"window {number}", targets, opened.token_texts(targets), losses, correct))
+                texts.append(TextLosses(f"window {number}", targets, opened.token_texts(targets), losses, correct))
     total = {"num_bytes": split.num_bytes, "unpredicted_bits": split.unpredicted_bits}
-    return Perplexity(opened.name, found, split.tokens.shape[1], split.tokens.shape[1], split=name, **total)
+    return Perplexity(opened.name, texts, split.tokens.shape[1], split.tokens.shape[1], split=name, **total)
 
 
 def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]:
@@ -236,14 +237,14 @@ def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]
         window: The maximum number of inputs of a window.
         stride: The number of tokens from the start of a window to the start of the next one, at most `window`.
     """
-    found, scored = [], 0
+    cuts, scored = [], 0
     for start in range(0, tokens - 1, stride):
         end = min(start + window, tokens - 1)
-        found.append((start, end, end - scored))
+        cuts.append((start, end, end - scored))
         scored = end
         if end == tokens - 1:
             break
-    return found
+    return cuts
 
 
 def check_causal(opened: OpenedModel) -> None:

@@ -138,7 +138,7 @@ def probe(
     check_site(opened, site)
     layers = [choose_layer(opened, site, layer)] if layer is not None else opened.site_layers[site] or [None]
     if per_token:
-        flat = [label for own in labels for label in own]
+        flat = [label for token_labels in labels for label in token_labels]
         owners, types = np.repeat(np.arange(len(rows)), [*map(len, rows)]), np.concatenate(rows)
     else:
         flat, owners = [*labels], np.arange(len(rows))
@@ -153,13 +153,13 @@ def probe(
     rng = np.random.default_rng(seed)
     fold = _folds(rows, owners[used], folds, rng)
     control = _control_labels(y, types[used], rng)
-    found = []
+    probes = []
     for number in layers:
         read = embed(opened, rows, site, layer=number, pool="none" if per_token else pool)
         x = read.matrix()[used].astype(np.float64)
         accuracy, majority = cross_validate(x, y, fold, penalty)
-        found.append(LayerProbe(number, accuracy, cross_validate(x, control, fold, penalty)[0], majority))
-    return Probe(opened.name, site, "token" if per_token else "text", names, len(y), folds, found)
+        probes.append(LayerProbe(number, accuracy, cross_validate(x, control, fold, penalty)[0], majority))
+    return Probe(opened.name, site, "token" if per_token else "text", names, len(y), folds, probes)
 
 
 def _check_labels(rows: Sequence[np.ndarray], labels: Sequence[Any]) -> bool:
@@ -174,12 +174,12 @@ def _check_labels(rows: Sequence[np.ndarray], labels: Sequence[Any]) -> bool:
     lists = [isinstance(label, Sequence | np.ndarray) and not isinstance(label, str) for label in labels]
     if not any(lists):
         return False
-    for number, (row, own) in enumerate(zip(rows, labels, strict=True)):
+    for number, (row, row_labels) in enumerate(zip(rows, labels, strict=True)):
         if not lists[number]:
             problem = f"input {number} has a label for the whole text, and others have labels of tokens"
             raise UserError(problem, path=("labels", number), remedy="Use one form for all texts.")
-        if len(own) != len(row):
-            problem = f"input {number} has {len(own)} labels for {len(row)} tokens"
+        if len(row_labels) != len(row):
+            problem = f"input {number} has {len(row_labels)} labels for {len(row)} tokens"
             raise UserError(problem, path=("labels", number), remedy="Give each token a label, or null for none.")
     return True
 
@@ -260,5 +260,5 @@ def fit_softmax(
         return float(((total - scores) * target).sum() / examples + penalty / 2 * (weights**2).sum()), slope
 
     start = np.zeros((size + 1) * labels)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}).x
-    return found[:-labels].reshape(size, labels), found[-labels:]
+    solution = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": MAX_ITERATIONS}).x
+    return solution[:-labels].reshape(size, labels), solution[-labels:]

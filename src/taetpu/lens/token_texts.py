@@ -103,7 +103,8 @@ def read_text(file: str | Path) -> str:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        near = get_close_matches(path.name, [one.name for one in path.parent.glob("*")] if path.parent.is_dir() else [])
+        names = [entry.name for entry in path.parent.glob("*")] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, names)
         hint = f"Did you mean {near[0]!r}? " if near and near[0] != path.name else ""
         remedy = f"{hint}Use the path of a text file."
         raise UserError(f"cannot read the text: {error.strerror}", file=file, remedy=remedy) from None

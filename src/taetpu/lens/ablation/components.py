@@ -78,13 +78,13 @@ class Components:
         """
         if not self.groups:
             return np.stack([self._outside(numbers) for numbers in sets])
-        found = {first: np.zeros((len(sets), *shape), bool) for first, shape in self.groups.items()}
+        masks = {first: np.zeros((len(sets), *shape), bool) for first, shape in self.groups.items()}
         for place, numbers in enumerate(sets):
             for component in (self.each[number] for number in numbers):
                 assert component.layer is not None
-                first = max(start for start in found if start <= component.layer)
-                found[first][place, component.layer - first, list(component.units) or slice(None)] = True
-        return found
+                first = max(start for start in masks if start <= component.layer)
+                masks[first][place, component.layer - first, list(component.units) or slice(None)] = True
+        return masks
 
     def _outside(self, numbers: Iterable[int]) -> Bool[np.ndarray, " unit"]:
         mask = np.zeros(self.units, bool)
@@ -98,14 +98,14 @@ class Components:
         Args:
             units: The numbers, for each group of layers `(layer, unit)`; for a site outside the layers, `(unit,)`.
         """
-        found = np.zeros(len(self))
+        totals = np.zeros(len(self))
         for number, component in enumerate(self.each):
-            own = units
+            numbers = units
             if component.layer is not None:
                 first = max(start for start in units if start <= component.layer)
-                own = units[first][component.layer - first]
-            found[number] = np.asarray(own)[list(component.units) or slice(None)].sum()
-        return found
+                numbers = units[first][component.layer - first]
+            totals[number] = np.asarray(numbers)[list(component.units) or slice(None)].sum()
+        return totals
 
     def first_layers(self, sets: Sequence[Iterable[int]]) -> list[int]:
         """Return the first layer that each set changes; 0 for an empty set."""
@@ -126,20 +126,20 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
     """
     layers = None if layer is None else check_layer(opened, layer)
     if what == LAYERS:
-        found = _skipped_layers(opened)
+        components = _skipped_layers(opened)
     elif what == "positions":
         each = tuple(Component(str(i), None, (i,)) for i in range(positions))
-        found = Components(what, "embed", 1, {}, positions, each, by_position=True)
+        components = Components(what, "embed", 1, {}, positions, each, by_position=True)
     else:
-        found = _of_site(opened, what, positions > 0)
+        components = _of_site(opened, what, positions > 0)
     if layers is None:
-        return found
-    kept = tuple(component for component in found.each if component.layer == layers)
+        return components
+    kept = tuple(component for component in components.each if component.layer == layers)
     if not kept:
-        where = sorted({component.layer for component in found.each if component.layer is not None})
+        where = sorted({component.layer for component in components.each if component.layer is not None})
         remedy = f"Use one of the layers {', '.join(map(str, where))}." if where else "Remove the layer."
         raise UserError(f"layer {layers} has no {what}", path=("layer",), remedy=remedy)
-    return replace(found, each=kept)
+    return replace(components, each=kept)
 
 
 def column_name(components: Components) -> str:
@@ -171,7 +171,7 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
     if not whole.groups:
         each = tuple(Component(str(i), None, (i,)) for i in units)
         return Components(site, site, axis, {}, positions, each, by_position=True)
-    each = tuple(Component(f"{one.layer}.{i}", one.layer, (i,)) for one in whole.each for i in units)
+    each = tuple(Component(f"{component.layer}.{i}", component.layer, (i,)) for component in whole.each for i in units)
     groups = {first: (layers, positions) for first, (layers, _) in whole.groups.items()}
     return Components(site, site, axis, groups, 1, each, by_position=True)
 

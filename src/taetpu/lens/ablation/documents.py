@@ -43,14 +43,14 @@ class Documents:
     @property
     def scored(self) -> Float[np.ndarray, " document"]:
         """The sum of the weights of each document."""
-        return np.array([own.sum(dtype=np.float64) for own in self.weights])
+        return np.array([weights.sum(dtype=np.float64) for weights in self.weights])
 
     def last(self) -> "Documents":
         """Return the documents with the last scored target of each one only."""
         weights = []
-        for own in self.weights:
-            kept = np.zeros_like(own)
-            kept[np.flatnonzero(own)[-1:]] = 1
+        for document_weights in self.weights:
+            kept = np.zeros_like(document_weights)
+            kept[np.flatnonzero(document_weights)[-1:]] = 1
             weights.append(kept)
         return replace(self, weights=weights)
 

@@ -73,11 +73,12 @@ class Knockouts:
         return [self._row(number) for number in self.order()]
 
     def _row(self, number: int) -> dict[str, Any]:
-        found = self.effect
+        effects = self.effect
         row: dict[str, Any] = {"component": self.components.each[number].name}
-        values = {"effect": found.estimate, "low": found.low, "high": found.high}
+        values = {"effect": effects.estimate, "low": effects.low, "high": effects.high}
         row |= {name: float(value[number]) for name, value in values.items()}
-        return row | {name: float(own.estimate[number]) for name, own in self.effects.items() if name != CONDITIONS[0]}
+        others = {name: controlled for name, controlled in self.effects.items() if name != CONDITIONS[0]}
+        return row | {name: float(controlled.estimate[number]) for name, controlled in others.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data; missing intervals are null."""
@@ -112,11 +113,11 @@ class Knockouts:
         from taetpu.report.token_charts import effect_chart, head_picture
 
         title = f"rise of the loss without each part (nats, {self.method.how} ablation)"
-        found = self.effect
+        effects = self.effect
         if cells := self.cells():
             return themed(head_picture(title, cells, signed=True, places=3, columns=column_name(self.components)))
         names = [component.name for component in self.components.each]
-        return effect_chart(names, found.estimate, found.low, found.high, title, self.components.what)
+        return effect_chart(names, effects.estimate, effects.low, effects.high, title, self.components.what)
 
 
 def knockout(
@@ -243,12 +244,14 @@ def losses_of_sets(
     progress: Callable[[int, int], None] | None = None,
 ) -> Float[np.ndarray, "set document"]:
     """Return the sum of the weighted losses of each document without each set of components, averaged over draws."""
-    found = np.zeros((len(sets), len(documents)))
+    losses = np.zeros((len(sets), len(documents)))
     batches = list(documents.batches())
     for number, batch in enumerate(batches):
         intact = read_intact(opened, batch, condition)
-        draws = [sweep(opened, batch, components, sets, one, intact) for one in replacements.draws(batch)]
-        found[:, batch.numbers] = np.stack(draws, dtype=np.float64).mean(0)[:, : len(batch.numbers)]
+        draws = [
+            sweep(opened, batch, components, sets, replacement, intact) for replacement in replacements.draws(batch)
+        ]
+        losses[:, batch.numbers] = np.stack(draws, dtype=np.float64).mean(0)[:, : len(batch.numbers)]
         if progress is not None:
             progress(number + 1, len(batches))
-    return found
+    return losses

@@ -57,13 +57,13 @@ def fit_constants(
         mask, start = jax.tree.map(lambda a, number=number: a[number], masks), np.int32(firsts[number])
 
         def loss(values: Any, mask: Any = mask, start: Any = start) -> tuple[float, Any]:
-            found = [program(values, opened.model, batch, streams, start, mask) for batch, streams in batches]
-            return sum(float(one) for one, _ in found), jax.tree.map(lambda *g: sum(g), *(g for _, g in found))
+            results = [program(values, opened.model, batch, streams, start, mask) for batch, streams in batches]
+            return sum(float(value) for value, _ in results), jax.tree.map(lambda *g: sum(g), *(g for _, g in results))
 
         start_at = jax.tree.map(jnp.asarray, means)
         filled = jax.tree.map(lambda a, b: jnp.broadcast_to(jnp.asarray(a, jnp.float32), b.shape), zero, start_at)
-        found = min((_descend(loss, start_at, steps), (loss(filled)[0], filled)), key=lambda one: one[0])[1]
-        best = _put(best, found, mask, components.axis)
+        best_values = min((_descend(loss, start_at, steps), (loss(filled)[0], filled)), key=lambda pair: pair[0])[1]
+        best = _put(best, best_values, mask, components.axis)
     return best
 
 
@@ -73,16 +73,16 @@ def _descend(loss: Callable[[Any], tuple[float, Any]], values: Any, steps: int) 
     adam = optax.adam(RATE * max(1e-3, spread))
     state, best, best_values = adam.init(values), np.inf, values
     for step in range(steps + 1):
-        found, gradient = loss(values)
-        if found < best:
-            best, best_values = found, values
+        current, gradient = loss(values)
+        if current < best:
+            best, best_values = current, values
         if step < steps:
             change, state = adam.update(gradient, state)
             values = optax.apply_updates(values, change)
     return best, best_values
 
 
-def _put(values: Any, found: Any, mask: Any, axis: int | None) -> Any:
+def _put(values: Any, constants: Any, mask: Any, axis: int | None) -> Any:
     """Return values in which the units of a mask are those found."""
 
     def put(value: np.ndarray, new: Any, mask: np.ndarray) -> np.ndarray:
@@ -93,4 +93,4 @@ def _put(values: Any, found: Any, mask: Any, axis: int | None) -> Any:
             shape[axis if axis < 0 or mask.ndim == 1 else axis + 1] = mask.shape[-1]
         return np.where(mask.reshape(shape), np.asarray(new), value)
 
-    return jax.tree.map(put, values, found, mask)
+    return jax.tree.map(put, values, constants, mask)

@@ -74,20 +74,20 @@ def read_pairs(
     Raises:
         UserError: if texts cannot be read, or their numbers or lengths differ.
     """
-    one, other = sequences(opened, clean), sequences(opened, corrupted)
-    counts = {"clean texts": len(one), "corrupted texts": len(other), "answers": len(answers)}
+    clean_rows, corrupted_rows = sequences(opened, clean), sequences(opened, corrupted)
+    counts = {"clean texts": len(clean_rows), "corrupted texts": len(corrupted_rows), "answers": len(answers)}
     counts |= {} if wrong is None else {"wrong answers": len(wrong)}
     if len(set(counts.values())) > 1:
         problem = "there are " + ", ".join(f"{count} {name}" for name, count in counts.items())
         raise UserError(problem, path=("corrupted",), remedy="Pass one of each for each pair.")
-    for number, (a, b) in enumerate(zip(one, other, strict=True)):
+    for number, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
         if len(a) != len(b):
             problem = f"clean text {number} has {len(a)} tokens, and the corrupted one has {len(b)}"
             remedy = "Use texts with equal numbers of tokens."
             raise UserError(problem, path=("corrupted", number), remedy=remedy)
     ends = [read_token(opened, answer, "answers") for answer in answers]
     others = None if wrong is None else [read_token(opened, answer, "wrong") for answer in wrong]
-    return Pairs(_ending(one, ends, others), _ending(other, ends, others))
+    return Pairs(_ending(clean_rows, ends, others), _ending(corrupted_rows, ends, others))
 
 
 def _ending(rows: list[np.ndarray], answers: list[int], wrong: list[int] | None) -> Documents:
@@ -98,7 +98,7 @@ def _ending(rows: list[np.ndarray], answers: list[int], wrong: list[int] | None)
 
     weights = [np.append(np.zeros(len(row) - 1), 1).astype(np.float32) for row in rows]
     targets = [last(row, answer) for row, answer in zip(rows, answers, strict=True)]
-    others = None if wrong is None else [last(row, one) for row, one in zip(rows, wrong, strict=True)]
+    others = None if wrong is None else [last(row, token) for row, token in zip(rows, wrong, strict=True)]
     return Documents(rows, targets, weights, None, others)
 
 
@@ -157,10 +157,10 @@ class Patches:
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each component, the largest absolute score first."""
         order = np.argsort(-np.abs(self.scores), kind="stable")
-        whole, found = self.clean - self.corrupted, self.effects
+        whole, effects = self.clean - self.corrupted, self.effects
         rows = []
         for number in order.tolist():
-            low, high = sorted((found.low[number] / whole, found.high[number] / whole))
+            low, high = sorted((effects.low[number] / whole, effects.high[number] / whole))
             row = {"component": self.components.each[number].name, "score": float(self.scores[number]),
                    "low": float(low), "high": float(high)}  # fmt: skip
             if self.estimates is not None:
@@ -206,8 +206,8 @@ class Patches:
         if cells := self.cells():
             return themed(head_picture(title, cells, signed=True, columns=column_name(self.components)))
         names = [component.name for component in self.components.each]
-        whole, found = self.clean - self.corrupted, self.effects
-        return effect_chart(names, self.scores, found.low / whole, found.high / whole, title, self.components.what)
+        whole, effects = self.clean - self.corrupted, self.effects
+        return effect_chart(names, self.scores, effects.low / whole, effects.high / whole, title, self.components.what)
 
 
 def patch(
@@ -236,10 +236,10 @@ def patch(
     method = Method("counterfactual", counterparts=pairs.clean)
     replacements = make_replacements(opened, components, pairs.corrupted, method)
     sets = [(), *((number,) for number in range(len(components)))]
-    found = signed(pairs, losses_of_sets(opened, pairs.corrupted, components, sets, replacements, progress=progress))
+    measured = signed(pairs, losses_of_sets(opened, pairs.corrupted, components, sets, replacements, progress=progress))
     clean = clean_measure(opened, pairs, components)
     estimates = attribution_patching(opened, pairs, components) if attribution else None
-    return make_patches(opened, pairs, components, clean, found, estimates)
+    return make_patches(opened, pairs, components, clean, measured, estimates)
 
 
 def check_activations(components: Components) -> None:
@@ -266,7 +266,7 @@ def make_patches(
     pairs: Pairs,
     components: Components,
     clean: Float[np.ndarray, " pair"],
-    found: Float[np.ndarray, "set pair"],
+    measured: Float[np.ndarray, "set pair"],
     estimates: Float[np.ndarray, " component"] | None = None,
 ) -> Patches:
     """Return the scores of components.
@@ -276,19 +276,19 @@ def make_patches(
         pairs: The texts.
         components: The components.
         clean: The measure of each clean run.
-        found: The measure of the corrupted runs without a patch, and with each component's patch.
+        measured: The measure of the corrupted runs without a patch, and with each component's patch.
         estimates: See `Patches`.
 
     Raises:
         UserError: if clean and corrupted runs have the same measure.
     """
-    mean, corrupted = float(clean.mean()), float(found[0].mean())
+    mean, corrupted = float(clean.mean()), float(measured[0].mean())
     if abs(mean - corrupted) <= SMALLEST * max(1.0, abs(mean), abs(corrupted)):
         problem = f"clean and corrupted texts have the same measure, {mean:.4g}, so that nothing can be restored"
         raise UserError(problem, path=("corrupted",), remedy="Use texts or answers that the model tells apart.")
-    effects = estimate_effects(found[1:] - found[0], np.ones(found.shape[1]))
+    effects = estimate_effects(measured[1:] - measured[0], np.ones(measured.shape[1]))
     measure = "log-probability" if pairs.clean.others is None else "logit difference"
-    error = float((clean - found[0]).std(ddof=1) / len(clean) ** 0.5) if len(clean) > 1 else float("nan")
+    error = float((clean - measured[0]).std(ddof=1) / len(clean) ** 0.5) if len(clean) > 1 else float("nan")
     return Patches(opened.name, components, measure, mean, corrupted, error, effects, estimates)
 
 
@@ -308,7 +308,7 @@ def attribution_patching(opened: OpenedModel, pairs: Pairs, components: Componen
     site = components.site
     assert site is not None
     totals = np.zeros(len(components))
-    nothing = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([()]))
+    nothing = jax.tree.map(lambda mask: mask[0].astype(np.float32), components.masks([()]))
     for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):
         totals += components.gather(mask_slopes(opened, components, batch, read_values(opened, site, clean), nothing))
     sign = 1.0 if pairs.clean.others is not None else -1.0

@@ -74,25 +74,25 @@ def path_patching(opened: OpenedModel, pairs: Pairs, senders: str | Components, 
             remedy = "Choose mixer.q, mixer.k, mixer.v or mixer.z, or remove the head."
             raise UserError(f"site {receiver.site!r} has no heads", path=("receiver",), remedy=remedy)
         check_head(opened, layer, receiver.head, heads)
-    found = senders if isinstance(senders, Components) else find_components(opened, senders)
-    check_activations(found)
-    early = tuple(one for one in found.each if one.layer is not None and one.layer < layer)
-    sent = found.site
+    chosen = senders if isinstance(senders, Components) else find_components(opened, senders)
+    check_activations(chosen)
+    early = tuple(sender for sender in chosen.each if sender.layer is not None and sender.layer < layer)
+    sent = chosen.site
     if not early or sent is None:
-        problem = f"none of the {found.what} comes before layer {layer}"
+        problem = f"none of the {chosen.what} comes before layer {layer}"
         raise UserError(problem, path=("receiver",), remedy="Choose a receiver in a later layer, or other senders.")
-    found = replace(found, each=early)
-    sets = [(), *((number,) for number in range(len(found)))]
-    masks = found.masks(sets)
-    kept = other_branches(opened, found, masks, len(sets))
+    chosen = replace(chosen, each=early)
+    sets = [(), *((number,) for number in range(len(chosen)))]
+    masks = chosen.masks(sets)
+    kept = other_branches(opened, chosen, masks, len(sets))
     place = replace(receiver, layer=layer)
-    program = opened.program(("path", found.site, found.axis, place), lambda: _build(opened, found, place))
+    program = opened.program(("path", chosen.site, chosen.axis, place), lambda: _build(opened, chosen, place))
     measured = np.zeros((len(sets), len(pairs.corrupted)))
     for batch, clean in zip(pairs.corrupted.batches(), pairs.clean.batches(), strict=True):
         intact = read_intact(opened, batch, "direct")
         arrays = (batch_arrays(batch), intact.streams, masks, kept, read_values(opened, sent, clean))
         measured[:, batch.numbers] = program(opened.model, *arrays, dict(intact.frozen))[:, : len(batch.numbers)]
-    return make_patches(opened, pairs, found, clean_measure(opened, pairs, found), signed(pairs, measured))
+    return make_patches(opened, pairs, chosen, clean_measure(opened, pairs, chosen), signed(pairs, measured))
 
 
 def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Callable[..., Any]:
@@ -111,20 +111,20 @@ def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Call
     def measured(model: Any, batch: Any, streams: Array, masks: Any, kept: Any, values: Any, fixed: Any) -> Array:
         options = {"padding": batch["padding"], "segments": batch["segments"]}
 
-        def one(of_set: Any) -> Array:
+        def of_one_set(of_set: Any) -> Array:
             mask, keep = of_set
             given = {site: join_masks(keep[site], fixed[site]) for site in frozen}
             given["removed"] = join_masks(mask, values)
             _, reads = capture(model, [receiver.site], edits)(batch["ids"], values=given, **options)
             read = reads[receiver.site]
-            own = _layer_of(read, place)
-            heads = 1 if receiver.head is None else own.shape[HEADS]
-            patched = jnp.zeros((layers, *own.shape), own.dtype).at[receiver.layer - first].set(own)
+            sent = _layer_of(read, place)
+            heads = 1 if receiver.head is None else sent.shape[HEADS]
+            patched = jnp.zeros((layers, *sent.shape), sent.dtype).at[receiver.layer - first].set(sent)
             where = jnp.zeros((layers, heads), bool).at[receiver.layer - first, receiver.head or 0].set(True)
             start = jnp.int32(receiver.layer)
             return measure(model, batch, streams, start, {first: where}, {}, {first: patched}, {})
 
-        return jax.lax.map(one, (masks, kept))
+        return jax.lax.map(of_one_set, (masks, kept))
 
     return measured
 

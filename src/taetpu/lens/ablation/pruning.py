@@ -74,11 +74,11 @@ class Curve:
             count = len(numbers) if self.order == "blocks" else count + len(numbers)
             names = [self.components.each[number].name for number in numbers]
             row: dict[str, Any] = {"removed": count, "now": ", ".join(names)}
-            found = self.effects
+            effects = self.effects
             row |= {
-                "effect": float(found.estimate[step]),
-                "low": float(found.low[step]),
-                "high": float(found.high[step]),
+                "effect": float(effects.estimate[step]),
+                "low": float(effects.low[step]),
+                "high": float(effects.high[step]),
             }
             rows.append(row if self.distances is None else row | {"distance": self.distances[step]})
         return rows
@@ -153,7 +153,7 @@ def prune(
     else:
         choose = {"greedy": _greedy, "importance": _by_importance}[order]
         removed = choose(replacements, steps, progress)
-        sets = [tuple(n for own in removed[: i + 1] for n in own) for i in range(len(removed))]
+        sets = [tuple(n for numbers in removed[: i + 1] for n in numbers) for i in range(len(removed))]
     losses = losses_of_sets(opened, documents, components, [(), *sets], replacements)
     check_changes(losses, components)
     effects = estimate_effects(losses[1:] - losses[0], documents.scored, seed=method.seed)
@@ -196,11 +196,11 @@ def _greedy(
     left, gone = list(range(len(components))), list[int]()
     number = _count_steps(components, steps)
     for step in range(number):
-        losses = losses_of_sets(opened, documents, components, [(*gone, one) for one in left], replacements)
+        losses = losses_of_sets(opened, documents, components, [(*gone, candidate) for candidate in left], replacements)
         gone.append(left.pop(int(losses.sum(-1).argmin())))
         if progress is not None:
             progress(step + 1, number)
-    return [(one,) for one in gone]
+    return [(candidate,) for candidate in gone]
 
 
 def _by_importance(
@@ -211,9 +211,9 @@ def _by_importance(
     number = _count_steps(components, steps, each)
     gone: list[tuple[int, ...]] = []
     for step in range(number):
-        before = {one for own in gone for one in own}
-        found = importances(opened, documents, components, replacements, tuple(before))
-        order = [one for one in np.argsort(found, kind="stable").tolist() if one not in before]
+        before = {index for step_numbers in gone for index in step_numbers}
+        values = importances(opened, documents, components, replacements, tuple(before))
+        order = [index for index in np.argsort(values, kind="stable").tolist() if index not in before]
         gone.append(tuple(order[:each]))
         if progress is not None:
             progress(step + 1, number)
@@ -236,20 +236,20 @@ def importances(
         replacements: What takes the place of removed components.
         removed: The numbers of the components that are removed already.
     """
-    mask = jax.tree.map(lambda own: own[0].astype(np.float32), components.masks([tuple(removed)]))
+    mask = jax.tree.map(lambda mask: mask[0].astype(np.float32), components.masks([tuple(removed)]))
     totals = np.zeros(len(components))
     for batch in documents.batches():
         size, (replacement, *_) = len(batch.ids), replacements.draws(batch)
-        each = jax.tree.map(lambda own, size=size: np.repeat(own[..., None, :], size, -2), mask)
+        each = jax.tree.map(lambda mask, size=size: np.repeat(mask[..., None, :], size, -2), mask)
         slopes = mask_slopes(opened, components, batch, replacement.values, each)
-        absolute = jax.tree.map(lambda own, batch=batch: np.abs(own[..., : len(batch.numbers), :]).sum(-2), slopes)
+        absolute = jax.tree.map(lambda mask, batch=batch: np.abs(mask[..., : len(batch.numbers), :]).sum(-2), slopes)
         totals += components.gather(absolute)
-    found = totals / len(documents)
+    values = totals / len(documents)
     layers = np.array([component.layer for component in components.each])
     for layer in set(layers.tolist()):
-        own = layers == layer
-        found[own] /= max(float(np.linalg.norm(found[own])), 1e-12)
-    return found
+        in_layer = layers == layer
+        values[in_layer] /= max(float(np.linalg.norm(values[in_layer])), 1e-12)
+    return values
 
 
 def _blocks(
@@ -258,13 +258,13 @@ def _blocks(
     """Return for each number of layers the block with the smallest angle, and the angles divided by pi."""
     angles = angular_distances(opened, documents)
     number = _count_steps(components, steps)
-    found, distances = [], []
+    blocks, distances = [], []
     for size in range(1, number + 1):
-        own = np.array([angles[start, start + size] for start in range(len(components) - size + 1)])
-        start = int(own.argmin())
-        found.append(tuple(range(start, start + size)))
-        distances.append(float(own[start]))
-    return found, distances
+        block_angles = np.array([angles[start, start + size] for start in range(len(components) - size + 1)])
+        start = int(block_angles.argmin())
+        blocks.append(tuple(range(start, start + size)))
+        distances.append(float(block_angles[start]))
+    return blocks, distances
 
 
 def angular_distances(opened: OpenedModel, documents: Documents) -> Float[np.ndarray, "layers+1 layers+1"]:
@@ -313,13 +313,13 @@ class PairEffects:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each pair, the largest interaction first."""
-        found = self.interaction
-        order = np.argsort(-np.abs(found.estimate), kind="stable").tolist()
+        effects = self.interaction
+        order = np.argsort(-np.abs(effects.estimate), kind="stable").tolist()
         rows = []
         for place in order:
             names = " + ".join(self.components.each[number].name for number in self.pairs[place])
             row: dict[str, Any] = {"pair": names, "joint": float(self.joint.estimate[place])}
-            values = {"interaction": found.estimate, "low": found.low, "high": found.high}
+            values = {"interaction": effects.estimate, "low": effects.low, "high": effects.high}
             rows.append(row | {name: float(value[place]) for name, value in values.items()})
         return rows
 

@@ -75,7 +75,7 @@ def remove_components(
     model, removers, values = opened.model, [], {}
     for components in chosen.values():
         constants = _constants(opened, components, how, documents)
-        mask = jax.tree.map(lambda own: own[0], components.masks([range(len(components))]))
+        mask = jax.tree.map(lambda masks: masks[0], components.masks([range(len(components))]))
         if components.site is None:
             model = skip_layers(model, mask[0][:, 0])
             continue
@@ -83,7 +83,7 @@ def remove_components(
         edit = Edit(components.site, remover(components.axis), value=name, by_layer=bool(components.groups))
         removers.append(edit)
         values[name] = join_masks(mask, constants)
-    removal = Removal({what: tuple(one.name for one in own.each) for what, own in chosen.items()}, how, documents)
+    removal = Removal({what: tuple(part.name for part in kind.each) for what, kind in chosen.items()}, how, documents)
     edited = replace(
         opened,
         model=edit_model(model, removers, values, opened.site_layers),
@@ -114,15 +114,15 @@ def _choose(opened: OpenedModel, what: str, names: str | int | Iterable[str | in
     if what == "positions":
         problem = "positions are those of documents, and a model without positions reads no document"
         raise UserError(problem, path=("what",), remedy="Use knockout, or remove the tokens from the text.")
-    found = find_components(opened, what)
+    components = find_components(opened, what)
     wanted = {str(name) for name in ((names,) if isinstance(names, str | int) else names)}
-    known = [component.name for component in found.each]
+    known = [component.name for component in components.each]
     if not wanted:
         raise UserError(f"no {what} are named", path=("names",), remedy=f"Use names such as {known[0]}.")
     for name in sorted(wanted.difference(known)):
         problem = f"this model has no component {name!r} among its {what}"
         raise UserError(problem, path=("names",), remedy=suggest(name, known))
-    return replace(found, each=tuple(component for component in found.each if component.name in wanted))
+    return replace(components, each=tuple(component for component in components.each if component.name in wanted))
 
 
 def _read_reference(opened: OpenedModel, how: str, reference: Any) -> Documents:

@@ -86,9 +86,9 @@ def check_method(method: Method, documents: Documents, components: Components) -
     if len(others) != len(documents):
         problem = f"there are {len(others)} counterfactual documents for {len(documents)} documents"
         raise UserError(problem, path=("counterfactual",), remedy="Write one counterfactual for each document.")
-    for number, (one, other) in enumerate(zip(documents.inputs, others.inputs, strict=True)):
-        if len(one) != len(other):
-            problem = f"document {number} has {len(one)} tokens, and its counterfactual has {len(other)}"
+    for number, (document, counterpart) in enumerate(zip(documents.inputs, others.inputs, strict=True)):
+        if len(document) != len(counterpart):
+            problem = f"document {number} has {len(document)} tokens, and its counterfactual has {len(counterpart)}"
             remedy = "Write counterfactuals with as many tokens as their documents."
             raise UserError(problem, path=("counterfactual", number), remedy=remedy)
 
@@ -167,8 +167,8 @@ class Replacements:
         segments = None if documents.segments is None else np.zeros_like(batch.ids)
         ends = []
         for row, number in enumerate(numbers):
-            own, size = documents.inputs[number], int((~padding[row]).sum())
-            kept = own[:size]
+            tokens, size = documents.inputs[number], int((~padding[row]).sum())
+            kept = tokens[:size]
             ends.append(len(kept))
             place = slice(length - size, length - size + len(kept))
             ids[row, place] = kept
@@ -201,7 +201,7 @@ class Replacements:
 
         if not isinstance(self.spread, dict):
             return drawn(self.spread, shapes[None], ())
-        return {first: drawn(own, shapes[first], (len(own),)) for first, own in self.spread.items()}
+        return {first: drawn(sd, shapes[first], (len(sd),)) for first, sd in self.spread.items()}
 
 
 def _take(value: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
@@ -298,7 +298,7 @@ def _spread(opened: OpenedModel, components: Components, documents: Documents) -
     shapes = _group_shapes(opened, components)
     if not isinstance(sums[0], dict):
         return finish(sums, 0)[0]
-    return {first: finish([one[first] for one in sums], len(shapes[first].shape)) for first in sums[0]}
+    return {first: finish([part[first] for part in sums], len(shapes[first].shape)) for first in sums[0]}
 
 
 def _counted(batch: Batch) -> np.ndarray:
@@ -311,22 +311,22 @@ def _counted(batch: Batch) -> np.ndarray:
 def _sum_positions(value: np.ndarray, axis: int, batch: Batch, real: np.ndarray, length: int) -> np.ndarray:
     """Return the sums over documents at each position: `(layer, 1, ..., position, ...)`."""
     moved = np.moveaxis(np.asarray(value, np.float64), axis, 2)  # (layer, batch, position, ...)
-    found = np.zeros((len(moved), length, *moved.shape[3:]))
+    sums = np.zeros((len(moved), length, *moved.shape[3:]))
     for row in range(len(batch.numbers)):
-        found[:, batch.positions[row][real[row]]] += moved[:, row, real[row]]
-    return np.moveaxis(found[:, None], 2, axis)
+        sums[:, batch.positions[row][real[row]]] += moved[:, row, real[row]]
+    return np.moveaxis(sums[:, None], 2, axis)
 
 
 def _map_groups(opened: OpenedModel, components: Components, values: Any, fn: Any, keep: bool = True) -> Any:
     """Apply `fn(values, axis of positions)` to the arrays `(layer, batch, ...)` of each group of layers."""
     shapes = _group_shapes(opened, components)
     if not isinstance(values, dict):
-        found = fn(values[None], _position_axis(shapes[None]) + 1)
-        return found[0] if keep else found
+        mapped = fn(values[None], _position_axis(shapes[None]) + 1)
+        return mapped[0] if keep else mapped
     return {first: fn(value, _position_axis(shapes[first]) + 1) for first, value in values.items()}
 
 
-def _add(one: Any, other: Any) -> Any:
-    if isinstance(one, dict):
-        return {first: value + other[first] for first, value in one.items()}
-    return one + other
+def _add(sums: Any, values: Any) -> Any:
+    if isinstance(sums, dict):
+        return {first: value + values[first] for first, value in sums.items()}
+    return sums + values

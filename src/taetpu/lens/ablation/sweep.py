@@ -98,23 +98,23 @@ def _read(opened: OpenedModel, batch: Batch, sites: tuple[str, ...], streams: bo
 
 def group_layers(opened: OpenedModel, site: str, read: Any) -> Any:
     """Return the activations that were read at a site by group of layers: the first layer, and `(layer, ...)`."""
-    own = by_layer(opened, site, read)
-    if None in own:
-        return own[None]
-    return stack_groups({layer: value for layer, value in own.items() if layer is not None})
+    values = by_layer(opened, site, read)
+    if None in values:
+        return values[None]
+    return stack_groups({layer: value for layer, value in values.items() if layer is not None})
 
 
-def stack_groups(own: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+def stack_groups(arrays: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """Return arrays of layers as arrays `(layer, ...)` by the first layer of each group with equal shapes."""
     groups: dict[int, list[np.ndarray]] = {}
-    for layer, value in own.items():
+    for layer, value in arrays.items():
         first = max(groups, default=None)
         if first is None or groups[first][0].shape != value.shape:
             groups[layer] = [value]
         else:
             missing = layer - first - len(groups[first])  # layers without the site
             groups[first] += [np.zeros_like(value)] * missing + [value]
-    return {first: np.stack(values) for first, values in groups.items()}
+    return {first: np.stack(arrays) for first, arrays in groups.items()}
 
 
 # --- program ----------------------------------------------------------------------------------------------------------
@@ -153,16 +153,16 @@ def sweep(
     )
     program = opened.program(key, lambda: _build(opened, components, replacement.adds, (*intact.frozen,), last))
     first = np.array(components.first_layers(sets), np.int32)
-    found = program(
+    losses = program(
         opened.model, batch_arrays(batch), intact.streams, first, masks, kept, replacement.values, dict(intact.frozen)
     )
-    return np.asarray(found)
+    return np.asarray(losses)
 
 
 def other_branches(opened: OpenedModel, components: Components, masks: Any, sets: int) -> dict[str, Any]:
     """Return for each branch whether it keeps its intact output, by group of layers `(set, layer)`."""
     slot = "" if components.site is None else components.site.partition(".")[0]
-    found = {}
+    kept = {}
     for site in OUTPUTS:
         if site not in opened.site_layers:
             continue
@@ -176,8 +176,8 @@ def other_branches(opened: OpenedModel, components: Components, masks: Any, sets
                 if 0 <= layer - group < removed.shape[1]:
                     first = max(start for start in keep if start <= layer)
                     keep[first][:, layer - first] &= ~removed[:, layer - group]
-        found[site] = keep
-    return found
+        kept[site] = keep
+    return kept
 
 
 def _group_sizes(opened: OpenedModel, site: str) -> dict[int, int]:
@@ -201,11 +201,11 @@ def _build(
         values: Any,
         fixed: Any,
     ) -> Array:
-        def one(of_set: Any) -> Array:
+        def of_one_set(of_set: Any) -> Array:
             start, mask, keep = of_set
             return losses(model, batch, streams, start, mask, keep, values, fixed)
 
-        return jax.lax.map(one, (first, masks, kept))
+        return jax.lax.map(of_one_set, (first, masks, kept))
 
     return mapped
 
@@ -236,27 +236,27 @@ def losses_without(
     def losses(
         model: LM, batch: Any, streams: Array, start: Array, mask: Any, keep: Any, values: Any, fixed: Any
     ) -> Array:
-        own = model if components.site is not None else skip_layers(model, mask[0][:, 0])
+        edited = model if components.site is not None else skip_layers(model, mask[0][:, 0])
         given = {site: join_masks(keep[site], fixed[site]) if site in keep else fixed[site] for site in frozen}
         if components.by_position:
-            mask = jax.tree.map(lambda own: _at_positions(own, batch), mask)
+            mask = jax.tree.map(lambda positions: _at_positions(positions, batch), mask)
         if components.site is not None:
             given["removed"] = join_masks(mask, values)
 
         def forward() -> Array:
-            ctx, x = own.start(batch["ids"], padding=batch["padding"], segments=batch["segments"])
+            ctx, x = edited.start(batch["ids"], padding=batch["padding"], segments=batch["segments"])
             x = streams[start] if resumes else x
-            return own.read_out(own.run(x, ctx, only=(start, layers) if resumes else None)[0])
+            return edited.read_out(edited.run(x, ctx, only=(start, layers) if resumes else None)[0])
 
         x, _ = capture(forward, (), edits)(values=given)
         ends = slice(-1, None) if last else slice(None)
         x, targets, weights = x[:, ends], batch["targets"][:, ends], batch["weights"][:, ends]
         if batch["others"] is None:
-            return (chunked_losses(own.decode, x, targets, weights, chunk)["nll"] * weights).sum(-1)
-        logits = own.decode(x)
-        one, other = (jnp.take_along_axis(logits, ids[:, ends, None], -1)[..., 0]
+            return (chunked_losses(edited.decode, x, targets, weights, chunk)["nll"] * weights).sum(-1)
+        logits = edited.decode(x)
+        right, wrong = (jnp.take_along_axis(logits, ids[:, ends, None], -1)[..., 0]
                       for ids in (batch["targets"], batch["others"]))  # fmt: skip
-        return ((one - other) * weights).sum(-1)
+        return ((right - wrong) * weights).sum(-1)
 
     return losses
 
@@ -345,9 +345,9 @@ def skip_layers(model: LM, skipped: Array) -> LM:
     """
     stacks = []
     for stack in model.stacks:
-        own = skipped[stack.start : stack.start + stack.size]
+        skipped_here = skipped[stack.start : stack.start + stack.size]
         assert stack.block is not None
         keep = jnp.ones((stack.size, len(DROPPABLE))) if stack.block.keep is None else stack.block.keep.value
-        keep = keep.at[:, DROPPABLE.index("layer")].multiply(1.0 - own)
+        keep = keep.at[:, DROPPABLE.index("layer")].multiply(1.0 - skipped_here)
         stacks.append(replace(stack, block=replace(stack.block, keep=Fixed(keep))))
     return eqx.tree_at(lambda model: model.stacks, model, tuple(stacks))
