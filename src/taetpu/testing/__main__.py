@@ -49,7 +49,7 @@ def _parse_sets(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
     from taetpu.core.errors import UserError, suggest
     from taetpu.spec.document import parse_value
 
-    found: dict[str, dict[str, Any]] = {}
+    parsed: dict[str, dict[str, Any]] = {}
     for text in sets:
         path, equals, value = text.partition("=")
         kind, dot, name = path.partition(".")
@@ -58,8 +58,8 @@ def _parse_sets(sets: list[str], kinds: set[str]) -> dict[str, dict[str, Any]]:
         if kind not in kinds:
             problem, place = f"the plug-in registers no kind {kind!r}", (f"--set {text}",)
             raise UserError(problem, path=place, remedy=suggest(kind, kinds))
-        found.setdefault(kind, {})[name] = parse_value(value)
-    return found
+        parsed.setdefault(kind, {})[name] = parse_value(value)
+    return parsed
 
 
 def main() -> None:

@@ -45,21 +45,21 @@ def check_prepare(component: Any, prepared: list[Any]) -> str:
     """Check that two preparations agree and that `facts` is valid JSON; append both sources to `prepared`."""
     at = (component, "prepare")
     prepared += [component.prepare(Path.cwd()) for _ in range(2)]
-    one, two = prepared
+    first, second = prepared
     for name in ("fingerprint", "evaluated", "unit", "vocab_size", "seq_len"):
-        if getattr(one, name) != getattr(two, name):
+        if getattr(first, name) != getattr(second, name):
             raise CheckFailed(f"two preparations differ in {name}", at=at, remedy="Draw data from fixed keys.")
-    if one.seq_len != component.seq_len:
-        raise CheckFailed(f"seq_len of the source is {one.seq_len}, expected the task's {component.seq_len}", at=at)
+    if first.seq_len != component.seq_len:
+        raise CheckFailed(f"seq_len of the source is {first.seq_len}, expected the task's {component.seq_len}", at=at)
     if not isinstance(component.causal, bool):
         raise CheckFailed(f"causal is {component.causal!r}, expected True or False", at=(component, ""))
-    if not isinstance(one.facts, Mapping):
-        raise CheckFailed(f"facts is {one.facts!r}, expected a mapping", at=at)
+    if not isinstance(first.facts, Mapping):
+        raise CheckFailed(f"facts is {first.facts!r}, expected a mapping", at=at)
     try:
-        json.dumps(one.facts, allow_nan=False)
+        json.dumps(first.facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckFailed(f"facts cannot be stored as JSON: {error}", at=at) from None
-    return f"{one.vocab_size} tokens, fingerprint {one.fingerprint[:8]} in both preparations"
+    return f"{first.vocab_size} tokens, fingerprint {first.fingerprint[:8]} in both preparations"
 
 
 def check_rows(component: Any, source: Any) -> str:
@@ -89,8 +89,8 @@ def check_batch(component: Any, source: Any) -> str:
     for name, actual, spec in zip(Batch._fields, map(describe_array, batches[0]), expected, strict=True):
         if actual != spec:
             raise CheckFailed(f"{name} of a batch are {actual}, expected {spec}", at=at)
-    for one in batches:
-        _check_values(one, source, at)
+    for batch in batches:
+        _check_values(batch, source, at)
     again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
     if not identical(batches[0], again):
         problem = "two calls with the same window indices and key return different batches"
@@ -101,13 +101,13 @@ def check_batch(component: Any, source: Any) -> str:
     return "shapes and dtypes are valid, and batches depend only on window indices and key"
 
 
-def _check_values(one: Any, source: Any, at: Any) -> None:
+def _check_values(batch: Any, source: Any, at: Any) -> None:
     for name in ("tokens", "targets"):
-        ids = np.asarray(getattr(one, name))
+        ids = np.asarray(getattr(batch, name))
         if ids.min() < 0 or ids.max() >= source.vocab_size:
             problem = f"{name} range from {ids.min()} to {ids.max()}, expected 0 to {source.vocab_size - 1}"
             raise CheckFailed(problem, at=at)
-    weights = np.asarray(one.weights)
+    weights = np.asarray(batch.weights)
     if weights.min() < 0 or not weights.any():
         raise CheckFailed("weights are negative or all zero", at=at)
 
@@ -134,14 +134,14 @@ def check_evaluation(component: Any, source: Any) -> str:
 
 def check_prompt(component: Any, source: Any) -> str:
     """Check the shape of the prompt for sampling, and that tokens can be shown as text."""
-    found = np.asarray(source.prompt())
-    if found.ndim != 1 or not 1 <= len(found) <= source.seq_len:
+    prompt = np.asarray(source.prompt())
+    if prompt.ndim != 1 or not 1 <= len(prompt) <= source.seq_len:
         raise CheckFailed(
-            f"the prompt is {describe_array(found)}, expected 1 to {source.seq_len} tokens", at=(source, "prompt")
+            f"the prompt is {describe_array(prompt)}, expected 1 to {source.seq_len} tokens", at=(source, "prompt")
         )
-    if not isinstance(source.show(found), str):
-        raise CheckFailed(f"show returns {source.show(found)!r}, expected text", at=(source, "show"))
-    return f"{len(found)} tokens"
+    if not isinstance(source.show(prompt), str):
+        raise CheckFailed(f"show returns {source.show(prompt)!r}, expected text", at=(source, "show"))
+    return f"{len(prompt)} tokens"
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------
@@ -207,9 +207,11 @@ def check_escape_bits(tokenizer: Any) -> str:
             continue
         if bits is not None:
             charged.setdefault(tuple(ids), []).append(bits)
-    for found in charged.values():
-        if min(found) < 0 or sum(2.0**-bits for bits in found) > 1:
-            problem = f"escape_bits returns {min(found):g} bits for {len(found)} texts that encode to the same tokens"
-            remedy = f"Return at least {np.log2(len(found)):g} bits, or None if there is no code."
+    for bits_of_texts in charged.values():
+        if min(bits_of_texts) < 0 or sum(2.0**-bits for bits in bits_of_texts) > 1:
+            problem = (
+                f"escape_bits returns {min(bits_of_texts):g} bits for {len(bits_of_texts)} texts with the same tokens"
+            )
+            remedy = f"Return at least {np.log2(len(bits_of_texts)):g} bits, or None if there is no code."
             raise CheckFailed(problem, at=(tokenizer, "escape_bits"), remedy=remedy)
     return f"escape_bits returns a cost for {sum(map(len, charged.values()))} of {len(UNSEEN)} unseen characters"

@@ -33,22 +33,22 @@ def check_head(checks: Checks) -> None:
         def loss(params: LM) -> tuple[jax.Array, jax.Array]:
             model = combine_trainable(params, rest)
             _, sites = capture(model, component.sites())(batch.tokens)
-            (found,) = head_losses(model, {component.kind: bind(structure, numbers)}, sites, batch).values()
-            return found.sum(), found
+            (head_loss,) = head_losses(model, {component.kind: bind(structure, numbers)}, sites, batch).values()
+            return head_loss.sum(), head_loss
 
         return jax.grad(loss, has_aux=True)(params)
 
-    found: list[Any] = []
-    if checks.run("losses", check_losses, component, compute, found):
-        checks.run("packs", check_packs, component, compute, *found)
+    computed: list[Any] = []
+    if checks.run("losses", check_losses, component, compute, computed):
+        checks.run("packs", check_packs, component, compute, *computed)
     else:
         checks.skip("packs")
 
 
-def check_losses(component: Any, compute: Any, found: list[Any]) -> str:
+def check_losses(component: Any, compute: Any, computed: list[Any]) -> str:
     """Check that the losses are finite, respect the weights, and depend on every parameter of the head.
 
-    Append the compiled function, two models and a batch to `found`.
+    Append the compiled function, two models and a batch to `computed`.
     """
     build, ids = build_host(component), jnp.asarray(tokens())
     models = [perturb(build(seed), seed) for seed in range(2)]
@@ -63,12 +63,12 @@ def check_losses(component: Any, compute: Any, found: list[Any]) -> str:
     if np.asarray(losses[0]).any():
         problem = "targets of weight 0 have a loss"
         raise CheckFailed(problem, at=(component, "init"), remedy="Multiply the losses by `weights`.")
-    own = {name: array for name, array in named_parameters(gradients).items() if name.startswith("heads.")}
-    if dead := [name for name, array in own.items() if not np.asarray(array).any()]:
+    head_gradients = {name: array for name, array in named_parameters(gradients).items() if name.startswith("heads.")}
+    if dead := [name for name, array in head_gradients.items() if not np.asarray(array).any()]:
         problem = f"the gradient of {', '.join(dead)} is zero everywhere"
         raise CheckFailed(problem, at=(component, "init"), remedy="Use the parameter in __call__, or remove it.")
-    found += [run, models, batch]
-    return f"losses are finite, and the {len(own)} parameters of the head have nonzero gradients"
+    computed += [run, models, batch]
+    return f"losses are finite, and the {len(head_gradients)} parameters of the head have nonzero gradients"
 
 
 def check_packs(component: Any, compute: Any, run: Any, models: list[LM], batch: Batch) -> str:

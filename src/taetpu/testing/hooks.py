@@ -50,9 +50,9 @@ def check_hook(checks: Checks) -> None:
         if not checks.run(f"{method} form", check_form, component, method, call, numbers, first):
             checks.skip(f"{method} repeats", f"{method} packs")
             continue
-        found: list[Any] = []
-        if checks.run(f"{method} repeats", check_repeats, component, method, call, numbers, first, found):
-            checks.run(f"{method} packs", check_packs, component, method, call, numbers, (first, second), found[0])
+        results: list[Any] = []
+        if checks.run(f"{method} repeats", check_repeats, component, method, call, numbers, first, results):
+            checks.run(f"{method} packs", check_packs, component, method, call, numbers, (first, second), results[0])
         else:
             checks.skip(f"{method} packs")
 
@@ -88,7 +88,9 @@ def check_form(component: Any, method: str, call: Any, numbers: Numbers, given: 
     return "the result has the shapes and dtypes of the argument"
 
 
-def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], found: list) -> str:
+def check_repeats(
+    component: Any, method: str, call: Any, numbers: Numbers, given: tuple[Any, ...], results: list
+) -> str:
     """Check that two compiled calls with one key give identical and finite results, with tokens in the vocabulary."""
     first, again = (jit_once(partial(call))(numbers, *given) for _ in range(2))  # `partial` bypasses jit's cache
     if not identical(first, again):
@@ -103,7 +105,7 @@ def check_repeats(component: Any, method: str, call: Any, numbers: Numbers, give
                 raise CheckFailed(problem, at=(component, method))
         if first.weights.min() < 0:
             raise CheckFailed("weights are negative", at=(component, method))
-    found.append(first)
+    results.append(first)
     return "calls with the same key give the same bits"
 
 

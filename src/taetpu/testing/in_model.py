@@ -117,11 +117,11 @@ def compute_changes(tiny: TinyModel, step: Step, batch: np.ndarray) -> dict[str,
         step: `tiny.step` or `tiny.half_step`; None for evaluation only.
         batch: The other batch.
     """
-    found = {"evaluation": np.abs(np.asarray(tiny.forward(tiny.models[0], jnp.asarray(batch))) - tiny.logits)}
+    changes = {"evaluation": np.abs(np.asarray(tiny.forward(tiny.models[0], jnp.asarray(batch))) - tiny.logits)}
     if step is not None:
         trained, other = (np.asarray(tiny.take(step, batch=b)["training"]) for b in (tiny.batch, batch))
-        found["training"] = np.abs(other - trained)
-    return found
+        changes["training"] = np.abs(other - trained)
+    return changes
 
 
 def check_causality(component: Any, tiny: TinyModel, step: Step) -> str:
@@ -180,12 +180,12 @@ def check_sequences(component: Any, tiny: TinyModel, step: Step) -> str:
 
 def check_gradients(component: Any, tiny: TinyModel) -> str:
     """Check that every parameter of the model has a nonzero gradient."""
-    found = {name: np.asarray(array) for name, array in named_parameters(tiny.outputs["gradients"]).items()}
-    own = [name for name in found if OWN.get(component.slot, f".{component.slot}.") in name]
-    dead = [name for name, gradient in found.items() if not gradient.any()]
+    gradients = {name: np.asarray(array) for name, array in named_parameters(tiny.outputs["gradients"]).items()}
+    of_component = [name for name in gradients if OWN.get(component.slot, f".{component.slot}.") in name]
+    dead = [name for name, gradient in gradients.items() if not gradient.any()]
     # Parameters of other components are reported first: if the component blocks gradients, its own parameters in
     # earlier layers have zero gradients too.
-    if others := [name for name in dead if name not in own]:
+    if others := [name for name in dead if name not in of_component]:
         raise CheckFailed(
             f"the gradient of {', '.join(others[:3])} is zero everywhere, because the component blocks it",
             at=(component, "init"),
@@ -198,7 +198,7 @@ def check_gradients(component: Any, tiny: TinyModel) -> str:
             remedy="Use the parameter in __call__, remove it, or wrap it in Fixed if it is not trained.",
         )
     passed = "the component passes gradients to all parameters of the model"
-    return f"all {len(own)} of the component's parameters have nonzero gradients" if own else passed
+    return f"all {len(of_component)} of the component's parameters have nonzero gradients" if of_component else passed
 
 
 # --- equal results ----------------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def compare_padded(tiny: TinyModel, logits: np.ndarray, sequence: int) -> float:
         logits: The logits of all sequences.
         sequence: The number of the sequence. The last has padding.
     """
-    found, expected = logits[sequence], tiny.expected()[sequence]
-    return distance(found[len(found) - len(expected) :], expected)
+    real, expected = logits[sequence], tiny.expected()[sequence]
+    return distance(real[len(real) - len(expected) :], expected)
 
 
 def check_padding(component: Any, tiny: TinyModel) -> str:
@@ -322,7 +322,7 @@ def check_difference(component: Any, tiny: TinyModel) -> str:
     plain = plain_tiny()
     if tiny.config == plain.config:
         raise CheckNote("not checked, because the tiny model has this component by default")
-    trained, other = (np.asarray(one.outputs["training"]) for one in (tiny, plain))
+    trained, other = (np.asarray(tiny_model.outputs["training"]) for tiny_model in (tiny, plain))
     if np.array_equal(tiny.logits, plain.logits) and np.array_equal(trained, other):
         raise CheckNote("the component changes no logit of the tiny model")
     return "the component changes the logits of the tiny model"

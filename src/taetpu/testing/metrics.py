@@ -78,10 +78,10 @@ def check_sums(component: Any) -> str:
     """Check that the sums of a sequence do not depend on the other sequences, and that the value is a finite number."""
     run, model = tiny_run(FFNS[0]), plain_model()
     batch = run.source.batch(run.source.arrays, run.rows, root_key(0))
-    logits, found = predict(model, batch)
+    logits, losses = predict(model, batch)
 
     def sums(order: Any) -> dict[str, jax.Array]:
-        seen = jax.tree.map(lambda a: a[order], (batch, logits, found))
+        seen = jax.tree.map(lambda a: a[order], (batch, logits, losses))
         return sequence_sums(component.kind, component, Evaluated(seen[0], seen[1], **seen[2]))
 
     order = jnp.arange(BATCH)
@@ -101,12 +101,12 @@ def check_sums(component: Any) -> str:
 def check_values(component: Any, run: TinyRun, observe_run: Any) -> str:
     """Check that a metric returns at least one value, and that all values are scalars."""
     try:
-        found = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
+        values = jax.eval_shape(observe_run, run.shapes, jnp.int32(0))
     except UserError as error:  # an unknown site, or a value that is not a scalar
         raise CheckFailed(error.problem, at=(component, "measure"), remedy=error.remedy or "") from None
-    if not found:
+    if not values:
         raise CheckFailed("measure returns no values", at=(component, "measure"))
-    names = sorted(found)
+    names = sorted(values)
     return f"{len(names)} values: {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
 
 
@@ -114,7 +114,7 @@ def check_packs(component: Any, run: TinyRun, observe_run: Any) -> str:
     """Check that a metric has the same values in two packed runs as in the same runs alone."""
     seeds = jnp.arange(2)
     states, compiled = [run.init(seed) for seed in seeds], jit_once(observe_run)
-    alone = [compiled(*one) for one in zip(states, seeds, strict=True)]
+    alone = [compiled(*arguments) for arguments in zip(states, seeds, strict=True)]
     if wrong := [name for name, value in alone[0].items() if np.isnan(np.asarray(value))]:
         raise CheckFailed(f"{wrong[0]} is NaN for a newly initialised model", at=(component, "measure"))
     return check_agreement(

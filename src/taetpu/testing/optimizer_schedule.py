@@ -83,18 +83,18 @@ def check_optimizer(checks: Checks) -> None:
     if not checks.run("updates", check_updates, component, rule):
         checks.skip("descends", "packs")
         return
-    found: list[Any] = []
-    checks.run("descends", check_descent, component, rule, found)
-    checks.run("packs", check_packs, component, rule, found) if found else checks.skip("packs")
+    results: list[Any] = []
+    checks.run("descends", check_descent, component, rule, results)
+    checks.run("packs", check_packs, component, rule, results) if results else checks.skip("packs")
 
 
 def check_updates(component: Any, rule: UpdateRule) -> str:
     """Check that updates have the shapes of the parameters, and that the shapes of the state do not change."""
     at = (component, "transform")
     before = jax.eval_shape(rule.init, rule.numbers, rule.params)
-    found, after = jax.eval_shape(rule.update, rule.numbers, 0.1, rule.params, before, rule.params)
-    if array_specs(found) != array_specs(rule.params):
-        raise CheckFailed(describe_change("updates", array_specs(rule.params), array_specs(found)), at=at)
+    updates, after = jax.eval_shape(rule.update, rule.numbers, 0.1, rule.params, before, rule.params)
+    if array_specs(updates) != array_specs(rule.params):
+        raise CheckFailed(describe_change("updates", array_specs(rule.params), array_specs(updates)), at=at)
     if jax.tree.structure(after) != jax.tree.structure(before) or array_specs(after) != array_specs(before):
         raise CheckFailed(describe_change("the state after a step", array_specs(before), array_specs(after)), at=at)
     jax.eval_shape(rule.evaluated, rule.numbers, after, rule.params)
@@ -108,11 +108,11 @@ def describe_change(what: str, expected: dict[str, str], seen: dict[str, str]) -
     return f"{what}{place}: {seen.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}"
 
 
-def check_descent(component: Any, rule: UpdateRule, found: list[Any]) -> str:
-    """Check that steps at the optimizer's learning rate reduce a quadratic loss; append two results to `found`."""
+def check_descent(component: Any, rule: UpdateRule, results: list[Any]) -> str:
+    """Check that steps at the optimizer's learning rate reduce a quadratic loss; append two results to `results`."""
     run = jit_once(rule.descend)
-    found += [run(rule.numbers, scale) for scale in (1.0, 0.5)]
-    before, after = float(rule.loss(rule.params)), float(found[0][1])
+    results += [run(rule.numbers, scale) for scale in (1.0, 0.5)]
+    before, after = float(rule.loss(rule.params)), float(results[0][1])
     if not after < before:
         raise CheckFailed(
             f"{STEPS} steps change a quadratic loss from {before:.4g} to {after:.4g}, expected a decrease",
@@ -122,11 +122,11 @@ def check_descent(component: Any, rule: UpdateRule, found: list[Any]) -> str:
     return f"{STEPS} steps reduce a quadratic loss from {before:.4g} to {after:.4g}"
 
 
-def check_packs(component: Any, rule: UpdateRule, found: list[Any]) -> str:
+def check_packs(component: Any, rule: UpdateRule, results: list[Any]) -> str:
     """Check that two packed runs give the same parameters and losses as the same runs alone."""
     numbers = {path: jnp.stack([jnp.asarray(value)] * 2) for path, value in rule.numbers.items()}
     return check_agreement(
-        component, jit_once(jax.vmap(rule.descend))(numbers, jnp.array([1.0, 0.5])), stack_trees(*found), "transform"
+        component, jit_once(jax.vmap(rule.descend))(numbers, jnp.array([1.0, 0.5])), stack_trees(*results), "transform"
     )
 
 
@@ -151,9 +151,9 @@ def check_rates(component: Any) -> str:
         if describe_array(seen) != "() float32":
             raise CheckFailed(f"the rate of a step is {describe_array(seen)}, expected () float32", at=at)
         every = jit_once(jax.vmap(lambda n, p, s: rate(n, p, s, steps), (None, None, 0)))  # noqa: B023
-        found = np.asarray(every(numbers, jnp.float32(0.1), jnp.arange(steps)))
-        wrong = np.flatnonzero(~(np.isfinite(found) & (found >= 0)))
+        rates = np.asarray(every(numbers, jnp.float32(0.1), jnp.arange(steps)))
+        wrong = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
         if len(wrong):
-            problem = f"the rate of step {wrong[0]} of {steps} is {found[wrong[0]]:.3g} at a peak of 0.1"
+            problem = f"the rate of step {wrong[0]} of {steps} is {rates[wrong[0]]:.3g} at a peak of 0.1"
             raise CheckFailed(f"{problem}, expected at least 0", at=at)
     return f"rates are at least 0 in runs of {STEPS} steps and of one step"

@@ -119,12 +119,16 @@ class Checks:
         self.report.findings += [Finding(name, "not checked", "") for name in names]
 
     def _from_exception(self, name: str, error: BaseException) -> Finding:
-        found = error if isinstance(error, UserError) else explain_plugin_error(error, self.file)
-        if found is None:
+        explained = error if isinstance(error, UserError) else explain_plugin_error(error, self.file)
+        if explained is None:
             text = str(error).strip().split("\n")[0]
             return Finding(name, "failed", f"{type(error).__name__}: {text}", _place(type(self.component), ""))
-        place = f"{_relative(Path(found.file))}:{found.line}" if found.file else _place(type(self.component), "")
-        return Finding(name, "failed", found.problem, place, found.remedy or "")
+        place = (
+            f"{_relative(Path(explained.file))}:{explained.line}"
+            if explained.file
+            else _place(type(self.component), "")
+        )
+        return Finding(name, "failed", explained.problem, place, explained.remedy or "")
 
 
 def _place(owner: Any, method: str) -> str:

@@ -52,8 +52,8 @@ SIZES = ((BATCH, SEQ), (1, SEQ - 3), (3, 1))
 
 def setup(component: Any, batch: int = BATCH, seq: int = SEQ, dtype: Any = jnp.float32) -> Setup:
     """Return the sizes and the dtype with which a component is checked."""
-    own = in_first_layer(component, dims())
-    return Setup(own, batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig(), num_streams(component))
+    placed = in_first_layer(component, dims())
+    return Setup(placed, batch, seq, HEADS, HEADS, DIM // HEADS, dtype, RopeConfig(), num_streams(component))
 
 
 def check_parts(checks: Checks) -> bool:
@@ -89,21 +89,21 @@ def check_start(component: Any, part: Part) -> str:
     at, keyed = (component, "init"), "Draw with the `key` of init: dims.weight(named(key, 'NAME'), ...)."
     if not identical(first, again):
         raise CheckFailed("two models with the same seed start from different parameters", at=at, remedy=keyed)
-    found = leaves_by_path(first)
-    for name, array in found.items():
+    arrays = leaves_by_path(first)
+    for name, array in arrays.items():
         if array.dtype != jnp.float32:
             raise CheckFailed(f"parameter {name!r} starts as {array.dtype}, expected float32", at=at)
-    if wrong := [name for name, array in found.items() if not all_finite(array)]:
+    if wrong := [name for name, array in arrays.items() if not all_finite(array)]:
         raise CheckFailed(f"parameter {wrong[0]!r} has non-finite initial values", at=at)
     others = leaves_by_path(other)
-    alike = [name for name, array in found.items() if np.ptp(np.asarray(array)) > 0 and identical(array, others[name])]
+    alike = [name for name, array in arrays.items() if np.ptp(np.asarray(array)) > 0 and identical(array, others[name])]
     for name in alike:
         if _drawn(
-            lambda key: partition_trainable(part.build(component, setup(component), key))[0], list(found).index(name)
+            lambda key: partition_trainable(part.build(component, setup(component), key))[0], list(arrays).index(name)
         ):
             problem = f"parameter {name!r} is random, but is identical for every seed and layer"
             raise CheckFailed(problem, at=at, remedy=keyed)
-    return f"{len(found)} parameters, drawn only from the key" if found else "no parameters"
+    return f"{len(arrays)} parameters, drawn only from the key" if arrays else "no parameters"
 
 
 def _drawn(build: Callable[..., Any], index: int) -> bool:

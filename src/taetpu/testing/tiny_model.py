@@ -79,11 +79,11 @@ def compute_edited(model: LM, batch: Int[Array, "batch seq"]) -> tuple[Array, di
 
 def compute_decoded(model: LM, batch: Int[Array, "batch seq"], padding: Bool[Array, "batch seq"]) -> Array:
     """Return the logits of sequences that are extended by `PIECES` with a cache. The first piece has padding."""
-    cache, found = empty_cache(model, len(batch), SEQ), []
+    cache, steps = empty_cache(model, len(batch), SEQ), []
     for start, end in PIECES:
         logits, cache = extend(model, batch[:, start:end], cache, padding=padding[:, start:end] if start == 0 else None)
-        found.append(logits)
-    return jnp.concatenate(found, 1)
+        steps.append(logits)
+    return jnp.concatenate(steps, 1)
 
 
 def perturb(model: LM, seed: int, scale: float = 1.0) -> LM:

@@ -106,13 +106,13 @@ class Checkpoints:
             self._refuse_separate_folders()
         leaves = leaves_by_path(like)
         for step in reversed(broadcast(self.pack.steps())):
-            found, problem = dict[str, jax.Array](), None
+            arrays, problem = dict[str, jax.Array](), None
             try:
-                found = self._read(step, leaves, check)
+                arrays = self._read(step, leaves, check)
             except Unusable as reason:
                 problem = reason
             if not any_process(problem is not None)[0]:
-                return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in leaves]), step
+                return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in leaves]), step
             reason = problem or Unusable(Damaged("another process cannot read its part", file=self.folder), keep=True)
             on_primary(lambda step=step, reason=reason: self._discard(step, reason))
         return like, 0

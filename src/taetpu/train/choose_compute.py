@@ -87,21 +87,21 @@ def list_fallbacks(
     layers_by = dict[str, list[int]]()
     for attention, layers in attentions(config, source) if kernel != "plain" else ():
         training, evaluation = (_refusal(kernel, attention, source, precision, training) for training in (True, False))
-        own = "" if uses_plain_attention(attention) else type(attention.path).__name__
-        if divided and not own:
+        kernel_name = "" if uses_plain_attention(attention) else type(attention.path).__name__
+        if divided and not kernel_name:
             training = evaluation = DIVIDED
         if reason := training or evaluation:
-            path = f"the path {own}" if own else "the plain path"
+            path = f"the path {kernel_name}" if kernel_name else "the plain path"
             when = "" if evaluation or auto else " in training"  # without a kernel, evaluation is plain too
             layers_by.setdefault(f"uses {path}{when}: {reason}", []).extend(layers)
-    found = [
+    reasons = [
         f"attention of layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))} {clause}"
         for clause, layers in layers_by.items()
     ]
     if execution.loss_chunk is not None:
         hooks = hooks_reading_logits(config.train.hooks)
-        found += [f"the logits are not chunked: hook {name!r} reads them" for name in hooks]
-    return found
+        reasons += [f"the logits are not chunked: hook {name!r} reads them" for name in hooks]
+    return reasons
 
 
 def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, tuple[int, ...]]]:

@@ -36,7 +36,7 @@ def estimate_curvature(
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     # One number for each position of the whole batch, so that the targets do not depend on how the batch is divided.
     uniform = jax.random.uniform(named(key, "curvature"), batch.weights.shape)
-    own, uniform = division.local_batch(batch), division.local_batch(batch._replace(weights=uniform)).weights
+    local, uniform = division.local_batch(batch), division.local_batch(batch._replace(weights=uniform)).weights
     forward = division.wrap(predict)
 
     def loss(params: LM, part: Batch, uniform: Float[Array, "batch seq"]) -> Float[Array, ""]:
@@ -47,7 +47,7 @@ def estimate_curvature(
     def add(total: LM, inputs: tuple[Batch, Array]) -> tuple[LM, None]:
         return jax.tree.map(jnp.add, total, jax.grad(loss)(params, *inputs)), None
 
-    parts = jax.tree.map(lambda a: a.reshape(accumulate, -1, *a.shape[1:]), (own, uniform))
+    parts = jax.tree.map(lambda a: a.reshape(accumulate, -1, *a.shape[1:]), (local, uniform))
     zero = jax.tree.map(jnp.zeros_like, params)
     gradient = division.sum(jax.lax.scan(add, zero, parts)[0])
     return jax.tree.map(lambda g: weight * g**2, gradient)

@@ -83,11 +83,11 @@ class Evaluator:
 
     def evaluate_at_end(self, models: LM) -> list[dict[str, float]]:
         """Return the metrics of each run on the evaluation sets that are not evaluated during training."""
-        found: list[dict[str, float]] = [{} for _ in range(self.program.width)]
+        metrics: list[dict[str, float]] = [{} for _ in range(self.program.width)]
         for split in self.windows:
             if split != "val":
-                found = [a | b for a, b in zip(found, self.evaluate(models, split), strict=True)]
-        return found
+                metrics = [a | b for a, b in zip(metrics, self.evaluate(models, split), strict=True)]
+        return metrics
 
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
         """Return texts that the first run of each arm generates from the task's prompt, by index in the pack."""

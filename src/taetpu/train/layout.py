@@ -238,9 +238,9 @@ def exact_shard_counts(config: ResolvedConfig) -> list[int]:
     Batches are divided only on CPUs. The batch of a run that draws random numbers in training, or has hooks or
     plug-ins, is never divided, because its random numbers may depend on the number of devices.
     """
-    train, own = config.train, bool(plugin_sources(config))
+    train, has_plugins = config.train, bool(plugin_sources(config))
     draws = config.model.dropout or any(component.draws_in_training for component in iter_components(config.model))
-    if jax.default_backend() != "cpu" or draws or train.hooks or own:
+    if jax.default_backend() != "cpu" or draws or train.hooks or has_plugins:
         return [1]
     return [count for count in device_counts() if train.batch_size // train.accumulate % count == 0]
 

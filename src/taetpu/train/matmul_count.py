@@ -46,16 +46,16 @@ class Matmul(NamedTuple):
 
 def matmul_flops(jaxpr: Jaxpr, *, active: bool = False) -> int:
     """Return the FLOPs of all matrix products in a jaxpr; `active` counts those that contribute to the result."""
-    return sum(one.active_operations if active else one.operations for one in list_matmuls(jaxpr))
+    return sum(matmul.active_operations if active else matmul.operations for matmul in list_matmuls(jaxpr))
 
 
 def kernel_matmuls(jaxpr: Jaxpr) -> dict[str, list[Matmul]]:
     """Return the matrix products inside the Pallas kernels of a jaxpr, by kernel name."""
-    found: dict[str, list[Matmul]] = {}
-    for name, one in _walk(jaxpr, 1, {}, ""):
+    by_kernel: dict[str, list[Matmul]] = {}
+    for name, matmul in _walk(jaxpr, 1, {}, ""):
         if name:
-            found.setdefault(name, []).append(one)
-    return found
+            by_kernel.setdefault(name, []).append(matmul)
+    return by_kernel
 
 
 def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
@@ -65,7 +65,7 @@ def list_matmuls(jaxpr: Jaxpr) -> Iterator[Matmul]:
     (see `count_unbounded_loops`). For a conditional, only the most expensive branch counts. Products in a Pallas kernel
     are multiplied by the size of the kernel's grid. In splash attention, completely masked blocks are not counted.
     """
-    return (one for _, one in _walk(jaxpr, 1, {}, ""))
+    return (matmul for _, matmul in _walk(jaxpr, 1, {}, ""))
 
 
 def _walk(
@@ -80,7 +80,7 @@ def _walk(
         elif name == "cond":
             parts = _called_jaxprs(eqn, known)
             branches = [list(_walk(branch, times, given, kernel, share)) for branch, given in parts]
-            yield from max(branches, key=lambda found: sum(one.operations for _, one in found))
+            yield from max(branches, key=lambda products: sum(matmul.operations for _, matmul in products))
         else:
             within = (eqn.params["name"] or "unnamed") if name == "pallas_call" else kernel
             for part, given in _called_jaxprs(eqn, known):
@@ -106,8 +106,8 @@ def inner_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
 
 def _inner_closed_jaxprs(params: Mapping[str, Any]) -> list[Jaxpr]:
     """Return the jaxprs that an equation calls, as closed jaxprs if they have constants."""
-    found = [part for value in params.values() for part in (value if isinstance(value, tuple | list) else (value,))]
-    return [part for part in found if hasattr(getattr(part, "jaxpr", part), "eqns")]
+    parts = [part for value in params.values() for part in (value if isinstance(value, tuple | list) else (value,))]
+    return [part for part in parts if hasattr(getattr(part, "jaxpr", part), "eqns")]
 
 
 def _open(jaxpr: Jaxpr, known: Constants) -> tuple[Jaxpr, Constants]:

@@ -103,15 +103,15 @@ def metrics_from_sums(
     """Return the metrics of one run from the sums over a share of a split."""
     nll, correct, weight = (float(sums[key]) for key in ("nll", "correct", "weight"))
     weight = max(weight, 1.0)
-    found = {f"{name}/loss": nll / weight, f"{name}/accuracy": correct / weight}
+    results = {f"{name}/loss": nll / weight, f"{name}/accuracy": correct / weight}
     if split.num_bytes:
         bits = nll / math.log(2) + share * split.unpredicted_bits
-        found[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
+        results[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)
     for entry, metric in metrics.items():
         value = metric_value(entry, metric, sums)
         if value is not None:
-            found[f"{name}/{entry}"] = value
-    return found
+            results[f"{name}/{entry}"] = value
+    return results
 
 
 def sum_blocks(values: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ def checkpoint_steps(steps: int, rule: int | str, evals: list[int]) -> list[int]
         evals: the steps with an evaluation.
     """
     if isinstance(rule, int):
-        found = set(range(rule, steps, rule))
+        chosen = set(range(rule, steps, rule))
     elif rule == "log":
-        found = {2**i for i in range(steps.bit_length()) if 2**i < steps}
+        chosen = {2**i for i in range(steps.bit_length()) if 2**i < steps}
     else:
-        found = set(evals) if rule == "eval" else set()
-    return sorted(found | {steps})
+        chosen = set(evals) if rule == "eval" else set()
+    return sorted(chosen | {steps})

@@ -79,8 +79,8 @@ def flops_per_token(
         executed: whether to count the experts of a mixture that are computed, but not chosen.
     """
     execution = ComputeOptions(attention=attention)
-    found = _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)
-    return found.executed if executed else found.active
+    cost = _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)
+    return cost.executed if executed else cost.active
 
 
 def activation_bytes(
@@ -148,7 +148,7 @@ def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
     """Return the bytes kept for the backward pass, and the maximum bytes that this pass rematerialises at once."""
     kept = again = 0
     for eqn in jaxpr.eqns:
-        own = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
+        outputs = sum(prod(v.aval.shape) * v.aval.dtype.itemsize for v in eqn.outvars)
         called = (
             [] if eqn.primitive.name == "pallas_call" else inner_jaxprs(eqn.params)
         )  # the kernel's intermediate results stay on the chip
@@ -159,9 +159,9 @@ def result_bytes(jaxpr: Jaxpr) -> tuple[int, int]:
         most = max((part[1] for part in parts), default=0)
         if eqn.primitive.name == "remat2":
             chosen = eqn.params["policy"]
-            own += sum(saved_bytes(part, chosen) for part in called) if chosen else 0
+            outputs += sum(saved_bytes(part, chosen) for part in called) if chosen else 0
             parts, most = [], most + sum(part[0] for part in parts)
-        kept += times * sum(part[0] for part in parts) if parts else times * own
+        kept += times * sum(part[0] for part in parts) if parts else times * outputs
         again = max(again, most)
     return kept, again
 

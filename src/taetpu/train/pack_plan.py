@@ -96,9 +96,9 @@ class PackPlan:
         def part(kind: Any) -> dict[str, Any]:
             return {name: data[name] for name in kind.__dataclass_fields__ if name in data}
 
-        own = part(cls) | {"layout": Layout(**part(Layout)), "compute": ComputeOptions(**part(ComputeOptions))}
+        fields = part(cls) | {"layout": Layout(**part(Layout)), "compute": ComputeOptions(**part(ComputeOptions))}
         runs = tuple((arm, seed, run_id) for arm, seed, run_id in data["runs"])
-        return cls(**{**own, "live": tuple(data["live"]), "runs": runs})
+        return cls(**{**fields, "live": tuple(data["live"]), "runs": runs})
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -147,20 +147,20 @@ class Profile:
         self.folder.store.save_folder(self.folder.profile_key(self.pack, self.name))
 
 
-def format_summary(found: Summary) -> str:
+def format_summary(summary: Summary) -> str:
     """Return a summary as text."""
-    shares = "\n".join(f"  {name:<9}{found[name]:6.1%}" for name in ("compute", "transfer", "idle"))
+    shares = "\n".join(f"  {name:<9}{summary[name]:6.1%}" for name in ("compute", "transfer", "idle"))
     return f"""\
-pack {found["pack"]}: {found["steps"]} steps after step {found["first_step"]}, {found["seconds"]:.3f} s on \
-{found["devices"]} {found["platform"].upper()} devices
+pack {summary["pack"]}: {summary["steps"]} steps after step {summary["first_step"]}, {summary["seconds"]:.3f} s on \
+{summary["devices"]} {summary["platform"].upper()} devices
 
 {shares}
 
 Most expensive operations (mean over devices):
-{pd.DataFrame(found["costly"]).to_string(index=False)}
+{pd.DataFrame(summary["costly"]).to_string(index=False)}
 
 Compilations (again: a program of the same name was compiled before):
-{pd.DataFrame(found["compiles"]).to_string(index=False)}
+{pd.DataFrame(summary["compiles"]).to_string(index=False)}
 
-Trace: {found["trace"]}. View it with `tensorboard --logdir .` or `xprof .` in this folder.
+Trace: {summary["trace"]}. View it with `tensorboard --logdir .` or `xprof .` in this folder.
 """

@@ -171,8 +171,8 @@ class Program:
         def mapped(*args: PyTree) -> PyTree:
             axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
             if self.partitioned:
-                found = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
-                return jax.lax.with_sharding_constraint(found, self.state_shardings(found))
+                results = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
+                return jax.lax.with_sharding_constraint(results, self.state_shardings(results))
             specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
             f = map_sequentially(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
@@ -243,7 +243,7 @@ class Program:
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}
 
-            def one(
+            def observe_one(
                 state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], rows: Int[Array, " batch"],
                 arrays: Arrays,
             ) -> dict[str, Float[Array, ""]]:  # fmt: skip
@@ -251,8 +251,8 @@ class Program:
                                steps=self.steps, dtype=self.dtype, metrics=due,
                                division=self.division if self.partitioned else WHOLE)  # fmt: skip
 
-            one.__qualname__ = f"observe_{every}"
-            self.observers[every] = self.map_over_runs(one, shared=(4,))
+            observe_one.__qualname__ = f"observe_{every}"
+            self.observers[every] = self.map_over_runs(observe_one, shared=(4,))
         return self.observers[every]
 
     def evaluated(self, state: TrainState, numbers: Numbers) -> LM:
@@ -292,8 +292,8 @@ class Program:
             model = jax.tree.map(to_devices, model, self.state_shardings(model) if known is None else known)
         else:
             self.model_shardings[jax.tree.structure(model)] = jax.tree.map(lambda a: a.sharding, model)
-        found = self.evaluate(model, windows, np.int32(count))
-        on_host = {name: to_host(sums).astype(np.float64) for name, sums in found.items()}
+        on_devices = self.evaluate(model, windows, np.int32(count))
+        on_host = {name: to_host(sums).astype(np.float64) for name, sums in on_devices.items()}
         return {name: sums.reshape(self.width, -1, *sums.shape[3:]) for name, sums in on_host.items()}
 
     @cached_property
@@ -302,14 +302,14 @@ class Program:
         settings = self.structure.train.sample
         assert settings is not None  # checked by callers
 
-        def one(model: LM, seed: Int[Array, ""], step: Int[Array, ""], prompt: Int[Array, " start"]) -> Array:
+        def sample_one(model: LM, seed: Int[Array, ""], step: Int[Array, ""], prompt: Int[Array, " start"]) -> Array:
             key = named(root_key(seed), "sample", step)
             return continue_tokens(
                 model, prompt, key, length=settings.tokens, window=self.source.seq_len,
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p,
             )  # fmt: skip
 
-        return self.map_over_runs(one, shared=(2, 3))
+        return self.map_over_runs(sample_one, shared=(2, 3))
 
     def evaluation_set(self, split: str, most: int | None = None) -> Batch | None:
         """Return the windows of a split as device arrays `(batches, batch, seq)`; None if the task has no such split.
@@ -393,17 +393,17 @@ def map_sequentially(fn: Callable[..., PyTree], axes: Sequence[int | None], dona
     """
 
     def mapped(*args: PyTree) -> PyTree:
-        def one(kept: PyTree, i: Int[Array, ""]) -> tuple[PyTree, PyTree]:
+        def of_one_run(kept: PyTree, i: Int[Array, ""]) -> tuple[PyTree, PyTree]:
             given = (kept, *args[1:]) if donated else args
-            own = [jax.tree.map(lambda a: a[i], x) if ax == 0 else x for x, ax in zip(given, axes, strict=True)]
+            arguments = [jax.tree.map(lambda a: a[i], x) if ax == 0 else x for x, ax in zip(given, axes, strict=True)]
             if not donated:
-                return kept, fn(*own)
-            new, rest = fn(*own)
+                return kept, fn(*arguments)
+            new, rest = fn(*arguments)
             return jax.tree.map(lambda a, value: a.at[i].set(value), kept, new), rest
 
         runs = len(jax.tree.leaves([x for x, axis in zip(args, axes, strict=True) if axis == 0])[0])
-        kept, found = jax.lax.scan(one, args[0] if donated else None, jnp.arange(runs))
-        return (kept, found) if donated else found
+        kept, results = jax.lax.scan(of_one_run, args[0] if donated else None, jnp.arange(runs))
+        return (kept, results) if donated else results
 
     return mapped
 

@@ -91,14 +91,14 @@ def saved_losses(program: Program, models: Mapping[int, LM], windows: Batch) -> 
     alike = dict[Hashable, list[int]]()
     for place, model in models.items():
         alike.setdefault(structure_and_shapes(model), []).append(place)
-    found = dict[int, Losses]()
+    by_place = dict[int, Losses]()
     for places in alike.values():
         padded = [*places, *places[:1] * (program.width - len(places))]
         stacked = jax.tree.map(lambda *arrays: np.stack(arrays), *(models[place] for place in padded))
         sums = program.evaluate_on_host(stacked, windows, count=1)
         losses = sequence_losses({name: values[:, : windows.tokens.shape[1]] for name, values in sums.items()})
-        found |= zip(places, losses, strict=False)
-    return found
+        by_place |= zip(places, losses, strict=False)
+    return by_place
 
 
 def load_stored_model(program: Program, files: Mapping[str, bytes]) -> LM:

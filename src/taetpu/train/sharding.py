@@ -57,17 +57,17 @@ def mesh_axes(path: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> Ax
         sizes: the sizes of the mesh axes `data` and `model`.
     """
     layers = 1 if STACK.search(path) else 0
-    own = shape[layers:]
-    if len(own) < 2:
+    shape_of_layer = shape[layers:]
+    if len(shape_of_layer) < 2:
         return (None,) * len(shape)
-    rule = next((to for end, to in RULES if re.search(rf"(^|\.)({end})$", path) and len(to) == len(own)), ())
-    wanted = rule or (None,) * len(own)
-    found = [to if to and divides(sizes[to], size) else None for to, size in zip(wanted, own, strict=True)]
-    if DATA not in found:
-        free = [i for i, to in enumerate(found) if to is None and divides(sizes[DATA], own[i])]
+    rule = next((to for end, to in RULES if re.search(rf"(^|\.)({end})$", path) and len(to) == len(shape_of_layer)), ())
+    wanted = rule or (None,) * len(shape_of_layer)
+    axes = [to if to and divides(sizes[to], size) else None for to, size in zip(wanted, shape_of_layer, strict=True)]
+    if DATA not in axes:
+        free = [i for i, to in enumerate(axes) if to is None and divides(sizes[DATA], shape_of_layer[i])]
         if free:
-            found[max(free, key=lambda i: own[i])] = DATA
-    return (None,) * layers + tuple(found)
+            axes[max(free, key=lambda i: shape_of_layer[i])] = DATA
+    return (None,) * layers + tuple(axes)
 
 
 def divides(count: int, size: int) -> bool:
@@ -202,7 +202,7 @@ class ManualDivision(Division):
 
     def averages(self, microbatches: int) -> Averages:
         """Return how means over one device's part of a microbatch become means over the batch."""
-        return Averages(microbatches, self.devices, lambda own: jax.lax.psum(own, DATA))
+        return Averages(microbatches, self.devices, lambda partial_sums: jax.lax.psum(partial_sums, DATA))
 
 
 @dataclass(frozen=True)

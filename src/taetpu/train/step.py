@@ -231,9 +231,9 @@ def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
     Raises:
         UserError: if a value is not a scalar.
     """
-    found = metric.measure(seen)
-    found = found if isinstance(found, dict) else {"": found}
-    for name, value in found.items():
+    values = metric.measure(seen)
+    values = values if isinstance(values, dict) else {"": values}
+    for name, value in values.items():
         what = f"metric {entry!r} gives {name or 'a value'}"
         path, remedy = ("train", "metrics", entry), "Reduce the value to a scalar, or return {name: scalar}."
         try:
@@ -242,7 +242,7 @@ def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
             raise UserError(f"{what} that is {value!r}, not a single number", path=path, remedy=remedy) from None
         if shape != ():
             raise UserError(f"{what} of shape {shape}, not a single number", path=path, remedy=remedy)
-    return {f"{entry}/{name}".rstrip("/"): jnp.asarray(value, jnp.float32) for name, value in found.items()}
+    return {f"{entry}/{name}".rstrip("/"): jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
 
 def gradients(
@@ -272,18 +272,18 @@ def gradients(
 
     def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, Any]:
         model = combine_trainable(params, rest)
-        found, recorded = computed(model, part, key=part_key(key, number), dtype=dtype)
-        (logits, values), sites = found if read else (found, {})
+        outcome, recorded = computed(model, part, key=part_key(key, number), dtype=dtype)
+        (logits, values), sites = outcome if read else (outcome, {})
         sums = {name: value.sum() for name, value in values.items()}
-        own = jnp.maximum(sums["weight"], 1.0)
+        local_weight = jnp.maximum(sums["weight"], 1.0)
         there = replace(now, key=named(now.key, "part", number), sites=sites)
-        mean = run_hooks(train.hooks, "loss", sums["nll"] / own, logits, part, model, now=there)
-        total, losses = mean * (own / weight), dict(recorded.losses)
+        mean = run_hooks(train.hooks, "loss", sums["nll"] / local_weight, logits, part, model, now=there)
+        total, losses = mean * (local_weight / weight), dict(recorded.losses)
         if losses:
             total = total + recorded.total
         if heads:
-            found, inside = of_heads(model, heads, sites, part, part_key(key, number))
-            for name, each in found.items():
+            outcome, inside = of_heads(model, heads, sites, part, part_key(key, number))
+            for name, each in outcome.items():
                 losses[name] = each.sum() / weight
                 total = total + heads[name].weight * losses[name]
             if inside.losses:
@@ -334,19 +334,19 @@ def evaluate(
     """
     whole = any(metric.reads_logits for metric in metrics.values())
 
-    def one(i: int | Int[Array, ""]) -> dict[str, Array]:
+    def of_sequence(i: int | Int[Array, ""]) -> dict[str, Array]:
         batch = jax.tree.map(lambda a: a[i], windows)
-        logits, found = division.wrap(predict)(model, batch, dtype=dtype, whole=whole)
-        seen = Evaluated(batch, logits, **found)
-        sums = {name: values.sum(-1) for name, values in found.items()}
+        logits, sums_by_name = division.wrap(predict)(model, batch, dtype=dtype, whole=whole)
+        seen = Evaluated(batch, logits, **sums_by_name)
+        sums = {name: values.sum(-1) for name, values in sums_by_name.items()}
         for entry, metric in metrics.items():
             sums |= sequence_sums(entry, metric, seen)
         return sums
 
-    shapes = jax.eval_shape(lambda: one(0))
+    shapes = jax.eval_shape(lambda: of_sequence(0))
     sums = {name: jnp.zeros((len(windows.tokens), *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
     def body(i: Int[Array, ""], sums: dict[str, Array]) -> dict[str, Array]:
-        return {name: sums[name].at[i].set(values) for name, values in one(i).items()}
+        return {name: sums[name].at[i].set(values) for name, values in of_sequence(i).items()}
 
     return division.gather(jax.lax.fori_loop(0, len(windows.tokens) if count is None else count, body, sums))

@@ -40,10 +40,10 @@ def trace_file(folder: Path) -> Path:
     Raises:
         FileNotFoundError: if no trace was written.
     """
-    found = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
-    if not found:
+    files = sorted(folder.glob("plugins/profile/*/*.xplane.pb"))
+    if not files:
         raise FileNotFoundError(f"no trace was written below {folder}")
-    return found[-1]
+    return files[-1]
 
 
 def summarize_trace(trace: Any) -> dict[str, Any]:
@@ -130,6 +130,6 @@ def _costly(operations: Iterable[Operation], total: float, devices: int) -> list
         durations.setdefault(op.name, []).append(op.span[1] - op.span[0])
     most = sorted(durations.items(), key=lambda item: -sum(item[1]))[:MOST_COSTLY]
     return [
-        {"name": name, "seconds": sum(own) / devices / 1e9, "share": sum(own) / total, "times": len(own)}
-        for name, own in most
+        {"name": name, "seconds": sum(times) / devices / 1e9, "share": sum(times) / total, "times": len(times)}
+        for name, times in most
     ]

@@ -169,9 +169,9 @@ class PackTrainer:
             return ()
         config, source = self.runs[0].config, self.source
         shapes = named_shapes(config.model, source.vocab_size, source.seq_len)
-        found = [start.fitting(shapes) for start in stored]
-        found += [found[0]] * (self.plan.width - len(found))
-        return (self.program.place({name: np.stack([arrays[name] for arrays in found]) for name in found[0]}),)
+        starts = [start.fitting(shapes) for start in stored]
+        starts += [starts[0]] * (self.plan.width - len(starts))
+        return (self.program.place({name: np.stack([arrays[name] for arrays in starts]) for name in starts[0]}),)
 
     def write(self, use: Callable[[ResultWriter], None]) -> None:
         """Call `use` with the writer in the primary process. If the call fails, all processes fail."""

@@ -66,10 +66,12 @@ def memory_in_use(devices: Sequence[Device]) -> tuple[int | None, int | None]:
     """Return the bytes in use and the total bytes of the device with the highest memory usage. See `Usage`."""
     if devices[0].platform == "cpu":
         return resident_bytes(), host_bytes()
-    stats = [found for device in devices if (found := device.memory_stats()) and "bytes_in_use" in found]
+    stats = [
+        device_stats for device in devices if (device_stats := device.memory_stats()) and "bytes_in_use" in device_stats
+    ]
     if not stats:
         return None, None
-    fullest = max(stats, key=lambda found: found["bytes_in_use"])
+    fullest = max(stats, key=lambda device_stats: device_stats["bytes_in_use"])
     return int(fullest["bytes_in_use"]), int(fullest["bytes_limit"]) if fullest.get("bytes_limit") else None
 
 
