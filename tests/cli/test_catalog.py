@@ -90,7 +90,7 @@ def test_field_is_documented_as_in_the_schema(taetpu):
 @pytest.mark.parametrize(
     ("path", "problem", "remedy"),
     [
-        ("trane", "slot or field 'trane'", "Did you mean 'train'?"),
+        ("trane", "slot, kind or field 'trane'", "Did you mean 'train'?"),
         ("train.schedul", "no field 'schedul'", "Did you mean 'schedule'?"),
         ("model.mixer.num_head", "model.mixer has no field 'num_head'", "Did you mean 'num_heads'?"),
         ("model.dim.x", "model.dim has no field 'x'", "taetpu catalog model.dim"),
@@ -159,6 +159,21 @@ def test_the_page_of_a_preset_has_its_heads_settings_and_omissions(taetpu, name)
 def test_an_unknown_preset_is_refused(taetpu):
     code, _, err = taetpu("catalog", "preset/lama3")
     assert (code, "Did you mean 'llama3'?" in err) == (2, True)
+
+
+def test_kind_is_found_without_its_slot(taetpu):
+    assert taetpu("catalog", "swiglu").out == taetpu("catalog", "ffn/swiglu").out
+    several = [line for line in taetpu("catalog", "none").out.splitlines() if line.endswith("/none")]
+    assert several[:2] == ["mixer/none", "position/none"]
+    assert set(taetpu("catalog", "swiglu", "--json").json()) == {"ffn"}
+    assert "Did you mean 'swiglu'?" in taetpu("catalog", "swigul").err
+
+
+@pytest.mark.parametrize(
+    ("words", "first"), [("rotary", "position/rope"), ("swiglu", "ffn/swiglu"), ("none", "mixer/none")]
+)
+def test_search_ranks_kinds_by_their_match(taetpu, words, first):
+    assert taetpu("catalog", "--search", words).out.splitlines()[0] == first
 
 
 def test_search_finds_kinds_by_their_words(taetpu):

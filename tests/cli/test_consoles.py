@@ -55,12 +55,12 @@ def test_study_of_another_script_in_the_locale_c(here, process):
     # Without the coercion of the locale, files that are opened without an encoding are ASCII.
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "cp1252"}
     for words in (
-        ("run", "s.yaml"),
+        ("run", "s.yaml", "--samples"),
         ("report", "runs/greek", "--verify"),
         ("status", "runs/greek"),
         ("lens", "sample", "latest", "--tokens", "5"),
         ("lens", "perplexity", "latest", "text.txt", "--per-token"),
-        ("plot", "runs/greek", "--metric", "val/loss", "-o", "chart.svg"),
+        ("plot", "runs/greek", "-o", "chart.svg"),
         ("model", "export", "greek/baseline/0", "-o", "exported"),
         ("new", "idea"),
         ("plan", "idea.yaml"),

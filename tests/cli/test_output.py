@@ -19,7 +19,8 @@ def test_words_are_folded_and_numbers_are_not(columns, monkeypatch, capsys):
         assert shown.count(figure) == (1 if figure == "published" else 2 if figure != "baseline" else 1), shown
     letters = "".join(line[: line.index("1,200") if "1,200" in line else 11].strip() for line in shown.splitlines())
     assert "a-name-that" in letters
-    assert max(map(len, shown.splitlines())) <= max(80, min(columns, 80))
+    assert max(map(len, shown.splitlines())) <= max(80, columns)
+    assert ("a-name-that-is-longer-than-anyone-would-write" in shown) == (columns == 200)
 
 
 def test_column_without_values_is_omitted(capsys):

@@ -36,12 +36,33 @@ def test_screen_of_a_plan(taetpu, here, monkeypatch):
     done = taetpu("plan", "s.yaml", "--noise", "0.01", "--effect", "0.02")
     screen, _, time = done.out.partition("\ntime: ")
     check_screen("plan", screen)
-    assert time.startswith("known after")
+    assert time.startswith("no estimate")
 
 
 @pytest.mark.slow
 def test_screen_of_a_difference(taetpu):
     check_screen("plan-diff", taetpu("plan", "s.yaml", "--set", "model.mixer.num_heads=4", "--diff", "low-lr").out)
+
+
+@pytest.mark.slow
+def test_plan_of_tuning_and_padding(taetpu, here):
+    """The plan names the metric and the seeds by which tuning chooses, and why a pack is wider than its runs."""
+    (here / "s.yaml").write_text(TINY + "seeds: 3\ntune: {train.optimizer.lr: [1e-3, 3e-3]}\n")
+    text = " ".join(taetpu("plan", "s.yaml").out.split())
+    assert "the mean val/loss over 2 separate seeds" in text
+    assert "3 runs in width 4" in text
+    assert text.count("rule of thumb") == 1
+    plan = taetpu("plan", "s.yaml", "--json").json()
+    assert (plan["tuning"]["metric"], len(plan["tuning"]["seeds"])) == ("val/loss", 2)
+    assert [pack["padding"] for pack in plan["packs"]] == [1, 0]
+
+
+@pytest.mark.slow
+def test_difference_of_the_baseline(taetpu):
+    done = taetpu("plan", "s.yaml", "--diff", "baseline", "--json").json()
+    assert (done["config"], done["breaks"], done["same_data"]) == ({}, None, True)
+    assert len(set(done["parameters"])) == len(set(done["program"])) == 1
+    assert "no setting differs" in taetpu("plan", "s.yaml", "--diff", "baseline").out
 
 
 @pytest.mark.slow

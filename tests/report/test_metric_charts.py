@@ -60,6 +60,16 @@ def line(chart, name: str) -> dict[float, tuple[float, float, float]]:
     return {row["x"]: (row["low"], row["mean"], row["high"]) for row in rows(chart) if row.get("line") == name}
 
 
+def test_baseline_is_dashed_and_on_top(made: Made) -> None:
+    study = made({"baseline": [1.0, 2.0], "other": [1.0, 2.0], "baseline@dim=8": [1.0, 2.0]})
+    *_, below, above = plot([study], "val/loss").to_dict()["layer"]
+    assert [layer["transform"][0]["filter"] for layer in (below, above)] == ["!datum.baseline", "datum.baseline"]
+    scales = [above["encoding"][channel]["scale"] for channel in ("strokeDash", "color")]
+    dashes, colours = (dict(zip(scale["domain"], map(str, scale["range"]), strict=True)) for scale in scales)
+    for styles in (dashes, colours):
+        assert styles["baseline"] == styles["baseline@dim=8"] != styles["other"]
+
+
 def test_line_is_the_mean_over_runs_with_its_range(made: Made) -> None:
     study = made({"baseline": [1.0, 2.0], "other": [4.0, 4.0]})
     assert line(plot([study], "val/loss"), "baseline") == {5: (2.0, 3.0, 4.0), 10: (1.0, 1.5, 2.0), 20: (1.0, 1.5, 2.0)}

@@ -60,11 +60,21 @@ def check_dictionary(file: Path, sets: tuple[str, ...], expected: UserError) -> 
     assert [(one.file, one.line) for one in caught.value.all_errors] == [(None, None)] * len(errors[1])
 
 
+def test_a_missing_file_suggests_stored_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAETPU_ROOT", str(folder / "root"))
+    for name in ("mine", "yours"):
+        (folder / "root" / name).mkdir(parents=True)
+        (folder / "root" / name / "study.yaml").write_text("")
+    assert "`taetpu status mine`" in message(folder / "mine")
+    assert message(folder / "x.yaml").endswith("root: mine, yours.")
+
+
 def test_a_missing_file_suggests_files_of_the_folder(folder: Path) -> None:
     start = "Run `taetpu new NAME` to write a study."
     assert message(folder / "s.yaml") == f"no such file\n  where:  s.yaml\n  remedy: {start}"
     (folder / "other.yaml").write_text("# mine\nstudy: other\n")
     assert message(folder / "x").endswith("remedy: Use one of: other.yaml.")
+    assert message(folder / "othr").endswith("remedy: Did you mean 'other.yaml'? Use one of: other.yaml.")
     assert message(folder / "othr.yaml").endswith("remedy: Did you mean 'other.yaml'? Use one of: other.yaml.")
 
 

@@ -34,8 +34,9 @@ def catalog(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="SLOT[/KIND]|FIELD",
-            help="A slot, a kind of a slot, or the path of a study file's field. `study` selects all top-level fields.",
+            metavar="SLOT|KIND|SLOT/KIND|FIELD",
+            help="A slot, a kind with or without its slot, or the path of a study file's field. `study` selects all "
+            "top-level fields.",
         ),
     ] = "",
     plugin: Annotated[
@@ -59,29 +60,40 @@ def catalog(
     if slot == PRESET:
         print_presets(kind, as_json)
         return
-    if what and slot not in slots():
+    named = _kinds_named(what)
+    if what and slot not in slots() and not named:
         _catalog_fields(what, as_json)
         return
     names = [slot] if what else list(slots())
-    classes = {(name, k): cls for name in names for k, cls in kinds(name).items() if kind in ("", k)}
+    classes = named or {(name, k): cls for name in names for k, cls in kinds(name).items() if kind in ("", k)}
     if kind and not classes:
         raise UserError(f"unknown {slot} kind {kind!r}", remedy=suggest(kind, kinds(slot)))
     if search:
-        found = search_kinds(search, classes)
-        if not found:
+        matches = search_kinds(search, classes)
+        if not matches:
             raise UserError(f"no kind mentions {search!r}", remedy="Use fewer or shorter words, e.g. the stem of one.")
-        classes = {key: classes[key] for key in found}
+        classes = {key: classes[key] for key in matches}
     if as_json:
         entries: dict[str, dict[str, Any]] = {}
         for (name, k), cls in classes.items():
             entries.setdefault(name, {})[k] = describe(cls)
         print_json(entries)
-    elif kind:
+    elif kind or len(named) == 1:
         print_page(next(iter(classes.values())))
     elif markdown:
         typer.echo(markdown_page(classes), nl=False)
     else:
-        _print_kinds(classes, fields=bool(slot) and not search, headings=not search)
+        _print_kinds(classes, fields=bool(slot) and not search, headings=not search and not named)
+
+
+def _kinds_named(name: str) -> "dict[tuple[str, str], type[Component]]":
+    """Return the kinds with a name, by slot and kind. A name that is also a slot or a field stands for that."""
+    from taetpu.core.registry import kinds, slots
+    from taetpu.spec.field_paths import known_paths
+
+    if name in (*slots(), *known_paths(), STUDY):
+        return {}
+    return {(slot, name): kinds(slot)[name] for slot in slots() if name in kinds(slot)}
 
 
 def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: bool, headings: bool) -> None:
@@ -109,19 +121,21 @@ def _print_kinds(classes: "Mapping[tuple[str, str], type[Component]]", fields: b
 
 def _catalog_fields(path: str, as_json: bool) -> None:
     """Print the field at the given path and its nested fields."""
-    from taetpu.core.registry import slots
+    from taetpu.core.registry import kinds, slots
     from taetpu.spec.field_paths import find_fields, known_paths, list_fields
     from taetpu.spec.study_config import StudySpec
 
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
-        raise UserError(f"unknown slot or field {path!r}", remedy=suggest(path, [*slots(), *known_paths()]))
-    found = list_fields(StudySpec) if path == STUDY else find_fields(path)
-    entries = [describe_field(place) for place in found]
+        names = {kind for slot in slots() for kind in kinds(slot)}
+        remedy = f"{suggest(path, [*slots(), *known_paths(), *names])} Search: `taetpu catalog --search WORD`."
+        raise UserError(f"unknown slot, kind or field {path!r}", remedy=remedy)
+    places = list_fields(StudySpec) if path == STUDY else find_fields(path)
+    entries = [describe_field(place) for place in places]
     if as_json:
         print_json({path: entries})
         return
-    whole = path == STUDY or path.rpartition(".")[2] != found[0].name  # all fields of a section
+    whole = path == STUDY or path.rpartition(".")[2] != places[0].name  # all fields of a section
     for number, entry in enumerate(entries):
         name = entry["name"] if whole else path
         kind = f" ({entry['kind']})" if entry["kind"] else ""

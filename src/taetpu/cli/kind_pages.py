@@ -76,14 +76,21 @@ def describe_field(place: "Place") -> dict[str, Any]:
 
 
 def search_kinds(words: str, classes: "Mapping[tuple[str, str], type[Component]]") -> list[tuple[str, str]]:
-    """Return the kinds that mention all words, those with a word in their name first."""
-    wanted = words.casefold().split()
+    """Return the kinds that mention all words, the best match first.
 
-    def text(slot: str, kind: str) -> str:
-        return json.dumps([slot, kind, describe(classes[slot, kind])], default=str).casefold()
-
-    found = [key for key in classes if all(word in text(*key) for word in wanted)]
-    return sorted(found, key=lambda key: not any(word in "/".join(key) for word in wanted))
+    A word counts most in the name of the kind, then in the summary, in the details with the sources, in the fields, and
+    least elsewhere, such as in a published finding about another kind.
+    """
+    wanted, ranks = words.casefold().split(), dict[tuple[str, str], int]()
+    for (slot, kind), cls in classes.items():
+        entry = describe(cls)
+        summary, _, details = entry["about"].partition("\n\n")
+        parts = [[kind], [slot, summary], [details, entry["source"], entry["reference"]], entry["fields"], entry]
+        texts = [json.dumps(part, default=str).casefold() for part in parts]
+        places = [next((rank for rank, text in enumerate(texts) if word in text), None) for word in wanted]
+        if None not in places:
+            ranks[slot, kind] = sum(rank for rank in places if rank is not None)
+    return sorted(ranks, key=lambda key: ranks[key])
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ def new(
 ) -> None:
     """Write a commented template of a study and a plug-in. Existing files are never overwritten.
 
+    Complete studies, such as factorials and ladders, are in the folder studies/ of the source repository.
+
     With `--from` and `--to`, write a study with one arm for each difference between two known architectures.
 
     Example: taetpu new my-study --from llama3 --to gemma3

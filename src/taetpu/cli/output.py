@@ -1,4 +1,4 @@
-"""Output of commands: JSON, and paragraphs and tables with at most 80 columns."""
+"""Output of commands: JSON, paragraphs with at most 80 columns, and tables of the terminal's width."""
 
 import json
 import re
@@ -72,7 +72,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
     """Return a table of the given rows. Empty columns are omitted, and columns of numbers are right-aligned.
 
-    If the table is wider than 80 columns, long words are broken. Numbers are never broken, so the table may stay wider.
+    If the table is wider than the console, long words are broken. Numbers are never broken, so the table may stay
+    wider. The output has 80 columns if it is not a terminal and `COLUMNS` is not set.
     """
     from rich.table import Table
     from rich.text import Text
@@ -90,7 +91,7 @@ def build_table(rows: list[dict[str, Any]], console: "Console") -> "Table":
         needed += least + 2 * (name != names[-1])
     for row in rows:
         table.add_row(*(Text(_format_cell(row[name])) for name in names))
-    table.width = max(min(console.measure(table).maximum, WIDTH), needed)
+    table.width = max(min(console.measure(table).maximum, console.width), needed)
     return table
 
 

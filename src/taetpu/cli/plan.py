@@ -21,6 +21,8 @@ from taetpu.cli.plan_tpu import (
 )
 from taetpu.core.errors import UserError
 
+RULE = "rule of thumb"
+"""How a layout was chosen if nobody asked for it (`PackPlan.chosen`)."""
 OTHER_DATA = "different windows than in the baseline, or in a different order"
 
 
@@ -180,6 +182,8 @@ def _print_plan(found: dict[str, Any]) -> None:
     typer.echo("")
     if found["packs"]:
         print_table([_pack_row(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
+        for note in _layout_notes(found["packs"]):
+            print_text(note)
         typer.echo("")
     _print_work(found)
     if "tpu" in found:
@@ -207,8 +211,8 @@ def _print_work(found: dict[str, Any]) -> None:
 def _time(seconds: float | None) -> str:
     """Return a description of the predicted time of the train steps."""
     if seconds is None:
-        return "known after the first steps, because no similar packs were trained on this machine"
-    return f"about {format_seconds(seconds)} for the train steps, as measured for similar packs on this machine"
+        return "no estimate, because this machine has not trained such packs yet. `taetpu run` shows the time left."
+    return f"about {format_seconds(seconds)} for the train steps, from earlier packs of this kind on this machine"
 
 
 def _notes(found: dict[str, Any]) -> Iterator[str]:
@@ -247,7 +251,8 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
     if tuned := found["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = plural(tuned["trials"], "run")
-        yield f"tuning: {trials}{done}, then {tuned['tuned']} with the best setting of each arm"
+        where = f"the mean {tuned['metric']} over {plural(len(tuned['seeds']), 'separate seed')}"
+        yield f"tuning: {trials}{done}; {where} decides; then {tuned['tuned']} with the best setting of each arm"
     if found["at_run"]:
         yield f"matched by time when the study runs: {', '.join(found['at_run'])}"
     yield from _computed(found["packs"])
@@ -281,22 +286,31 @@ def _resolution(found: dict[str, Any]) -> str:
     """Return a description of the effects that the study can detect."""
     if found["resolves_sd"] is None:
         return ""
-    chance = f"{found['power']:.0%} of the time"
+    power = f"with {100 * found['power']:.0f} % power"
     if found["noise"] is None:
         return (
-            f"detects a true effect of {found['resolves_sd']:.2g} standard deviations between runs {chance}; "
-            "use --noise SD to convert this effect to the metric's unit"
+            f"the smallest true effect that the study detects {power} is {found['resolves_sd']:.2g} times the standard "
+            "deviation between runs; --noise SD converts it to the metric's unit"
         )
     text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
     if found["most"] is not None and found["resolves"] > found["most"]:
-        text += f"detects no effect {chance}, because no effect can be larger than {found['most']:g}"
+        text += f"no effect is detected {power}, because no effect can be larger than {found['most']:g}"
     else:
-        text += f"detects a true effect of {found['resolves']:.2g} {chance}"
+        text += f"the smallest true effect that the study detects {power} is {found['resolves']:.2g}"
     if found["effect"] is None:
         return text
     seeds = "too many seeds to count" if found["seeds"] is None else plural(found["seeds"], "seed")
     work = "" if found["seeds"] is None else f", {found['flops']:.3g} FLOPs"
     return f"{text}; an effect of {found['effect']:g} takes {seeds}{work}"
+
+
+def _layout_notes(packs: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how the layouts of packs were chosen, and why packs are wider than their runs."""
+    if any(pack["chosen"] == RULE for pack in packs):
+        yield "Width and devices follow a rule of thumb; --pack N sets the maximum width."
+    if filled := sorted({(pack["width"] - pack["padding"], pack["width"]) for pack in packs if pack["padding"] > 0}):
+        widths = ", ".join(f"{plural(runs, 'run')} in width {width}" for runs, width in filled)
+        yield f"The width is a multiple of the number of devices, so copies of a run fill packs: {widths}."
 
 
 def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -309,7 +323,7 @@ def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
         "devices": first["devices"],
         "each run over": f"{first['data']} x {first['model']}" if "data" in first else None,
         "unroll": first["unroll"] if first["unroll"] > 1 else None,
-        "chosen": first["chosen"],
+        "chosen": None if first["chosen"] == RULE else first["chosen"],
         "arms": ", ".join(dict.fromkeys(arm for pack in packs for arm in pack["arms"])),
     }
 
@@ -322,12 +336,15 @@ def _print_changes(found: dict[str, Any]) -> None:
     from taetpu.spec.document import format_brief
 
     typer.echo(f"{found['study']}: {found['arm']} compared with the baseline\n")
-    print_table(
-        [
-            {"config": path, "baseline": format_brief(old), "arm": format_brief(new)}
-            for path, (old, new) in found["config"].items()
-        ]
-    )
+    if found["config"]:
+        print_table(
+            [
+                {"config": path, "baseline": format_brief(old), "arm": format_brief(new)}
+                for path, (old, new) in found["config"].items()
+            ]
+        )
+    else:
+        typer.echo("no setting differs")
     typer.echo("")
     rows = [
         row
@@ -350,8 +367,10 @@ def _print_changes(found: dict[str, Any]) -> None:
         )
     else:
         same = found["program"][0] == found["program"][1]
-        typer.echo("the program is the same; " if same else "the operations are the same; ", nl=False)
-        typer.echo("only its input values differ" if same else "only sizes or constants differ")
+        rest = ("only its input values differ" if same else "only sizes or constants differ") if found["config"] else ""
+        typer.echo(
+            "; ".join(filter(None, ("the program is the same" if same else "the operations are the same", rest)))
+        )
     typer.echo("")
     both = len(found["equal"]) + len(found["redrawn"])
     typer.echo(f"init:  {len(found['equal'])} of {both} common parameters have bitwise identical initial values")

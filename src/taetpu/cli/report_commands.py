@@ -127,7 +127,12 @@ def check(
 
 def plot(
     addresses: Addresses,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="The metric, e.g. val/loss or gradient-norm/all.")],
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The metric, e.g. gradient-norm/all. Default: the primary metric, e.g. val/loss."
+        ),
+    ] = "",
     x: Annotated[
         str,
         typer.Option(
@@ -145,7 +150,7 @@ def plot(
 ) -> None:
     """Draw a metric of all runs of one or more studies.
 
-    Example: taetpu plot quickstart --metric val/loss --x tokens -o loss.pdf
+    Example: taetpu plot quickstart --x tokens -o loss.pdf
     """
     from taetpu.report.chart_files import save_chart
     from taetpu.study.plots import plot as draw

@@ -106,7 +106,7 @@ def check_arms(study: Study, on_progress: Progress = lambda done, total: None) -
 
 
 def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserError | None]:
-    """Check the contract of one arm.
+    """Check the contract of one arm, which may be the baseline.
 
     Returns:
         The baseline's computation, the arm's computation, and the error, or None if the arm meets the contract.
@@ -114,14 +114,15 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
     Raises:
         UserError: If the study has no such arm, or the baseline is invalid.
     """
-    known = {arm.name: arm for arm in study.arms[1:]}
+    known = {arm.name: arm for arm in study.arms}
     if name not in known:
         raise UserError(f"study {study.name!r} has no arm {name!r}", remedy=suggest(name, known))
     contract, baseline, arm, broken = Contract(study), study.arms[0], known[name], None
     with forbid_changes():
         contract.check_arm(baseline)
         try:
-            contract.check_arm(arm)
+            if arm is not baseline:
+                contract.check_arm(arm)
         except UserError as error:
             broken = error
     return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken

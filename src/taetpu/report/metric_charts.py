@@ -19,7 +19,17 @@ from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
 AXES = ("steps", "samples", "tokens", "flops", "time")
-MAX_LINES, TEN_COLOURS = 20, 10
+MAX_LINES = 20
+BASELINE = "#1f2328"
+"""Colour of the baseline, which no other line has."""
+# The schemes tableau10 and tableau20 of Vega.
+TEN_COLOURS = (
+    "#4c78a8", "#f58518", "#e45756", "#72b7b2", "#54a24b", "#eeca3b", "#b279a2", "#ff9da6", "#9d755d", "#bab0ac",
+)  # fmt: skip
+TWENTY_COLOURS = (
+    "#4c78a8", "#9ecae9", "#f58518", "#ffbf79", "#54a24b", "#88d27a", "#b79a20", "#f2cf5b", "#439894", "#83bcb6",
+    "#e45756", "#ff9d98", "#79706e", "#bab0ac", "#d67195", "#fcbfd2", "#b279a2", "#d6a5c9", "#9e765f", "#d8b5a5",
+)  # fmt: skip
 LEGEND, SHORTEST = 46, 16
 """Maximum number of characters in a label of the legend, and in a label of an axis with many values."""
 HEIGHT = 320
@@ -34,11 +44,13 @@ class Run:
         study: the study's name.
         folder: the run's folder.
         named: whether the run's arm is one of the study's arms; False for a tuning trial.
+        baseline: whether the run's arm is the baseline, or the baseline at one scale of a ladder.
     """
 
     study: str
     folder: RunFolder
     named: bool
+    baseline: bool
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -78,7 +90,7 @@ def plot(
             is given for a chart over a setting; or if there are too many lines.
     """
     runs = [
-        Run(study.name, run, run.arm in named)
+        Run(study.name, run, run.arm in named, run.arm.partition("@")[0] == next(iter(named)))
         for study in studies
         for named in [study.read_study()["arms"]]
         for run in study.runs()
@@ -141,20 +153,33 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     lines: dict[str, list[Run]] = {}
     for run in runs:
         lines.setdefault(name(run), []).append(run)
-    rows = [{"line": line, **point} for line, own in lines.items() for point in _summarise_runs(own, metric, x)]
+    dashed = [line for line, members in lines.items() if all(run.baseline for run in members)]
+    rows = [
+        {"line": line, "baseline": line in dashed, **point}
+        for line, members in lines.items()
+        for point in _summarise_runs(members, metric, x)
+    ]
     titles = {"time": "seconds of training, of the whole pack", "flops": "training FLOPs"}
     across = alt.X("x:Q", title=titles.get(x, x), axis=alt.Axis(format="~s" if x != "time" else ",.4~r", grid=False))
-    scheme = alt.Scale(scheme="tableau10" if len(lines) <= TEN_COLOURS else "tableau20")
+    palette = iter(TEN_COLOURS if len(lines) <= len(TEN_COLOURS) else TWENTY_COLOURS)
+    scale = alt.Scale(domain=list(lines), range=[BASELINE if line in dashed else next(palette) for line in lines])
     legend_title = None if by in ("arm", "study", "run") else by
     legend = alt.Legend(symbolOpacity=1, symbolType="stroke", **label_options(list(lines), LEGEND))
-    colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scheme)
+    colour = alt.Color("line:N", title=legend_title, sort=list(lines), legend=legend, scale=scale)
+    dashes = alt.Scale(domain=list(lines), range=[[5, 3] if line in dashed else [1, 0] for line in lines])
+    # With the title and the domain of the colours, the dashes are in the same legend.
+    dash = alt.StrokeDash("line:N", title=legend_title, sort=list(lines), legend=legend, scale=dashes)
     drawn = dict.fromkeys(curve_metric(metric, run.series) for run in runs)
     title = [part for name in drawn for part in (summary.metric_with_unit(name), summary.sample_note(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-    line = base.mark_line(strokeWidth=1.8).encode(y=up, tooltip=["line:N", "x:Q", "mean:Q", "low:Q", "high:Q"])
-    return alt.layer(band, line).properties(width=WIDTH, height=HEIGHT)
+    line = base.mark_line(strokeWidth=1.8).encode(
+        y=up, strokeDash=dash, tooltip=["line:N", "x:Q", "mean:Q", "low:Q", "high:Q"]
+    )
+    above = line.mark_line(strokeWidth=2.2).transform_filter("datum.baseline")  # baselines, over all other lines
+    layers = [band, line.transform_filter("!datum.baseline"), above] if dashed else [band, line]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
 
 def _summarise_runs(runs: Sequence[Run], metric: str, x: str) -> list[dict[str, float]]:

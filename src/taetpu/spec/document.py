@@ -17,6 +17,8 @@ from ruamel.yaml.resolver import VersionedResolver
 
 from taetpu.core.errors import KeyPath, UserError, suggest
 from taetpu.core.number_parsing import DECIMAL, INTEGER
+from taetpu.store.backend import default_root
+from taetpu.store.gcs_client import parse_address
 
 NUMBERS = {
     "int": re.compile(rf"(?:{INTEGER.pattern}|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
@@ -46,6 +48,7 @@ PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*")
 LONGEST_FILE = 500_000  # maximum number of bytes in a file
 MAX_VALUES = 20_000
 MAX_DEPTH = 30
+MAX_STORED = 8  # maximum number of stored studies in a remedy
 MAX_BITS = 1024
 """Maximum size of an integer in a dictionary. Larger ones exceed every number that a study can use."""
 
@@ -275,9 +278,7 @@ def _text(file: Path, form: Form) -> str:
             raise UserError(problem, file=file, remedy="Move data to separate files.")
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        near = [other.name for other in file.parent.glob("*.y*ml")]
-        remedy = suggest(file.name, near) if near else form.start
-        raise UserError("no such file", file=file, remedy=remedy) from None
+        raise UserError("no such file", file=file, remedy=_nearest_files(file, form)) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError("not a UTF-8 text file", file=file, line=line, remedy="Save the file as UTF-8.") from None
@@ -287,6 +288,22 @@ def _text(file: Path, form: Form) -> str:
     if "\0" in text:  # UTF-16 without a byte order mark is also valid UTF-8
         raise UserError("not a UTF-8 text file", file=file, line=1, remedy="Save the file as UTF-8.")
     return text
+
+
+def _nearest_files(file: Path, form: Form) -> str:
+    """Return a remedy for a missing file: YAML files in its folder, and studies of this name that are stored.
+
+    A study's folder holds the study as it was run, but not the file from which it was run.
+    """
+    near = [other.name for other in file.parent.glob("*.y*ml")]
+    remedy = suggest(file.name, near) if near else form.start
+    root = default_root()
+    if form is not STUDY or parse_address(root) is not None or not Path(root).is_dir():
+        return remedy
+    stored = sorted(path.parent.name for path in Path(root).glob("*/study.yaml"))
+    if file.name in stored:
+        return f"{remedy} A study {file.name} is stored under {root}: see `taetpu status {file.name}`."
+    return f"{remedy} Stored under {root}: {', '.join(stored[:MAX_STORED])}." if stored else remedy
 
 
 def _syntax(error: MarkedYAMLError, text: str, file: Path) -> UserError:

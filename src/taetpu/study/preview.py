@@ -113,7 +113,8 @@ def preview(
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
-        `packs`: the packs left to train. Packs with the same `program` are compiled once.
+        `packs`: the packs left to train. Packs with the same `program` are compiled once. `padding` is the number of
+        copies of a pack's first run that fill the pack.
         `tokens`, `flops`: totals of the runs left to train.
         `seconds`: the predicted time of the packs' train steps, from stored times of equal packs on this machine; None
         if no time is stored for one of the packs.
@@ -121,7 +122,8 @@ def preview(
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
         `at_run`: the arms to match by time if their times have not been measured, else empty.
         `resolution`: see the function `resolution`.
-        `tuning`: the number of runs that tuning adds, or None if nothing is tuned.
+        `tuning`: the numbers of runs that tuning adds, and the metric and seeds by which it chooses; None if nothing is
+        tuned.
 
     Raises:
         UserError: if the noise or the effect is invalid.
@@ -184,10 +186,19 @@ def _at_run(study: Study) -> list[str]:
 
 
 def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
-    """Return the number of `trials`, the number of trials that are `done`, and the number of runs of `tuned` arms."""
+    """Return the number of `trials`, how many are `done`, the number of runs of `tuned` arms, and how trials compare.
+
+    Trials are compared by the mean of `metric` over `seeds`, which are not the seeds of the study.
+    """
     runs = tried.runs()
     arms = [arm for arm in study.arms if study.tune and study.tune.left_by(arm.overrides).values]
-    return {"trials": len(runs), "done": sum(run.id in done for run in runs), "tuned": len(arms) * len(study.seeds)}
+    return {
+        "trials": len(runs),
+        "done": sum(run.id in done for run in runs),
+        "tuned": len(arms) * len(study.seeds),
+        "metric": study.tune.metric if study.tune else None,
+        "seeds": list(tried.seeds),
+    }
 
 
 def _task(task: Any, source: Any) -> dict[str, Any]:
@@ -306,6 +317,7 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
         found.append(
             {
                 **plan.facts,
+                "padding": plan.layout.width - len(plan.runs),
                 "program": programs.setdefault(program, len(programs) + 1),
                 "seconds": None if step is None else step * runs[0].config.train.total_steps(source.num_windows),
                 "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
