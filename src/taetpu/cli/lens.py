@@ -7,7 +7,7 @@ from taetpu.store.errors import ADDRESS_FORMS
 
 app = typer.Typer(
     help="Inspect trained and imported models.\n\n"
-    f"ADDRESS is {ADDRESS_FORMS}; or the folder of a model of taetpu or of Hugging Face."
+    f"ADDRESS is {ADDRESS_FORMS}; or the folder of a taetpu or Hugging Face model."
     "\n\nExample: taetpu lens perplexity latest story.txt",
 )
 

@@ -104,7 +104,7 @@ def scores(options: ScoresOptions) -> None:
         print_table([{name: _format(value) for name, value in row.items()} for row in scored.rows()])
         uniform = ", ".join(f"{kind} {scored.uniform[kind]:.3f}" for kind in KINDS)
         print_text(f"{scored.sequences} sequences of {scored.length} random tokens, repeated once; "
-                   f"of a head that attends equally to all tokens: {uniform}")  # fmt: skip
+                   f"scores of uniform attention: {uniform}")  # fmt: skip
     write_picture(scored.chart, options.out)
 
 

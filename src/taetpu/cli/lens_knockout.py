@@ -1,4 +1,4 @@
-"""`taetpu lens knockout`: what a model loses without a part."""
+"""`taetpu lens knockout`: the rise of the loss without parts of a model."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,8 @@ weight A(i, j) of query i and key j, the scores of a head are means over sequenc
 - `previous-token`: A(i, i - 1) for i = 1 ... 2n - 1.
 - `duplicate-token`: A(i, i - n) for i = n ... 2n - 1, the weight of the earlier occurrence of token i.
 
-All scores are between 0 and 1 for weights that sum to 1. A head that attends equally to all keys it sees has the score
-`uniform`. The tokens of a sequence are different, so that each token has one earlier occurrence.
+All scores are between 0 and 1 for weights that sum to 1. A head with uniform attention over its visible keys has the
+score `uniform`. The tokens of a sequence are different, so that each token has one earlier occurrence.
 
 Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895; the diagonals are those of
     TransformerLens' demos and of `transformer_lens.head_detector`, whose scores are means over all queries of one text.
@@ -42,7 +42,7 @@ class HeadScores:
         sequences: The number of sequences.
         scores: For each kind of score, the scores of a layer's heads, by layer.
         errors: The standard errors of the scores over sequences; NaN for one sequence.
-        uniform: For each kind, the score of a head that attends equally to its own and all earlier tokens.
+        uniform: For each kind, the score of uniform attention over the current and all earlier tokens.
     """
 
     __repr__ = short_repr

@@ -65,7 +65,7 @@ def _find_run(name: str | Path, root: str | Path | None) -> RunFolder:
             raise
         problem = f"{CONFIG} is missing in this folder"
         if (folder / CONFIG).is_file():
-            problem = f"{CONFIG} has neither `model_type`, as models of Hugging Face, nor `format`, as those of taetpu"
+            problem = f"{CONFIG} has neither `model_type` (Hugging Face models) nor `format` (taetpu models)"
         remedy = f"Use the folder of a model, or the address of a run: {ADDRESS_FORMS}."
         raise UserError(problem, file=name, remedy=remedy) from None
 

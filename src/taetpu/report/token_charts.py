@@ -193,7 +193,7 @@ def _grid_axis(texts: Sequence[str], labelled: bool, **options: Any) -> alt.Axis
 def _weights(patterns: Sequence[np.ndarray]) -> tuple[list[list[dict[str, Any]]], alt.Scale]:
     """Return a row for each attention weight that can be seen, by pattern, and the scale of their colours.
 
-    The scale is a power, so that the weight of a head that attends equally to all tokens has a visible colour.
+    The scale is a power, so that the weights of uniform attention have a visible colour.
     """
     least = FAINTER if sum(int((pattern >= FAINTER).sum()) for pattern in patterns) <= MAX_MARKS else FAINT
     _check_marks(sum(int((pattern >= least).sum()) for pattern in patterns))
