@@ -90,11 +90,11 @@ def test_without_a_number_as_many_tokens_are_drawn_as_learned_positions_admit(le
     limited = replace(opened, config=config, _programs={})
     monkeypatch.setattr(ModelOptions, "open", lambda _: limited)
     found = json.loads(lens("sample", "any", "--prompt", "the quick", "--json"))
-    assert len(found[0]["tokens"]) == opened.seq_len - len("the quick")
+    assert len(found[0]["tokens"]) == opened.seq_len - len("the quick") + 1  # the last token needs no position
     with pytest.raises(UserError) as refused:
-        lens("sample", "any", "--prompt", "the quick", "--tokens", "24")
-    assert "--tokens 24 exceeds the 23 positions" in str(refused.value)
-    assert "Use --tokens 23 or fewer" in str(refused.value)
+        lens("sample", "any", "--prompt", "the quick", "--tokens", "25")
+    assert "--tokens 25 exceeds the 24" in str(refused.value)
+    assert "--tokens 24 or fewer" in str(refused.value)
 
 
 def test_a_wrong_option_is_refused_before_the_prompt_is_printed(trained, monkeypatch):
