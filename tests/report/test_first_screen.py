@@ -52,6 +52,10 @@ def test_thirty_arms_fit_on_the_first_screen(store_study, opened) -> None:
         assert bottom(page, "[data-chart=forest] svg") <= height
         names = page.locator("[data-chart=forest] svg text").all_text_contents()
         assert len({name for name in names if name.startswith("an-")}) == 30
+        edges = (
+            "[...document.querySelectorAll('[data-chart=forest] svg text')].map((t) => t.getBoundingClientRect().right)"
+        )
+        assert max(page.evaluate(edges)) <= width  # nothing is cut off
 
 
 def rgb(colour: str) -> tuple[int, ...]:

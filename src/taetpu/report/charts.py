@@ -17,7 +17,7 @@ Spec = dict[str, Any]
 
 ROW, LEAST_ROW, TALL = 30, 13, 420
 """Height of an arm's row in the forest plot in pixels: at most, and at least if the rows would exceed a height."""
-LABEL_WIDTH, NARROW_LABEL = 26, 15
+LABEL_WIDTH, NARROW_LABEL = 26, 18
 """Maximum number of characters in a name on an axis, also in windows narrower than `NARROW` pixels."""
 NARROW = 600
 SIDES = ("left", "right", "bottom")
@@ -129,7 +129,7 @@ def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: 
 
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
-    lines = [f"arm minus baseline, {summary.metric_with_unit(results['primary'])}"]
+    lines = [summary.metric_with_unit(results["primary"]), "arm minus baseline"]
     return [*lines, LOGARITHMIC] if logarithmic else lines
 
 
