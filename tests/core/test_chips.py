@@ -23,6 +23,7 @@ WHAT_WE_ASK = [  # name, canonical, topology, chips, cores, devices, hosts
     ("v5p-64", "v5p-64", "v5p:2x4x4", 32, 64, 32, 8),
     ("v6e-8", "v6e-8", "v6e:2x4", 8, 8, 8, 1),
     ("tpu7x-8", "tpu7x-8", "tpu7x:2x2x1", 4, 8, 8, 1),
+    ("tpu-v5litepod-8", "v5litepod-8", "v5e:2x4", 8, 8, 8, 1),  # as SkyPilot writes it
 ]
 
 

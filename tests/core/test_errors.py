@@ -25,6 +25,7 @@ def test_within_extends_only_the_path():
 
 def test_suggest_names_the_nearest():
     assert suggest("swigul", ["swiglu", "relu"]) == "Did you mean 'swiglu'? Use one of: relu, swiglu."
+    assert suggest("gelu", ["geglu", "gelu-erf"]).startswith("Did you mean 'gelu-erf'?")
     assert suggest("zzz", ["swiglu", "relu"]) == "Use one of: relu, swiglu."
     assert suggest("a", []).startswith("No names")
     assert dotted_path(("layers", -1, "ffn")) == "layers.-1.ffn"

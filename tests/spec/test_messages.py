@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+from tests.small import TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.document import read_document
@@ -58,6 +59,15 @@ def check_dictionary(file: Path, sets: tuple[str, ...], expected: UserError) -> 
     errors = [[(one.problem, one.path, one.remedy) for one in error.all_errors] for error in (expected, caught.value)]
     assert sorted(errors[0], key=str) == sorted(errors[1], key=str)
     assert [(one.file, one.line) for one in caught.value.all_errors] == [(None, None)] * len(errors[1])
+
+
+@pytest.mark.parametrize("key", ["1e3", "1.50", "true", "null"])
+def test_a_key_that_is_no_text_is_quoted_as_it_was_written(folder: Path, key: str) -> None:
+    (folder / "s.yaml").write_text(f"{TINY}arms:\n  {key}: {{model.ffn: relu}}\n")
+    line = len(TINY.splitlines()) + 2
+    assert message(folder / "s.yaml") == (
+        f"arm name {key} is not text\n  where:  s.yaml:{line} at arms.{key}\n  remedy: Write '{key}' in quotes."
+    )
 
 
 def test_a_missing_file_suggests_stored_studies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """`taetpu catalog`: the kinds and fields that study files may use."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,7 +129,8 @@ def _catalog_fields(path: str, as_json: bool) -> None:
     top = path.partition("/")[0].partition(".")[0]
     if top not in (*known_paths(), STUDY) or "/" in path:
         names = {kind for slot in slots() for kind in kinds(slot)}
-        remedy = f"{suggest(path, [*slots(), *known_paths(), *names])} Search: `taetpu catalog --search WORD`."
+        near = get_close_matches(path, names, n=3, cutoff=0.7)
+        remedy = f"{suggest(path, [*slots(), *known_paths(), *near])} Search: `taetpu catalog --search WORD`."
         raise UserError(f"unknown slot, kind or field {path!r}", remedy=remedy)
     places = list_fields(StudySpec) if path == STUDY else find_fields(path)
     entries = [describe_field(place) for place in places]

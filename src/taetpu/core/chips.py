@@ -269,19 +269,22 @@ def find_peak(device_kind: str) -> Peak | None:
 def parse_slice(name: str) -> Slice:
     """Return the slice with a given name: an accelerator type (`v4-32`, `v5e-8`) or a topology (`v5e:2x4`).
 
+    The prefix of SkyPilot's names (`tpu-v5litepod-8`) is accepted.
+
     Raises:
         UserError: if the generation, the size or the shape does not exist. The remedy lists the nearest slices.
     """
-    found = re.fullmatch(r"\s*([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?\s*", name.lower(), re.ASCII)
-    word = found.group(1) if found else re.split(r"[-:]", name.strip().lower())[0]
+    text = name.strip().lower().removeprefix("tpu-")  # SkyPilot's names have this prefix
+    match = re.fullmatch(r"([a-z0-9]*[a-z][a-z0-9]*)\s*(?:-(\d+)|:(\d+(?:x\d+)+))?", text, re.ASCII)
+    word = match.group(1) if match else re.split(r"[-:]", text)[0]
     chip = next((chip for chip in _table() if word in (*chip.names, chip.name)), None)
     if chip is None:
         smallest = [Slice(one, one.topologies[0]).name for one in _table()]
-        raise UserError(f"there is no TPU {name!r}", remedy=suggest(name, smallest))
-    if found is None or not (found.group(2) or found.group(3)):
-        problem = f"TPU {name!r} has no size" if found else f"TPU {name!r} is not the name of a slice"
+        raise UserError(f"there is no TPU {name!r}", remedy=suggest(text, smallest))
+    if match is None or not (match.group(2) or match.group(3)):
+        problem = f"TPU {name!r} has no size" if match else f"TPU {name!r} is not the name of a slice"
         raise UserError(problem, remedy=f"Add a size, as in {_some(chip, word)}.")
-    size, shape = found.group(2), found.group(3)
+    size, shape = match.group(2), match.group(3)
     if size:
         return _sized(chip, word, int(size), name)
     wanted = next((one for one in chip.topologies if sorted(one) == sorted(_shape(shape))), _shape(shape))

@@ -137,7 +137,8 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """
     names = sorted(set(known))
     short = word[:MAX_LENGTH]  # the time is quadratic in its length
-    near = get_close_matches(short, names, n=MAX_SUGGESTIONS, cutoff=cutoff)
+    longer = [name for name in names if name.startswith(f"{short}-")]  # `gelu-tanh` for `gelu`, rather than `geglu`
+    near = list(dict.fromkeys([*longer, *get_close_matches(short, names, n=MAX_SUGGESTIONS, cutoff=cutoff)]))
     hint = f"Did you mean {near[0]!r}? " if near else ""
     if not names:
         return "No names are known here."

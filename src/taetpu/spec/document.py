@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.constructor import DuplicateKeyError, SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, SequenceNode
 from ruamel.yaml.resolver import VersionedResolver
@@ -54,6 +54,24 @@ MAX_BITS = 1024
 
 
 @dataclass(frozen=True)
+class PlainKey:
+    """A key such as `1e3` or `true`, which YAML does not read as text. Messages quote what was written."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class KeyConstructor(SafeConstructor):
+    """Constructs plain data, and a `PlainKey` for keys that are neither text nor integers."""
+
+
+PLAIN_KEY = "!plain-key"
+KeyConstructor.add_constructor(PLAIN_KEY, lambda constructor, node: PlainKey(node.value))
+
+
+@dataclass(frozen=True)
 class Document:
     """The content of a YAML file, or of a dictionary in its place.
 
@@ -84,7 +102,8 @@ class Document:
     def _located(self, error: UserError) -> UserError:
         if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
             return error
-        known = (error.path[:n] for n in range(len(error.path), 0, -1))
+        path = tuple(part if isinstance(part, int) else str(part) for part in error.path)
+        known = (path[:n] for n in range(len(path), 0, -1))
         line = next((self.lines[path] for path in known if path in self.lines), None)
         return error.within(file=self.file, line=line)
 
@@ -180,6 +199,7 @@ def _plain(text: str, lines: dict[KeyPath, int | None]) -> Any:
     """
     yaml = YAML(typ="safe", pure=True)  # the C parser is YAML 1.1, where 1e-3 is a string
     yaml.Resolver = CoreResolver
+    yaml.Constructor = KeyConstructor
     yaml.composer.warn_double_anchors = False  # YAML allows repeated anchors: an alias refers to the last one
     try:
         node = yaml.compose(text)
@@ -203,6 +223,9 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int | None]) ->
     items: list[tuple[Any, Any, Any]] = []
     if isinstance(node, MappingNode):
         items = [(_key(key), key, value) for key, value in node.value]
+        for key, _ in node.value:
+            if key.tag.rpartition(":")[2] in ("float", "bool", "null"):
+                key.tag = PLAIN_KEY
     elif isinstance(node, SequenceNode):
         items = [(i, item, item) for i, item in enumerate(node.value)]
     for name, place, value in items:
