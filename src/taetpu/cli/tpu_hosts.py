@@ -355,10 +355,10 @@ def run_job(
         sys.exit(128 + signal.SIGINT)
     ended = host_jobs.find(hosts, name, workers)
     if debug:
+        fetched = Path(transfer.FETCHED) / name
         for worker in workers:
-            target = Path(transfer.FETCHED) / name / f"worker-{worker}"
-            transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", target)
-        log(f"logs and dumps: {target.parent}")
+            transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", fetched / f"worker-{worker}")
+        log(f"logs and dumps: {fetched}")
     if any(one["rc"] != 0 for one in ended.values()):
         states = "; ".join(f"worker {worker} {describe(one)}" for worker, one in ended.items())
         raise Failed(f"job {name} failed: {states}")

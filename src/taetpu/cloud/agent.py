@@ -89,7 +89,7 @@ def container_command(job, words, environment):
 
 def state(request):
     """Return the host's jobs (oldest first), number of chips, processes that hold chips, and free disk space."""
-    names = sorted(os.listdir(JOBS), key=lambda one: os.path.getmtime(os.path.join(JOBS, one, "job.json")))
+    names = sorted(os.listdir(JOBS), key=lambda name: os.path.getmtime(os.path.join(JOBS, name, "job.json")))
     return {"jobs": [describe(name) for name in names], "chips": len(devices()), "holders": holders(),
             "free_bytes": shutil.disk_usage(os.path.expanduser("~")).free}  # fmt: skip
 
@@ -115,7 +115,7 @@ def stop(request):
 
 def clean(request):
     """Delete the folders of the given ended jobs (default: all ended jobs), and return the names of these jobs."""
-    ended = [one["name"] for one in state({})["jobs"] if one["state"] != "running"]
+    ended = [job["name"] for job in state({})["jobs"] if job["state"] != "running"]
     doomed = [name for name in ended if not request["names"] or name in request["names"]]
     for name in doomed:
         shutil.rmtree(os.path.join(JOBS, name))
@@ -140,9 +140,9 @@ def describe(name):
 
 def refuse_if_busy(name):
     """Raise `Refused` if another job runs or a process holds the TPU. Otherwise, delete libtpu's lock file."""
-    for one in state({})["jobs"]:
-        if one["state"] == "running" and one["name"] != name:
-            raise Refused(f"the job {one['name']} is running: {shlex.join((one['commands'] or [['?']])[0])}")
+    for job in state({})["jobs"]:
+        if job["state"] == "running" and job["name"] != name:
+            raise Refused(f"the job {job['name']} is running: {shlex.join((job['commands'] or [['?']])[0])}")
     if holders():
         pid, command = holders()[0]
         raise Refused(f"the TPU is held by process {pid} ({command})")
@@ -153,22 +153,24 @@ def refuse_if_busy(name):
 def devices():
     """Return the device files of the TPU chips."""
     vfio = (
-        [f"/dev/vfio/{one}" for one in os.listdir("/dev/vfio") if one.isdigit()] if os.path.isdir("/dev/vfio") else []
+        [f"/dev/vfio/{name}" for name in os.listdir("/dev/vfio") if name.isdigit()]
+        if os.path.isdir("/dev/vfio")
+        else []
     )
-    return vfio + [f"/dev/{one}" for one in os.listdir("/dev") if one.startswith("accel")]
+    return vfio + [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith("accel")]
 
 
 def holders():
     """Return the ID and command of each process that holds a TPU, among the processes that this user can read."""
-    chips, found = set(devices()), []
+    chips, processes = set(devices()), []
     for pid in filter(str.isdigit, os.listdir("/proc")) if chips else ():
         try:
-            opened = {os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")}
+            opened = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
             if chips & opened:
-                found.append((int(pid), read_text(f"/proc/{pid}", "comm").strip()))
+                processes.append((int(pid), read_text(f"/proc/{pid}", "comm").strip()))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def leader(path):

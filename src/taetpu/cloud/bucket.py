@@ -36,8 +36,8 @@ def delete_command(name: str) -> Command:
 
 def describe(name: str) -> dict[str, Any] | None:
     """Return Google's description of a bucket, or None if the project has no bucket with this name."""
-    found = [one for one in read(command("storage", "buckets", "list")) or [] if one.get("name") == name]
-    return found[0] if found else None
+    buckets = [bucket for bucket in read(command("storage", "buckets", "list")) or [] if bucket.get("name") == name]
+    return buckets[0] if buckets else None
 
 
 def far_zones(region: str, zones: Iterable[str]) -> list[str]:
@@ -52,7 +52,7 @@ def objects_command(name: str) -> Command:
 
 def usage(name: str) -> int:
     """Return the total size of a bucket's objects in bytes."""
-    return sum(int(one["size"]) for one in read(objects_command(name)) or [])
+    return sum(int(blob["size"]) for blob in read(objects_command(name)) or [])
 
 
 def grant_command(name: str, account: str) -> Command:

@@ -45,7 +45,7 @@ def repository_commands(settings: Settings) -> list[Command]:
     """Return the commands that create the repository, or an empty list if the repository exists."""
     place = {"location": settings.default_region}
     listed = read(command("artifacts", "repositories", "list", **place)) or []
-    if any(one["name"].rpartition("/")[2] == REPOSITORY for one in listed):
+    if any(repository["name"].rpartition("/")[2] == REPOSITORY for repository in listed):
         return []
     return [command("artifacts", "repositories", "create", REPOSITORY, repository_format="docker", **place)]
 

@@ -82,15 +82,15 @@ def _local(settings: Settings, folder: Path) -> Iterator[Check]:
 def key_files(folder: Path) -> Check:
     """Check that neither a project file nor the file in GOOGLE_APPLICATION_CREDENTIALS is a service-account key."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", "")
-    found = [named] if named and _is_key(Path(named)) else []
-    found += [name for name in list_files(folder) if _is_key(folder / name)]
-    if not found:
+    files = [named] if named and _is_key(Path(named)) else []
+    files += [name for name in list_files(folder) if _is_key(folder / name)]
+    if not files:
         return Check("keys", "ok", "no key file in the project; `gitleaks git` searches its history")
     keys = "gcloud iam service-accounts keys list --iam-account=ACCOUNT"
     remedy = (
         f"Delete the file and its key (`{keys}`), and sign in with `{SIGN_IN}`. Search the history with `gitleaks git`."
     )
-    return Check("keys", "fails", f"{', '.join(found)}: key of a service account", remedy)
+    return Check("keys", "fails", f"{', '.join(files)}: key of a service account", remedy)
 
 
 def _is_key(path: Path) -> bool:
@@ -126,7 +126,7 @@ def check_account(settings: Settings) -> Check:
 def check_apis(settings: Settings) -> Check:
     """Check that the required APIs are enabled in the project."""
     listed = read(command("services", "list", enabled=True)) or []
-    enabled = {one.get("config", {}).get("name") for one in listed}
+    enabled = {service.get("config", {}).get("name") for service in listed}
     if missing := [api for api in APIS if api not in enabled]:
         line = command("services", "enable", *missing, project=settings.project)
         return Check("apis", "fails", f"disabled: {', '.join(missing)}", line.shown)
@@ -171,7 +171,7 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
         return Check("egress", "ok", "external addresses")
     regions = sorted({zone.rpartition("-")[0] for zone in zones or settings.zones}) or [settings.default_region]
     try:
-        nat = {_region(one) for one in _in_network(settings, "routers") if one.get("nats")}
+        nat = {_region(router) for router in _in_network(settings, "routers") if router.get("nats")}
         closed = [region for region in regions if region not in nat]
         subnets = _in_network(settings, "networks", "subnets") if closed else []
     except NotAllowed as error:
@@ -179,7 +179,9 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
     if not closed:
         return Check("egress", "ok", f"Cloud NAT in {', '.join(regions)}")
     name = settings.subnetwork.rpartition("/")[2]
-    private = {_region(one) for one in subnets if one.get("privateIpGoogleAccess") and name in ("", one["name"])}
+    private = {
+        _region(subnet) for subnet in subnets if subnet.get("privateIpGoogleAccess") and name in ("", subnet["name"])
+    }
     place = {"region": closed[0], "project": settings.project}
     words = ("compute", "routers", "nats", "create", "taetpu")
     line = command(*words, router="taetpu", auto_allocate_nat_external_ips=True, nat_all_subnet_ip_ranges=True, **place)
@@ -195,7 +197,7 @@ def check_egress(settings: Settings, zones: Iterable[str] = ()) -> Check:
 def _in_network(settings: Settings, *words: str) -> list[dict]:
     """Return the routers or subnetworks in the network that the settings name."""
     listed = read(command("compute", *words, "list")) or []
-    return [one for one in listed if one["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
+    return [resource for resource in listed if resource["network"].endswith(f"/{settings.network.rpartition('/')[2]}")]
 
 
 def _region(resource: dict) -> str:
@@ -204,8 +206,8 @@ def _region(resource: dict) -> str:
 
 def _opens_ssh(rule: dict) -> bool:
     tags = rule.get("targetTags")
-    allowed = [one for one in rule.get("allowed", ()) if one.get("IPProtocol") in ("tcp", "all")]
-    ports = [port for one in allowed for port in one.get("ports", ["22"])]
+    allowed = [protocol for protocol in rule.get("allowed", ()) if protocol.get("IPProtocol") in ("tcp", "all")]
+    ports = [port for protocol in allowed for port in protocol.get("ports", ["22"])]
     return (not tags or TAG in tags) and any(_contains(port, 22) for port in ports)
 
 
@@ -242,13 +244,13 @@ def check_bucket(settings: Settings) -> Check:
     """Check that the bucket exists, that machines can write to it, and that it is in the region of their zones."""
     from taetpu.cloud import bucket
 
-    if (found := bucket.describe(settings.bucket)) is None:
+    if (about := bucket.describe(settings.bucket)) is None:
         problem = f"the project has no bucket {settings.bucket}, which studies on TPUs need"
         return Check("bucket", "warning", problem, f"taetpu bucket create {settings.bucket}")
-    region = found.get("location", "").lower()
+    region = about.get("location", "").lower()
     account = settings.service_account or default_account(settings.project)
     bindings = (read(bucket.policy_command(settings.bucket)) or {}).get("bindings", ())
-    writers = {member for one in bindings if one["role"] in bucket.WRITERS for member in one["members"]}
+    writers = {member for binding in bindings if binding["role"] in bucket.WRITERS for member in binding["members"]}
     if f"serviceAccount:{account}" not in writers:
         problem = f"{account} cannot write to {settings.bucket}"
         return Check("bucket", "warning", problem, bucket.grant_command(settings.bucket, account).shown)

@@ -204,7 +204,7 @@ def _unreachable(log: str) -> list[str]:
             items = answer.get("items")
             scopes = items.items() if isinstance(items, dict) else ()
             places |= {*answer.get("unreachable", ()), *answer.get("unreachables", ())}
-            places |= {scope for scope, one in scopes if one.get("warning", {}).get("code") == "UNREACHABLE"}
+            places |= {scope for scope, answer in scopes if answer.get("warning", {}).get("code") == "UNREACHABLE"}
     return sorted(place.rpartition("/")[2] for place in places)
 
 

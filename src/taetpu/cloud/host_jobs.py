@@ -72,11 +72,12 @@ def start(hosts: Hosts, request: Request, workers: Sequence[int] | None = None, 
         return json.dumps(job | {"environment": environment})
 
     ended = _send(hosts, "start", request_for, chosen)
-    if lost := [one.worker for one in ended if one.code in (None, NO_CONNECTION)]:
-        again = {one.worker: one for one in _send(hosts, "start", request_for, lost)}  # the same ID starts only once
-        ended = [again.get(one.worker, one) for one in ended]
-    if any(one.code != 0 for one in ended):
-        started = [one.worker for one in ended if one.code != REFUSED]
+    if lost := [result.worker for result in ended if result.code in (None, NO_CONNECTION)]:
+        repeated = _send(hosts, "start", request_for, lost)  # the same ID starts only once
+        again = {result.worker: result for result in repeated}
+        ended = [again.get(result.worker, result) for result in ended]
+    if any(result.code != 0 for result in ended):
+        started = [result.worker for result in ended if result.code != REFUSED]
         _send(hosts, "stop", lambda _: json.dumps({"name": name, "grace": 1.0}), started)
         _answers(hosts, ended, "start the job")
     return name
@@ -105,14 +106,14 @@ def find(hosts: Hosts, name: str, workers: Sequence[int] | None = None) -> dict[
     states = state(hosts, workers)
     names = list(dict.fromkeys(job["name"] for host in states.values() for job in host["jobs"]))
     name = name or (names[-1] if names else "")
-    found = {worker: job for worker, host in states.items() for job in host["jobs"] if job["name"] == name}
-    if not found:
+    jobs = {worker: job for worker, host in states.items() for job in host["jobs"] if job["name"] == name}
+    if not jobs:
         problem = f"{hosts.name} has no job {name!r}" if name else f"{hosts.name} has no jobs"
         remedy = (
             f"Use one of its jobs: {', '.join(names[-5:])}." if names else "Start one with `taetpu tpu run COMMAND`."
         )
         raise CloudError(problem, remedy=remedy)
-    return found
+    return jobs
 
 
 def running(hosts: Hosts, workers: Sequence[int] | None = None) -> list[dict[str, Any]]:
@@ -127,15 +128,15 @@ def stop(hosts: Hosts, name: str, workers: Sequence[int] | None = None, *, grace
         CloudError: if no host has the job.
         Unreachable: if a host does not answer.
     """
-    found = find(hosts, name, workers)
-    request = {"name": next(iter(found.values()))["name"], "grace": grace}
-    return _ask(hosts, "stop", request, sorted(found), limit=grace + ANSWER)
+    jobs = find(hosts, name, workers)
+    request = {"name": next(iter(jobs.values()))["name"], "grace": grace}
+    return _ask(hosts, "stop", request, sorted(jobs), limit=grace + ANSWER)
 
 
 def clean(hosts: Hosts, names: Sequence[str] = (), workers: Sequence[int] | None = None) -> list[str]:
     """Delete the folders of the given ended jobs (default: all ended jobs), and return the names of these jobs."""
     deleted = _ask(hosts, "clean", {"names": list(names)}, workers)
-    return sorted({name for own in deleted.values() for name in own})
+    return sorted({name for gone in deleted.values() for name in gone})
 
 
 def follow(
@@ -168,7 +169,7 @@ def follow(
     offsets = {} if offsets is None else offsets
     lock, errors = threading.Lock(), list[CloudError]()
 
-    def one(worker: int) -> None:
+    def follow_worker(worker: int) -> None:
         def locked(line: str) -> None:
             with lock:
                 write(worker, line)
@@ -178,7 +179,7 @@ def follow(
         except CloudError as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(worker,), daemon=True) for worker in chosen]
+    threads = [threading.Thread(target=follow_worker, args=(worker,), daemon=True) for worker in chosen]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -251,8 +252,8 @@ def _send(
 
 
 def _answers(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[Any]:
-    for one in ended:
-        if one.code == REFUSED:
-            problem = f"{hosts.describe(one.worker)}: {one.err.strip()}"
+    for result in ended:
+        if result.code == REFUSED:
+            problem = f"{hosts.describe(result.worker)}: {result.err.strip()}"
             raise Refused(problem, remedy=BUSY)
     return [json.loads(out) for out in hosts.require_success(ended, action)]

@@ -48,11 +48,11 @@ def find_existing(spec: Spec) -> Machine | None:
     Raises:
         CloudError: if the machine has another owner, differs from the spec or is stopped, or if several have the name.
     """
-    found = [one for one in find(spec.name) if one.state not in ("lost", "deleting")]
-    if not found:
+    machines = [machine for machine in find(spec.name) if machine.state not in ("lost", "deleting")]
+    if not machines:
         return None
-    check_one(found)
-    machine = found[0]
+    check_one(machines)
+    machine = machines[0]
     if machine.owner != spec.owner:
         problem = f"{spec.name} in {machine.zone} belongs to {machine.owner or 'an unknown owner'}"
         raise CloudError(problem, remedy="Choose another name.")
@@ -130,7 +130,7 @@ def _make(existing: Machine | None, spec: Spec, zones: Sequence[str], settings: 
             refusals.append(refusal)
             continue
         return machine if existing else keep_first(machine, settings, tell)
-    raise next((one for one in refusals if isinstance(one, NoCapacity)), refusals[0])
+    raise next((refusal for refusal in refusals if isinstance(refusal, NoCapacity)), refusals[0])
 
 
 def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
@@ -139,8 +139,12 @@ def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     Several machines exist if a request that seemed to be refused was granted later, or if another computer created a
     machine with the same name. The kept machine is returned once it is ready.
     """
-    same = [one for one in find(machine.name) if one.owner == machine.owner and one.state not in ("lost", "deleting")]
-    first, *others = sorted(same or [machine], key=lambda one: (one.created, one.zone))
+    same = [
+        other
+        for other in find(machine.name)
+        if other.owner == machine.owner and other.state not in ("lost", "deleting")
+    ]
+    first, *others = sorted(same or [machine], key=lambda other: (other.created, other.zone))
     for other in others:
         delete(other, settings, tell)
     return machine if first.zone == machine.zone else wait_ready(first, settings, tell)
@@ -202,8 +206,8 @@ def _last_operation(spec: Spec, zone: str) -> Mapping[str, Any]:
 
     The result is also {} for the TPU API. That API reports failures in the machine's state.
     """
-    found = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
-    return found[0] if found else {}
+    operations = read(operation_command("insert", spec.name, zone)) if spec.api == "gce" else None
+    return operations[0] if operations else {}
 
 
 def _delete_lost(spec: Spec, zone: str, settings: Settings, tell: Tell) -> None:
@@ -266,9 +270,9 @@ def delete(machine: Machine, settings: Settings, tell: Tell) -> None:
             if not there:
                 tell(f"deleted {machine.name} in {machine.zone}")
                 return
-            for one in there:
-                if one.state != "deleting":
-                    _change(one.name, delete_command(one))
+            for other in there:
+                if other.state != "deleting":
+                    _change(other.name, delete_command(other))
         except NotAllowed as error:
             error.problem = f"{machine.name} in {machine.zone} was not deleted and may cost money\n{error.problem}"
             raise
@@ -352,7 +356,7 @@ def describe_remaining(name: str) -> str:
     """
     unreachable: list[str] = []
     try:
-        places = [one.zone for one in find(name, unreachable=unreachable) if one.state != "deleting"]
+        places = [machine.zone for machine in find(name, unreachable=unreachable) if machine.state != "deleting"]
     except CloudError:
         return f"\n{describe_possible(name)}"
     if places:
@@ -408,9 +412,9 @@ def check_can_delete_itself(spec: Spec, project: str) -> None:
         return
     account = spec.service_account or default_account(project)
     bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
-    roles = [one["role"] for one in bindings if "condition" not in one]  # a condition may be false later
-    own = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
-    if own or any(role in DELETERS for role in roles):
+    roles = [binding["role"] for binding in bindings if "condition" not in binding]  # a condition may be false later
+    granted = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
+    if granted or any(role in DELETERS for role in roles):
         return
     problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
     unseen = "Roles with a condition, or of a folder or the organisation, do not count."

@@ -211,9 +211,9 @@ def list_machines(zone: str = "-", unreachable: list[str] | None = None, api: st
         check_reached(places)
     else:
         unreachable += places
-    found = [] if api == "gce" else _join_requests(answers[0][0], answers[1][0])
-    found += [] if api == "tpu-api" else map(_gce_machine, answers[-1][0])
-    return sorted(found, key=lambda one: (one.zone, one.name))
+    machines = [] if api == "gce" else _join_requests(answers[0][0], answers[1][0])
+    machines += [] if api == "tpu-api" else map(_gce_machine, answers[-1][0])
+    return sorted(machines, key=lambda machine: (machine.zone, machine.name))
 
 
 def find(name: str, zone: str = "-", unreachable: list[str] | None = None, api: str = "") -> list[Machine]:
@@ -246,14 +246,16 @@ def add_instance_names(machine: Machine) -> Machine:
     if all(worker.external or worker.instance for worker in machine.workers):
         return machine
     attributes = read(attributes_command(machine)) or []
-    names = {int(one.get("worker_id", 0)): one["value"] for one in attributes if one["key"] == "hostname"}
+    names = {int(item.get("worker_id", 0)): item["value"] for item in attributes if item["key"] == "hostname"}
     numbered = enumerate(machine.workers)
-    return replace(machine, workers=tuple(replace(one, instance=names.get(number, "")) for number, one in numbered))
+    return replace(
+        machine, workers=tuple(replace(worker, instance=names.get(number, "")) for number, worker in numbered)
+    )
 
 
 def _join_requests(requests: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> list[Machine]:
     """Return one machine per request, joined with its node if the node exists, and one per node without a request."""
-    by_place = {_zone_and_name(one["name"]): one for one in requests}
+    by_place = {_zone_and_name(request["name"]): request for request in requests}
     machines = []
     for node in nodes:
         place = (_zone_and_name(node["name"])[0], _last_segment(node.get("queuedResource") or node["name"]))
@@ -317,8 +319,8 @@ def _gce_machine(instance: Mapping[str, Any]) -> Machine:
 
 def _slice_name(machine_type: str) -> str:
     """Return the name of the slice with the given machine type, such as `v6e-8`, or the given type if it is unknown."""
-    slices = (one for chip in generations() for one in chip.slices())
-    return next((one.name for one in slices if one.machine_type == machine_type), machine_type)
+    slices = (tpu for chip in generations() for tpu in chip.slices())
+    return next((tpu.name for tpu in slices if tpu.machine_type == machine_type), machine_type)
 
 
 def _zone_and_name(full: str) -> tuple[str, str]:

@@ -87,9 +87,9 @@ class Settings(Config):
     def _check_patterns(self) -> "Settings":
         for name, (pattern, what) in PATTERNS.items():
             value = getattr(self, name)
-            for one in value if isinstance(value, tuple) else filter(None, [value]):
-                if not re.fullmatch(pattern, one, re.ASCII):
-                    raise UserError(f"invalid `{name}`: {one!r}", path=(name,), remedy=f"Set `{name}` to {what}.")
+            for text in value if isinstance(value, tuple) else filter(None, [value]):
+                if not re.fullmatch(pattern, text, re.ASCII):
+                    raise UserError(f"invalid `{name}`: {text!r}", path=(name,), remedy=f"Set `{name}` to {what}.")
         return self
 
     @property
@@ -130,10 +130,12 @@ def read_settings(folder: Path | None = None, environment: Mapping[str, str] | N
     """
     environment = os.environ if environment is None else environment
     here = (folder or Path.cwd()).resolve()
-    file = next((one / FILE for one in (here, *here.parents) if (one / FILE).is_file()), None)
+    file = next((above / FILE for above in (here, *here.parents) if (above / FILE).is_file()), None)
     values = _read_table(file) if file else {}
     variables = {name: f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    given = {name: _parse(name, text) for name, one in variables.items() if (text := environment.get(one, ""))}
+    given = {
+        name: _parse(name, text) for name, variable in variables.items() if (text := environment.get(variable, ""))
+    }
     try:
         settings = load_config(Settings, values | given, (TABLE,))
     except UserError as error:

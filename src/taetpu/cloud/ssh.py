@@ -117,7 +117,7 @@ class Hosts:
         """Return the hosts that `configure` wrote for a machine, or None if it wrote none. Does not call Google."""
         folder = _folder(project, name)
         record = _read_record(folder)
-        return cls(name, tuple(Worker(**one) for one in record["workers"]), folder) if record else None
+        return cls(name, tuple(Worker(**worker) for worker in record["workers"]), folder) if record else None
 
     @property
     def all(self) -> range:
@@ -172,7 +172,7 @@ class Hosts:
         """Run a program in parallel on all hosts or on the hosts in `workers`; see `run`."""
         chosen = list(self.all if workers is None else workers)
         with ThreadPoolExecutor(max(1, len(chosen))) as threads:
-            return list(threads.map(lambda one: self.run(one, words, stdin=stdin(one), limit=limit), chosen))
+            return list(threads.map(lambda worker: self.run(worker, words, stdin=stdin(worker), limit=limit), chosen))
 
     def require_success(self, ended: Sequence[CommandResult], action: str) -> list[str]:
         """Return the outputs of commands if all succeeded.
@@ -185,13 +185,13 @@ class Hosts:
             Unreachable: if a host did not answer.
             RemoteFailed: if a command failed.
         """
-        failed = [one for one in ended if one.code != 0]
+        failed = [result for result in ended if result.code != 0]
         if failed:
             error = self.failure(failed[0], action)
             if len(failed) > 1:
-                error.problem += f" (as did workers {', '.join(str(one.worker) for one in failed[1:])})"
+                error.problem += f" (as did workers {', '.join(str(result.worker) for result in failed[1:])})"
             raise error
-        return [one.out for one in ended]
+        return [result.out for result in ended]
 
     def failure(self, ended: CommandResult, action: str) -> CloudError:
         """Return the error for a command that failed on a host."""
@@ -301,8 +301,8 @@ def _sockets() -> Path:
     """Return a private folder with a short path, because macOS limits a socket's path to 104 bytes."""
     path = Path(f"/tmp/taetpu-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o077 or path.is_symlink():
+    status = path.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or path.is_symlink():
         remedy = "Delete the folder; taetpu creates it again with the right permissions."
         raise UserError("the folder of ssh connections is accessible to other users", file=path, remedy=remedy)
     return path

@@ -105,22 +105,29 @@ def requirements() -> str:
     from packaging.requirements import Requirement
 
     def needed(package: str, extras: tuple[str, ...] = ()) -> list[Requirement]:
-        found = [Requirement(text) for text in requires(package) or []]
+        listed = [Requirement(text) for text in requires(package) or []]
         cases = [{"extra": extra} for extra in ("", *extras)]
-        return [one for one in found if not one.marker or any(one.marker.evaluate(case) for case in cases)]
+        return [
+            requirement
+            for requirement in listed
+            if not requirement.marker or any(requirement.marker.evaluate(case) for case in cases)
+        ]
 
     _installed_package()
     direct, pinned = needed("taetpu"), dict[str, str]()
     waiting = [*direct, Requirement("google-cloud-storage")]
     while waiting:
-        one = waiting.pop()
-        if one.name.lower() not in pinned:
+        requirement = waiting.pop()
+        if requirement.name.lower() not in pinned:
             try:
-                pinned[one.name.lower()] = version(one.name)
+                pinned[requirement.name.lower()] = version(requirement.name)
             except PackageNotFoundError:  # the package is for another platform
                 continue
-            waiting += needed(one.name, tuple(one.extras))
-    first = [one.name for one in direct if one.name != "jax"] + ["jax[tpu]", "google-cloud-storage"]
+            waiting += needed(requirement.name, tuple(requirement.extras))
+    first = [requirement.name for requirement in direct if requirement.name != "jax"] + [
+        "jax[tpu]",
+        "google-cloud-storage",
+    ]
     return "\n".join([*sorted(first), "", *(f"{name}=={pinned[name]}" for name in sorted(pinned))]) + "\n"
 
 
@@ -140,16 +147,16 @@ def _wait(hosts: Hosts, settings: Settings, end: float, tell: Callable[[str], No
     missing, last = list(hosts.all), ""
     while True:
         ended = hosts.run_all(["sh", "-c", READY_CHECK], limit=30.0, workers=missing)
-        for one in ended:
-            if one.code == FAILED:
-                problem = f"the startup script of {hosts.describe(one.worker)} failed: {one.out.strip()}"
+        for result in ended:
+            if result.code == FAILED:
+                problem = f"the startup script of {hosts.describe(result.worker)} failed: {result.out.strip()}"
                 remedy = f"Read /var/lib/taetpu/startup.log with `taetpu tpu ssh --tpu {hosts.name}`."
                 raise NotSetUp(problem, remedy=remedy)
-        waiting = [one for one in ended if one.code != 0]
+        waiting = [result for result in ended if result.code != 0]
         if not waiting:
             return
-        missing = [one.worker for one in waiting]
-        now = ", ".join(f"{hosts.describe(one.worker)}: {_describe(one)}" for one in waiting)
+        missing = [result.worker for result in waiting]
+        now = ", ".join(f"{hosts.describe(result.worker)}: {_describe(result)}" for result in waiting)
         if now != last:
             tell(now)
             last = now

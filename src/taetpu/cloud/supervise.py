@@ -102,8 +102,8 @@ def find_loss_reason(machine: Machine, since: float, settings: Settings) -> str:
     """
     if lifecycle.was_deleted_since(machine.name, since):
         raise CloudError(f"{machine.name} was deleted by `taetpu tpu down`")
-    if found := lifecycle.find_with_retries(machine, settings):
-        return "" if found[0].state in ("ready", "starting", "queued") else found[0].detail
+    if machines := lifecycle.find_with_retries(machine, settings):
+        return "" if machines[0].state in ("ready", "starting", "queued") else machines[0].detail
     if user := lifecycle.find_deleter(machine):
         remedy = "Repeat the command to create another machine and resume."
         raise Lost(f"{machine.name} in {machine.zone} was deleted by {user}", remedy=remedy)

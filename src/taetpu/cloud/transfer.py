@@ -45,11 +45,11 @@ def project_folder(folder: Path) -> Path:
     """
     here = folder.resolve()
     marks = ("taetpu.toml", ".git")
-    found = next((one for one in (here, *here.parents) if any((one / mark).exists() for mark in marks)), here)
-    if found in (Path.home().resolve(), Path(found.anchor)):
+    root = next((path for path in (here, *here.parents) if any((path / mark).exists() for mark in marks)), here)
+    if root in (Path.home().resolve(), Path(root.anchor)):
         remedy = "Run the command in a project's folder, or put a taetpu.toml there."
-        raise UserError("refusing to copy the home folder or root", file=found, remedy=remedy)
-    return found
+        raise UserError("refusing to copy the home folder or root", file=root, remedy=remedy)
+    return root
 
 
 def remote_folder(root: Path) -> str:
@@ -63,8 +63,8 @@ def remote_folder(root: Path) -> str:
     """
     here = root.resolve()
     check_script_text(here.name, "folder")
-    own = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
-    return f"work/{here.name or 'root'}-{own}"
+    suffix = hashlib.sha256(os.fsencode(f"{public_key()}\0{here}")).hexdigest()[:6]
+    return f"work/{here.name or 'root'}-{suffix}"
 
 
 def list_files(source: Path) -> list[str]:
@@ -149,7 +149,7 @@ def _to_all(hosts: Hosts, words: Sequence[str], target: str, workers: Sequence[i
     make = f"--rsync-path=mkdir -p {shlex.quote(target)} && rsync"  # macOS's rsync has no --mkpath
 
     with ThreadPoolExecutor(max(1, len(workers))) as threads:
-        ended = list(threads.map(lambda one: _rsync(hosts, one, [make, *words, f"w{one}:{target}/"]), workers))
+        ended = list(threads.map(lambda worker: _rsync(hosts, worker, [make, *words, f"w{worker}:{target}/"]), workers))
     outputs = _checked(hosts, ended, "receive files")
     return [line for line in dict.fromkeys(line for out in outputs for line in out.splitlines()) if line != "./"]
 
@@ -165,14 +165,14 @@ def _rsync(hosts: Hosts, worker: int, words: Sequence[str]) -> CommandResult:
 
 
 def _checked(hosts: Hosts, ended: Sequence[CommandResult], action: str) -> list[str]:
-    for one in ended:
-        if one.code == 0:
+    for result in ended:
+        if result.code == 0:
             continue
-        message = " ".join(one.err.split())[-300:]
-        if one.code in BROKEN and "Permission denied" not in message and "IDENTIFICATION" not in message:
-            problem = f"the connection to {hosts.describe(one.worker)} was lost: {message}"
+        message = " ".join(result.err.split())[-300:]
+        if result.code in BROKEN and "Permission denied" not in message and "IDENTIFICATION" not in message:
+            problem = f"the connection to {hosts.describe(result.worker)} was lost: {message}"
             raise Unreachable(problem, remedy="Run the same command again; received files are not sent twice.")
-        if one.code == NO_CONNECTION:
-            raise hosts.failure(one, action)
-        raise CloudError(f"{hosts.describe(one.worker)} could not {action} (rsync {one.code}): {message}")
-    return [one.out for one in ended]
+        if result.code == NO_CONNECTION:
+            raise hosts.failure(result, action)
+        raise CloudError(f"{hosts.describe(result.worker)} could not {action} (rsync {result.code}): {message}")
+    return [result.out for result in ended]

@@ -80,11 +80,11 @@ def api_for(tpu: Slice, wanted: str = "") -> Api:
         raise UserError(problem, path=("--api",), remedy=f"Use {' or '.join(known)}.")
     if wanted != "gce" and tpu.hosts > 1 and "tpu-api" in known:
         return "tpu-api"
-    found = cast(Api, wanted or known[0])
-    if found == "gce" and tpu.hosts > 1:
+    api = cast(Api, wanted or known[0])
+    if api == "gce" and tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, but taetpu creates only single-host slices with Compute Engine"
         raise UserError(problem, remedy="Use GKE with the job that `taetpu export kueue STUDY` writes.")
-    return found
+    return api
 
 
 def runtime_for(tpu: Slice, api: Api) -> str:
@@ -93,18 +93,18 @@ def runtime_for(tpu: Slice, api: Api) -> str:
     Raises:
         UserError: if the table has no value for the generation.
     """
-    found = tpu.generation.image_family if api == "gce" else tpu.generation.runtime
-    if found is None:
+    runtime = tpu.generation.image_family if api == "gce" else tpu.generation.runtime
+    if runtime is None:
         what = "image family" if api == "gce" else "runtime version"
         raise UserError(f"no {what} is known for {tpu.generation.name}", remedy=f"Set the {what} with --runtime.")
-    return found
+    return runtime
 
 
 def rate(tpu: Slice, zone: str, spot: bool) -> Rate:
     """Return the rate of a slice's chips in a zone. For reservations, the on-demand rate is used."""
     known = dict(tpu.generation.usd)
-    if own := known.get(zone.rpartition("-")[0]):
-        return Rate(own[spot])
+    if usd := known.get(zone.rpartition("-")[0]):
+        return Rate(usd[spot])
     return Rate(max((pair[spot] for pair in known.values()), default=None), elsewhere=True)
 
 
@@ -115,7 +115,7 @@ def cost(spec: Spec, zone: str) -> Cost:
 
 def hourly_cost(machine: Machine) -> float | None:
     """Return the cost of an existing machine in USD per hour, or None if its type or rate is unknown."""
-    for tpu in (one for chip in generations() for one in chip.slices()):
+    for tpu in (tpu for chip in generations() for tpu in chip.slices()):
         if machine.type in (tpu.name, tpu.machine_type):
             return Cost(tpu.chips, 0.0, rate(tpu, machine.zone, machine.spot)).hourly
     return None
@@ -130,15 +130,15 @@ def filter_affordable(spec: Spec, zones: Sequence[str], max_usd: float | None) -
     if max_usd is None:
         return list(zones)
     costs = {zone: cost(spec, zone) for zone in zones}
-    fitting = [zone for zone, one in costs.items() if one.most is not None and one.most <= max_usd * (1 + 1e-9)]
+    fitting = [zone for zone, cost in costs.items() if cost.most is not None and cost.most <= max_usd * (1 + 1e-9)]
     if fitting:
         return fitting
-    known = [one for one in costs.values() if one.most is not None]
+    known = [cost for cost in costs.values() if cost.most is not None]
     what = f"{spec.tpu.name}{' (spot)' if spec.spot else ''}"
     if not known:
         problem = f"--max-usd cannot be checked: no rate is known for {what} in {', '.join(zones)}"
         raise UserError(problem, path=("--max-usd",), remedy="Look up the price and omit --max-usd, or change --zone.")
-    least = min(known, key=lambda one: one.most or math.inf)
+    least = min(known, key=lambda cost: cost.most or math.inf)
     hours = math.floor(max_usd / (least.hourly or 1) * 10) / 10
     remedy = f"Use --max-hours {hours:g}, or raise --max-usd." if hours > 0 else "Raise --max-usd."
     problem = f"{what} may cost ${least.most:.2f} in {least.hours:.3g} h, more than --max-usd {max_usd:g}"

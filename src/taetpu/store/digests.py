@@ -101,12 +101,12 @@ def unseal_folder(folder: Path) -> dict[str, Any] | None:
             raise Damaged("this folder is empty", file=folder)
         if not (folder / FOLDER).is_file():
             return None
-        found = unseal((folder / FOLDER).read_bytes(), str(folder / FOLDER))
-        if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+        document = unseal((folder / FOLDER).read_bytes(), str(folder / FOLDER))
+        if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
             raise Damaged("this file does not list the files of its folder", file=folder / FOLDER)
-        for name, stated in found.pop("files").items():
+        for name, stated in document.pop("files").items():
             if not (folder / name).is_file():
                 raise Damaged("this file is missing", file=folder / name)
             if file_digest(folder / name) != stated["digest"]:
                 raise Damaged("the content of this file does not match its checksum", file=folder / name)
-    return found
+    return document

@@ -18,14 +18,14 @@ def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     model = dict(config.get("model", {}))
     layers = [dict(flatten(layer)) for layer in model.pop("layers", [])]
-    found = dict(flatten({**config, "model": {**model, "num_layers": len(layers)}}))
+    table = dict(flatten({**config, "model": {**model, "num_layers": len(layers)}}))
     for path in dict.fromkeys(path for layer in layers for path in layer):
         values = [layer.get(path) for layer in layers]
         if all(value == values[0] for value in values):
-            found[f"model.{path}"] = values[0]
+            table[f"model.{path}"] = values[0]
         else:
-            found |= {f"model.layers.{i}.{path}": value for i, value in enumerate(values)}
-    return found
+            table |= {f"model.layers.{i}.{path}": value for i, value in enumerate(values)}
+    return table
 
 
 def read_settings(run: RunFolder) -> dict[str, Any]:

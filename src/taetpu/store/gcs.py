@@ -221,10 +221,10 @@ class GcsStore:
             import_google, ("google.cloud.storage.exceptions", "google.cloud.storage.transfer_manager")
         )
         with translate_errors("read", place, READER):
-            found = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
-            if f"{place.name}/{FILES}" not in found:  # no upload was completed
+            blobs = {str(blob.name): blob for blob in self._blobs(f"{place.name}/")}
+            if f"{place.name}/{FILES}" not in blobs:  # no upload was completed
                 return False
-            listed = self._manifest(place, found)
+            listed = self._manifest(place, blobs)
             unfinished = path.with_name(f"{atomic_files.UNFINISHED}{path.name}")
             with atomic_files.explain_os_error("write", path, needed=sum(blob.size or 0 for blob in listed.values())):
                 try:
@@ -245,15 +245,15 @@ class GcsStore:
         self.local.add(key)
         return True
 
-    def _manifest(self, place: Address, found: "Mapping[str, Blob]") -> "dict[str, Blob]":
+    def _manifest(self, place: Address, blobs: "Mapping[str, Blob]") -> "dict[str, Blob]":
         """Return the objects of a saved folder's files, by file name relative to the folder.
 
         Raises:
             Damaged: if an object is missing or differs from its entry in the list of files.
         """
         try:
-            listed = json.loads(found[f"{place.name}/{FILES}"].download_as_bytes(retry=self.retry))
-            files = {name: (found.get(f"{place.name}/{name}"), about) for name, about in listed.items()}
+            listed = json.loads(blobs[f"{place.name}/{FILES}"].download_as_bytes(retry=self.retry))
+            files = {name: (blobs.get(f"{place.name}/{name}"), about) for name, about in listed.items()}
         except (ValueError, AttributeError):
             raise _damaged(place / FILES) from None
         for name, (blob, about) in files.items():
@@ -290,8 +290,8 @@ class GcsStore:
 
     def list_keys(self, name: str) -> dict[str, Entry]:
         """Return all keys below a study's name, without hidden files and placeholder objects for folders."""
-        found = {self._key(str(blob.name)): blob for blob in self._blobs(f"{self._address(name).name}/")}
-        return {key: _entry_of(blob) for key, blob in found.items() if _is_visible(key)}
+        blobs = {self._key(str(blob.name)): blob for blob in self._blobs(f"{self._address(name).name}/")}
+        return {key: _entry_of(blob) for key, blob in blobs.items() if _is_visible(key)}
 
     def _names(self, folder: str, depth: int) -> Iterator[str]:
         """Yield the keys at most `depth` levels below a folder ("" for the root), without listing deeper levels."""
@@ -299,10 +299,10 @@ class GcsStore:
             return
         top = f"{self.root.name}/" if self.root.name else ""
         with translate_errors("list", self.root / folder, READER):
-            found = self._blobs(f"{top}{folder}", "/" if depth < sys.maxsize else None)
-            keys = [self._key(str(blob.name)) for blob in found]
+            blobs = self._blobs(f"{top}{folder}", "/" if depth < sys.maxsize else None)
+            keys = [self._key(str(blob.name)) for blob in blobs]
         yield from filter(_is_visible, keys)
-        for deeper in sorted(found.prefixes):
+        for deeper in sorted(blobs.prefixes):
             yield from self._names(self._key(deeper), depth - 1)
 
     def _entry(self, key: str) -> Entry | None:

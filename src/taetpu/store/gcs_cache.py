@@ -49,19 +49,19 @@ class Listings:
             if (cached := self.fresh(name)) is not None:
                 return cached
             _, before = self.known.get(name, (0.0, {}))
-            found = self.list_keys(name)
-            results = {key for key in found if key.endswith(RESULT)}
+            entries = self.list_keys(name)
+            results = {key for key in entries if key.endswith(RESULT)}
             if results - set(before):
                 again = self.list_keys(name).items()
-                found = {key: entry for key, entry in again if key in results or not key.endswith(RESULT)}
-            self.known[name] = time.monotonic(), found
-            return found
+                entries = {key: entry for key, entry in again if key in results or not key.endswith(RESULT)}
+            self.known[name] = time.monotonic(), entries
+            return entries
 
     def fresh(self, name: str) -> Mapping[str, Entry] | None:
         """Return the cached keys below a study's name, or None if they were listed more than `MAX_AGE` seconds ago."""
         with self.lock:
-            listed, found = self.known.get(name, (0.0, None))
-            return found if time.monotonic() - listed < MAX_AGE else None
+            listed, entries = self.known.get(name, (0.0, None))
+            return entries if time.monotonic() - listed < MAX_AGE else None
 
     def apply(self, changes: Mapping[str, Entry | None]) -> None:
         """Apply changes that this process has made: the new entries of keys, and None for deleted keys.
@@ -70,8 +70,8 @@ class Listings:
         """
         with self.lock:
             for name in {key.partition("/")[0] for key in changes} & self.known.keys():
-                listed, found = self.known[name]
-                changed = {**found, **changes}
+                listed, entries = self.known[name]
+                changed = {**entries, **changes}
                 self.known[name] = listed, {key: entry for key, entry in changed.items() if entry is not None}
 
     def clear(self) -> None:

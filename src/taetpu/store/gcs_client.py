@@ -66,9 +66,9 @@ def parse_address(place: str | PathLike[str]) -> Address | None:
         UserError: if the URL scheme is not supported, or the bucket name is invalid.
     """
     text = str(place)
-    found = re.fullmatch(r"gs:/{1,2}([^/]*)/*(.*)", text)
-    if found:
-        return Address(check_bucket_name(found[1]), re.sub("/+", "/", found[2]).strip("/"))
+    match = re.fullmatch(r"gs:/{1,2}([^/]*)/*(.*)", text)
+    if match:
+        return Address(check_bucket_name(match[1]), re.sub("/+", "/", match[2]).strip("/"))
     if "://" in text:
         raise UserError(f"studies cannot be stored at {text!r}", remedy="Use a local folder or gs://BUCKET/FOLDER.")
     return None

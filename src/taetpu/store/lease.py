@@ -128,8 +128,8 @@ class Lease:
         blob = self.new_blob()
         data = blob.download_as_bytes(retry=self.retry)
         with suppress(ValueError):
-            if isinstance(found := json.loads(data), dict):
-                return blob, found
+            if isinstance(holder := json.loads(data), dict):
+                return blob, holder
         return blob, {}
 
     def _age(self, blob: "Blob") -> float | None:

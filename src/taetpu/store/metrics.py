@@ -123,8 +123,10 @@ def join_segments(segments: Iterable[dict[str, Series]]) -> dict[str, Series]:
         for name, series in segment.items():
             parts.setdefault(name, []).append(series)
     return {
-        name: Series(np.concatenate([part.step for part in found]), np.concatenate([part.value for part in found]))
-        for name, found in sorted(parts.items())
+        name: Series(
+            np.concatenate([part.step for part in segments]), np.concatenate([part.value for part in segments])
+        )
+        for name, segments in sorted(parts.items())
     }
 
 

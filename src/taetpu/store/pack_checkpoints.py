@@ -45,7 +45,7 @@ class PackFolder:
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, increasing. Incomplete checkpoints and empty folders are included."""
         key = f"{self.key}/"
-        names = {found.removeprefix(key).partition("/")[0] for found in self.store.list(self.key)}
+        names = {key_of_file.removeprefix(key).partition("/")[0] for key_of_file in self.store.list(self.key)}
         names |= {path.name for path in self.folder().iterdir() if path.is_dir()}
         return sorted(int(name) for name in names if name.isdecimal())
 

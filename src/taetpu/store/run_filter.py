@@ -41,8 +41,8 @@ class Condition:
         """Return the values of the setting: one, those of all layers, or none."""
         head, _, rest = self.path.partition(".")
         layers = re.compile(rf"{re.escape(head)}\.layers\.\d+\.{re.escape(rest)}(\.kind)?")
-        own = [settings[path] for path in (self.path, f"{self.path}.kind") if path in settings]
-        return own or [value for path, value in settings.items() if layers.fullmatch(path)]
+        exact = [settings[path] for path in (self.path, f"{self.path}.kind") if path in settings]
+        return exact or [value for path, value in settings.items() if layers.fullmatch(path)]
 
     def _compare(self, value: Any) -> bool:
         number = _number(self.value)
@@ -86,8 +86,8 @@ def parse_date(text: str) -> datetime:
     with suppress(ValueError):
         return datetime.combine(date.fromisoformat(text), time(), UTC)
     with suppress(ValueError):
-        found = datetime.fromisoformat(text)
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     raise UserError(f"{text!r} is not a date", remedy="Write e.g. 2026-11-25, or 2026-11-25T14:30.")
 
 

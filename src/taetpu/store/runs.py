@@ -203,10 +203,10 @@ class RunFolder:
         self.store.delete(self.key)
         self.known.clear()
         self.start(config)
-        own = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
+        replaced = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
         if source:
             self._put(SOURCE, seal({"from": source}))
-        keys = [key for key in other.store.list(other.key) if key not in own]
+        keys = [key for key in other.store.list(other.key) if key not in replaced]
         for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
 
@@ -283,7 +283,7 @@ class RunFolder:
         if not self.store.exists(key):
             return {}
         series = metrics.decode_segment(self.store.read(key), self.store.where(key))
-        return {name: one.value for name, one in series.items()}
+        return {name: sums.value for name, sums in series.items()}
 
     # Samples, checkpoints, the model.
 

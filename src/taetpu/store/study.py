@@ -89,14 +89,14 @@ class StudyFolder:
         except NotStored:
             remedy = "Run the study first, or pass another folder or --root. Run `taetpu list` to list studies."
             raise NotStored("no study is stored here", file=self.where, remedy=remedy) from None
-        found = from_yaml(
+        study = from_yaml(
             data, self.store.where(key), "Restore the file from a backup. It contains the frozen analysis plan."
         )
         stated = _DIGEST.match(data)
         if (stated is None and data[:1] == b"#") or (stated and stated[1].decode() != digest(data[stated.end() :])):
             problem, remedy = "the content of this file does not match its checksum", "Restore the file from a copy."
             raise Damaged(problem, file=self.store.where(key), remedy=remedy)
-        return found
+        return study
 
     def frozen_at(self) -> float:
         """Return the time at which the study was last frozen, in seconds since 1970.
@@ -145,8 +145,8 @@ class StudyFolder:
     def runs(self) -> list[RunFolder]:
         """Return the folders of all runs that are started or done, sorted by arm and seed."""
         matches = map(_RUN.fullmatch, self.store.list(f"{self.name}/runs", depth=3))
-        found = {(m["arm"], int(m["seed"]), m["id"]) for m in matches if m}
-        return [RunFolder(self.store, self.name, *names) for names in sorted(found)]
+        identities = {(m["arm"], int(m["seed"]), m["id"]) for m in matches if m}
+        return [RunFolder(self.store, self.name, *names) for names in sorted(identities)]
 
     def pack(self, pack_id: str) -> PackFolder:
         """Return the folder of a pack's checkpoints. The folder need not exist yet."""
@@ -204,7 +204,7 @@ class StudyFolder:
         """
         earlier = (self._read("times.json") or {}).get("packs", {})
         names = [key.removeprefix(f"{self.name}/") for key in self.store.list(f"{self.name}/times")]
-        return earlier | {name[6:-5]: found for name in names if (found := self._read(name)) is not None}
+        return earlier | {name[6:-5]: times for name in names if (times := self._read(name)) is not None}
 
     def write_report(self, name: str, data: bytes) -> str:
         """Store one file of the report, replacing an earlier file of this name, and return its path or address."""

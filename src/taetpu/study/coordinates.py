@@ -70,7 +70,7 @@ def check_coordinates(
     Raises:
         UserError: if there is no such arm, or an arm cannot be built at a width.
     """
-    chosen, found = _select_arms(study, arms), []
+    chosen, rows = _select_arms(study, arms), []
     scaled = [[_scaled_arm(arm, width) for width in _widths(arm, widths)] for arm in chosen]
     total = seeds * sum(map(len, scaled))
     update(0, total)
@@ -80,11 +80,11 @@ def check_coordinates(
             program, by_seed = SizeProgram(config, study.source(arm), steps), list[dict[str, np.ndarray]]()
             for seed in range(seeds):
                 by_seed.append(program(seed))
-                update(seeds * sum(len(one["widths"]) for one in found) + seeds * len(measured) + seed + 1, total)
-            measured.append({name: np.stack([one[name] for one in by_seed]) for name in by_seed[0]})
+                update(seeds * sum(len(row["widths"]) for row in rows) + seeds * len(measured) + seed + 1, total)
+            measured.append({name: np.stack([row[name] for row in by_seed]) for name in by_seed[0]})
         dims = [config.model.dim for config in configs]
-        found.append({"arm": arm.name, "widths": dims, "sites": summarize_sizes(dims, measured)})
-    return {"study": study.name, "steps": steps, "seeds": seeds, "threshold": THRESHOLD, "arms": found}
+        rows.append({"arm": arm.name, "widths": dims, "sites": summarize_sizes(dims, measured)})
+    return {"study": study.name, "steps": steps, "seeds": seeds, "threshold": THRESHOLD, "arms": rows}
 
 
 def _select_arms(study: Study, names: Sequence[str]) -> list[Arm]:
@@ -185,8 +185,8 @@ class SizeProgram:
     def __call__(self, seed: int) -> dict[str, np.ndarray]:
         """Return the sizes for a seed, `(1 + steps, layers)` by site; sites outside the layers have one layer."""
         rows = jnp.asarray(self.source.rows(seed, 0, self.steps, self.batch_size))
-        found = self._run(self.numbers, self.arrays, rows, jnp.int32(seed))
-        return {name: np.asarray(array, np.float64) for name, array in found.items()}
+        sizes = self._run(self.numbers, self.arrays, rows, jnp.int32(seed))
+        return {name: np.asarray(array, np.float64) for name, array in sizes.items()}
 
     def _measure(self, structure: ResolvedConfig, numbers: Any, arrays: Any, rows: Array, seed: Array) -> Any:
         config = bind(structure, numbers)
@@ -248,15 +248,15 @@ def summarize_sizes(widths: Sequence[int], measured: Sequence[Sizes]) -> list[di
         for name in (site for site in SITES if site in measured[0]):
             layers = measured[0][name].shape[-1]
             for layer in range(layers):
-                values = np.stack([one[name][..., layer] for one in measured])  # width, seed, step
-                own = values[..., 0 if moment == "before" else -1]
+                values = np.stack([sizes[name][..., layer] for sizes in measured])  # width, seed, step
+                chosen = values[..., 0 if moment == "before" else -1]
                 label = f"{name} {layer}" if layers > 1 or name != "logits" else name
-                slope, error = fit_slope(widths, own)
+                slope, error = fit_slope(widths, chosen)
                 rows.append(
                     {
                         "site": label,
                         "moment": moment,
-                        "sizes": own.mean(1).tolist(),
+                        "sizes": chosen.mean(1).tolist(),
                         "slope": slope,
                         "slope_se": error,
                         "verdict": judge_slope(slope),

@@ -29,13 +29,13 @@ def check_runs(folder: StudyFolder, retrain: bool, callback: Callback) -> None:
     """
     runs = folder.runs()
     done = [run for run in runs if run.status() == "done"]
-    found = find_damage(done)
-    found += [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost_result(run, folder)]
+    damaged = find_damage(done)
+    damaged += [(run, [f"{run.where}: {LOST}"]) for run in runs if run not in done and _lost_result(run, folder)]
     if not retrain:
-        raise_if_damaged(found)
-    for run, problems in found:
+        raise_if_damaged(damaged)
+    for run, problems in damaged:
         callback.on_damage(run.where, _first(problems), move_to_damaged(folder.store, folder.name, run.key))
-    for run in (run for run in runs if run not in done and run not in [bad for bad, _ in found]):
+    for run in (run for run in runs if run not in done and run not in [bad for bad, _ in damaged]):
         if problem := _record_problem(run):
             key = f"{run.key}/config.json"
             callback.on_damage(folder.store.where(key), problem, move_to_damaged(folder.store, folder.name, key))

@@ -14,7 +14,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
 
 
-def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
+def freeze(study: Study, folder: StudyFolder, **more: dict[str, Any]) -> None:
     """Record a study. Arms, seeds and post-hoc tables may be added later, but the rest may not change.
 
     Arms and seeds that were removed from the study file stay recorded if they have finished runs. A post-hoc table that
@@ -23,7 +23,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
     Args:
         study: the study with all arms that are known so far.
         folder: the study's folder.
-        found: measurements to record: the steps of time-matched arms (`matching`) and the best values (`tuning`).
+        more: measurements to record: the steps of time-matched arms (`matching`) and the best values (`tuning`).
 
     Raises:
         UserError: if the folder contains another study, if arms would be compared on seeds that they were tuned on, or
@@ -55,7 +55,7 @@ def freeze(study: Study, folder: StudyFolder, **found: dict[str, Any]) -> None:
             asked["judged_at"] = [*stored["judged_at"], len(stored["seeds"])]
     for plugin in study.plugins:
         folder.write_plugin(f"{plugin.file.stem}-{plugin.sha256[:8]}.py", plugin.source)
-    folder.write_study({**asked, **found}, replace=True)
+    folder.write_study({**asked, **more}, replace=True)
 
 
 def analysis_plan(study: Study) -> Plan:

@@ -112,11 +112,11 @@ def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> I
     baseline = study.against(arm)
     role = {**arm.role, "against": baseline.name, "match": {"of": arm.name, "by": kind, **changes}}
     try:
-        found = derive_arm(study, arm, bounded(f"{arm.name}@{kind}"), changes, "matched", role)
+        matched = derive_arm(study, arm, bounded(f"{arm.name}@{kind}"), changes, "matched", role)
     except UserError as error:
         raise _refused(study, arm, kind, error.problem) from None
-    if found.config != baseline.config:
-        yield found
+    if matched.config != baseline.config:
+        yield matched
 
 
 def _refused(study: Study, arm: Arm, kind: str, why: str) -> UserError:
@@ -169,12 +169,12 @@ def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
             why = f"its feed-forward networks have no inner size ({error.problem})"
             raise _refused(study, arm, "params", why) from None
 
-    one, two = params_at(1), params_at(2)
-    if two == one:
+    params_1, params_2 = params_at(1), params_at(2)
+    if params_2 == params_1:
         raise _refused(study, arm, "params", f"{INNER} does not change the number of parameters")
-    inner = 1 + round((goal - one) / (two - one))
+    inner = 1 + round((goal - params_1) / (params_2 - params_1))
     if inner < 1:
-        least = f"with the narrowest feed-forward networks, it still has {one:,} parameters"
+        least = f"with the narrowest feed-forward networks, it still has {params_1:,} parameters"
         raise _refused(study, arm, "params", f"{least}, but the baseline has {goal:,}")
     yield from _matched(study, arm, "params", {INNER: inner})
 

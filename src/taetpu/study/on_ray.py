@@ -182,7 +182,7 @@ class RayExecutor(Executor):
         self.running[self.submit_call(needed, train_pack, pack.id, profile)] = pack
 
     def ended_packs(self) -> Iterator[tuple[Pack, Trained]]:
-        """Wait up to `ENDED_SECONDS` for a pack to end. Yield the packs that ended, with their outcomes."""
+        """Wait up to `ENDED_SECONDS` for a pack to end. Yield the finished packs with their outcomes."""
         import ray
         from ray.exceptions import RayError
 

@@ -1,4 +1,4 @@
-"""Post-hoc ablation tables of a study: what each trained model loses without each of its parts (`measure.post_hoc`).
+"""Post-hoc ablation tables of a study: how much the loss of each trained model rises without each part.
 
 After training, the process that analyses the study computes the tables that finished runs lack. Each table is stored in
 its run's folder as soon as it is computed, so a repeated command computes only the missing ones. Runs whose models
@@ -58,20 +58,20 @@ def components_of(config: ResolvedConfig, source: Source, table: PostHocConfig) 
         UserError: if the model has no such parts, their activations cannot be replaced as the table says, or the task
             has no such evaluation set. The error's path is relative to the table.
     """
-    split, found = _split(config, source, table), list[Components]()
+    split, components = _split(config, source, table), list[Components]()
 
     def trace(model: Any) -> int:
         opened = OpenedModel(model, config.model, source.vocab_size, source.seq_len, None)
-        found.append(_find(opened, table))
+        components.append(_find(opened, table))
         try:
-            check_traceable(opened, found[0], split.segments is not None)
+            check_traceable(opened, components[0], split.segments is not None)
         except UserError as error:
             problem = f"{table.knockout} cannot be removed: {error.problem}"
             raise UserError(problem, path=("knockout",), remedy="Use another kind of part, e.g. mixers.") from None
         return 0
 
     jax.eval_shape(trace, model_shapes(config.model, source.vocab_size, source.seq_len))
-    return found[0]
+    return components[0]
 
 
 def _split(config: ResolvedConfig, source: Source, table: PostHocConfig) -> Split:

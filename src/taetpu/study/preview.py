@@ -77,13 +77,13 @@ def prepare_study(
     timed = [arm for arm in whole.arms if arm.name not in computed]
     computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # the train step is the same
     tried = None if whole.tune is None else trial_study(whole)
-    runs = [resolve_runs(one, folder) if one else [] for one in (whole, tried)]
+    runs = [resolve_runs(study, folder) if study else [] for study in (whole, tried)]
     missing, missing_trials = ([run for run in part if not run.done] for part in runs)
     return Prepared(whole, computed, tried, (missing, missing_trials))
 
 
 def preview(
-    found: Prepared,
+    prepared: Prepared,
     folder: StudyFolder,
     packing: Packing | None = AUTO,
     *,
@@ -94,7 +94,7 @@ def preview(
     """Return the plan of a study as plain data.
 
     Args:
-        found: the checked study.
+        prepared: the checked study.
         folder: the study's folder.
         packing: how runs are packed, or None to plan no packs because the runs are trained elsewhere.
         programs: add the hash of each arm's program to its `contract`.
@@ -128,7 +128,7 @@ def preview(
     Raises:
         UserError: if the noise or the effect is invalid.
     """
-    study, tried, missing = found.study, found.tried, found.missing
+    study, tried, missing = prepared.study, prepared.tried, prepared.missing
     sources, runs = study.sources, study.runs()
     left = {run.id for run in chain(*missing)}
     done = {run.id for run in chain(runs, tried.runs() if tried else [])} - left
@@ -144,12 +144,12 @@ def preview(
         "steps": first.train.total_steps(source.num_windows),
         "task": _task(first.task, source),
         "windows": _windows(study, runs),
-        "contrasts": {name: describe_contrast(one) for name, one in study.contrasts.items()},
+        "contrasts": {name: describe_contrast(contrast) for name, contrast in study.contrasts.items()},
         "post_hoc": _post_hoc(study, folder),
         "arms": [
             {
                 **_arm(study, arm, [r for r in runs if r.arm == arm.name], done),
-                "contract": _contract(study, arm, found.computed, programs),
+                "contract": _contract(study, arm, prepared.computed, programs),
             }
             for arm in study.arms
         ],
@@ -239,14 +239,14 @@ def _windows(study: Study, runs: list[RunSpec]) -> dict[str, Any] | None:
     arm = next((arm for arm in study.arms if has_window(arm)), None)
     if arm is None:
         return None
-    found: dict[str, Any] = {"arm": arm.name, "chosen": arm.config.train.compute.windows}
+    row: dict[str, Any] = {"arm": arm.name, "chosen": arm.config.train.compute.windows}
     for windows, attention in (("traced", "plain"), ("static", "splash")):
         config, source = arm.config.with_windows(windows), study.source(arm)
         flops = training_flops_per_token(config, source, attention)
         first = {run.arm: run for run in reversed(runs)}  # the runs of an arm share a program
         changed = [replace(run, config=run.config.with_windows(windows)) for run in first.values()]
-        found[windows] = {"flops_per_token": flops, "programs": len(group_runs(changed))}
-    return found
+        row[windows] = {"flops_per_token": flops, "programs": len(group_runs(changed))}
+    return row
 
 
 def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any] | None:
@@ -267,11 +267,11 @@ def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dic
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
     """Return whether an arm and its baseline share the data, and how many initial parameters are bitwise equal."""
     old, new = computed[study.against(arm).name], computed[arm.name]
-    found = compare_parameters(old, new)
+    comparison = compare_parameters(old, new)
     return {
         "same_data": new.same_data(old),
-        "same_parameters": len(found.equal),
-        "other_parameters": len(new.parameters) - len(found.equal),
+        "same_parameters": len(comparison.equal),
+        "other_parameters": len(new.parameters) - len(comparison.equal),
         **({"program": new.outline.program} if programs else {}),
     }
 
@@ -294,11 +294,11 @@ def _tokens(run: RunSpec, sources: Sources) -> int:
 
 def _flops(runs: Iterable[RunSpec], sources: Sources) -> float:
     """Return the FLOPs of training the given runs."""
-    found = 0
+    flops = 0
     for run in runs:
         source = sources.prepare(run.config)
-        found += _tokens(run, sources) * training_flops_per_token(run.config, source)
-    return found
+        flops += _tokens(run, sources) * training_flops_per_token(run.config, source)
+    return flops
 
 
 def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packing) -> list[dict[str, Any]]:
@@ -308,13 +308,13 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
     old = [plan for plan in stored if wanted.keys() & set(plan.runs)]
     planned = {names for plan in old for names in plan.runs}
     new = [run for names, run in wanted.items() if names not in planned]
-    found, programs = [], dict[str, int]()
+    rows, programs = [], dict[str, int]()
     for plan in [*old, *plan_packs(new, [study.sources.prepare(run.config) for run in new], stored, packing)]:
         runs = tuple(wanted[names] for names in plan.runs if names in wanted)
         source = study.sources.prepare(runs[0].config)
         program = plan.program_key(runs[0].config)
         step = remembered_step(plan, runs[0].config)
-        found.append(
+        rows.append(
             {
                 **plan.facts,
                 "padding": plan.layout.width - len(plan.runs),
@@ -323,14 +323,14 @@ def _packs(study: Study, missing: list[Run], folder: StudyFolder, packing: Packi
                 "arms": list(dict.fromkeys(arm for arm, _, _ in plan.runs)),
                 "runs": [list(names) for names in plan.runs],
                 "routed": [
-                    str(one)
-                    for one in list_fallbacks(
+                    str(fallback)
+                    for fallback in list_fallbacks(
                         runs[0].config, source, plan.compute, plan.precision, divided=plan.layout.divided
                     )
                 ],
             }
         )
-    return found
+    return rows
 
 
 # --- the differences of one arm ---------------------------------------------------------------------------------------
@@ -356,18 +356,18 @@ def diff_arm(study: Study, name: str) -> dict[str, Any]:
     first_device()
     study.runs()
     old, new, broken = check_arm(study, name)
-    found = compare_parameters(old, new)
+    comparison = compare_parameters(old, new)
     arm = next(arm for arm in study.arms if arm.name == name)
     return {
         "study": study.name,
         "arm": name,
         "config": {path: to_data([*pair]) for path, pair in {**arm.diff, **arm.resets}.items()},
         "parameters": [sum(prod(p.shape) for p in run.parameters.values()) for run in (old, new)],
-        "added": {n: list(new.parameters[n].shape) for n in found.added},
-        "removed": {n: list(old.parameters[n].shape) for n in found.removed},
-        "reshaped": {n: [list(old.parameters[n].shape), list(new.parameters[n].shape)] for n in found.reshaped},
-        "redrawn": {n: list(new.parameters[n].shape) for n in found.redrawn},
-        "equal": {n: list(new.parameters[n].shape) for n in found.equal},
+        "added": {n: list(new.parameters[n].shape) for n in comparison.added},
+        "removed": {n: list(old.parameters[n].shape) for n in comparison.removed},
+        "reshaped": {n: [list(old.parameters[n].shape), list(new.parameters[n].shape)] for n in comparison.reshaped},
+        "redrawn": {n: list(new.parameters[n].shape) for n in comparison.redrawn},
+        "equal": {n: list(new.parameters[n].shape) for n in comparison.equal},
         "flops_per_token": [training_flops_per_token(run.config, run.source) for run in (old, new)],
         "program": [old.outline.program, new.outline.program],
         "operations": _operations(old, new),
@@ -428,23 +428,23 @@ def resolution(
         raise UserError("the number of seeds for an effect depends on the noise, which is not known yet", remedy=remedy)
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared) + len(study.contrasts), sum(baseline is study.arms[0] for baseline in compared)
-    found = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
+    values = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
     low, high = metric_bounds(study.measure.primary)
-    found["most"] = high - low if isfinite(high) else None
-    found |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
+    values["most"] = high - low if isfinite(high) else None
+    values |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
-        return found
+        return values
     plan, seeds = analysis_plan(study), len(study.seeds)
     in_sd = PowerAnalysis(arms, plan.strictest_level(arms, seeds), df_a_seed=together or None).smallest_effect(
         1.0, seeds
     )
     design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
-    found |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
+    values |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
         least = design.smallest_effect(1.0, MIN_SEEDS)  # the power cannot be computed at much larger effects
         needed = MIN_SEEDS if least and effect >= least * known else design.seeds_needed(effect, known)
-        found |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
-    return found
+        values |= {"seeds": needed, "flops": None if needed is None else needed * flops_a_seed}
+    return values
 
 
 def _measured(folder: StudyFolder) -> float | None:

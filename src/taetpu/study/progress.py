@@ -126,7 +126,7 @@ class StudyProgress(Callback):
         if summary is None:
             self.warn(f"  profiling failed: {problem}")
             return
-        again = sum(one["again"] for one in summary["compiles"])
+        again = sum(program["again"] for program in summary["compiles"])
         shares = ", ".join(f"{name} {summary[name]:.0%}" for name in ("compute", "transfer", "idle"))
         self.warn(f"  profile of {summary['steps']} steps: {shares}, recompiles {again}; see {where}/summary.txt")
 
@@ -141,11 +141,15 @@ class StudyProgress(Callback):
 
     def shown_metric(self, arms: Sequence[str]) -> str:
         """Return the metric to display for the last evaluations of the given arms; see `progress_metric`."""
-        return progress_metric(self.primary, (found for arm in arms for found in self.evals.get(arm, {}).values()))
+        return progress_metric(
+            self.primary, (evaluation for arm in arms for evaluation in self.evals.get(arm, {}).values())
+        )
 
     def values(self, arm: str, metric: str) -> dict[int, float]:
         """Return the value of a metric in an arm's last evaluations, by seed."""
-        return {seed: found[metric] for seed, found in self.evals.get(arm, {}).items() if metric in found}
+        return {
+            seed: evaluation[metric] for seed, evaluation in self.evals.get(arm, {}).items() if metric in evaluation
+        }
 
     def on_sample(self, step: int, run: RunSpec, text: str) -> None:
         """Display a generated text."""

@@ -80,8 +80,8 @@ def find_reusable(root: str) -> list[StudyFolder]:
     schemas = {study: _schema(study) for study in find_studies(root, required=True)}
     current = [study for study, schema in schemas.items() if schema == SCHEMA]
     if not current:
-        found = ", ".join(sorted({str(schema) for schema in schemas.values()}))
-        problem = f"no run here can be reused: the run IDs use schema {found}, but this version uses schema {SCHEMA}"
+        present = ", ".join(sorted({str(schema) for schema in schemas.values()}))
+        problem = f"no run here can be reused: the run IDs use schema {present}, but this version uses schema {SCHEMA}"
         raise UserError(problem, file=root, remedy="Omit --reuse for this folder to train the runs again.")
     return current
 
@@ -117,7 +117,7 @@ def finished_runs(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
     Raises:
         UserError: if the ID in a run's record does not match the name of its folder.
     """
-    found = dict[str, RunFolder]()
+    finished = dict[str, RunFolder]()
     for study in studies:
         for run in study.runs():
             if run.status() == "done":
@@ -125,8 +125,8 @@ def finished_runs(studies: Iterable[StudyFolder]) -> dict[str, RunFolder]:
                 if not run_id.startswith(run.id):
                     problem = f"this run is recorded as {run_id[:8]!r}, but its folder is named {run.id!r}"
                     raise UserError(problem, file=run.where, remedy="Move the run out of the study's folder.")
-                found.setdefault(run_id, run)
-    return found
+                finished.setdefault(run_id, run)
+    return finished
 
 
 def sample_runs(runs: Sequence[Run], share: float) -> list[Run]:
@@ -180,8 +180,8 @@ class Replication:
         replicas = [Run.at(run, scratch) for run in todo]
         self.train(replicas, scratch)
         compared = zip(todo, replicas, strict=True)
-        found = [find_disagreement(run, replica, self.study.measure.primary) for run, replica in compared]
-        wrong = [problem for problem in found if problem]
+        disagreements = [find_disagreement(run, replica, self.study.measure.primary) for run, replica in compared]
+        wrong = [problem for problem in disagreements if problem]
         if wrong:
             for run in reused:
                 run.folder.store.delete(run.folder.key)

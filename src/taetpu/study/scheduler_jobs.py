@@ -270,8 +270,8 @@ def _one_host(tpu: Slice, share: Share) -> None:
     """Raise `UserError` if a slice has several hosts. Each shard is trained by one host."""
     if tpu.hosts > 1:
         problem = f"{tpu.name} has {tpu.hosts} hosts, but each of the {share.shards} shards is trained by one host"
-        one = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
-        remedy = f"Use {one}."
+        single = f"{tpu.generation.names[0]}-{max(tpu.generation.single_host_chips) * tpu.generation.per_chip}"
+        remedy = f"Use {single}."
         raise UserError(problem, path=("--tpu",), remedy=remedy)
 
 

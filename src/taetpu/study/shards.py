@@ -58,8 +58,8 @@ def parse_shard(text: str) -> Shard:
     Raises:
         UserError: if the text has another form, if I is not less than N, or if N is too large.
     """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
-    index, count = map(int, found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
+    index, count = map(int, match.groups()) if match else (0, 0)
     if not 0 <= index < count <= MOST_SHARDS:
         remedy = f"Use I/N, such as 0/4, where I is less than N, and N is at most {MOST_SHARDS:,}."
         raise UserError(f"invalid shard {text!r}", path=("--shard",), remedy=remedy)
@@ -141,8 +141,8 @@ class ShardExecutor(Executor):
 
     def own(self, packs: Sequence[Pack]) -> list[Pack]:
         """Return the given packs that belong to this share."""
-        own = {plan.id for plan in self.shard.select(stored_plans(self.folder))}
-        return [pack for pack in packs if pack.id in own]
+        chosen = {plan.id for plan in self.shard.select(stored_plans(self.folder))}
+        return [pack for pack in packs if pack.id in chosen]
 
     def has_begun(self, pack: Pack) -> bool:
         """Return whether a process has begun to train a pack."""

@@ -59,23 +59,23 @@ def choose_values(study: Study, trial_runs: Iterable[Run]) -> dict[str, Any] | N
     tuning = _tuning(study)
     arms = {}
     for arm in study.arms:
-        own = tuning.left_by(arm.overrides)
+        grid = tuning.left_by(arm.overrides)
         outcomes = {
             cell: {"arm": name, "values": values, **_outcome(results[name], tuning.metric)}
-            for cell, values in own.cells.items()
+            for cell, values in grid.cells.items()
             for name in [_trial_name(arm, cell)]
         }
         best = _best(outcomes, study.measure.direction)
         if outcomes:
-            edge = own.edges(outcomes[best]["values"]) if best else []
+            edge = grid.edges(outcomes[best]["values"]) if best else []
             arms[arm.name] = {"trials": outcomes, "best": best, "edge": edge}
     values = {path: list(tried) for path, tried in tuning.values.items()}
     return {"values": values, "seeds": list(tuning.seeds), "metric": tuning.metric, "arms": arms}
 
 
 def _outcome(results: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
-    found = [result["metrics"].get(metric) if result["outcome"] == "finished" else None for result in results]
-    values = [value if value is not None and math.isfinite(value) else None for value in found]
+    measured = [result["metrics"].get(metric) if result["outcome"] == "finished" else None for result in results]
+    values = [value if value is not None and math.isfinite(value) else None for value in measured]
     known = [value for value in values if value is not None]
     return {"mean": sum(known) / len(known) if len(known) == len(values) else None, "by_seed": values}
 

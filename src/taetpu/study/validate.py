@@ -66,15 +66,15 @@ def refuse_place(study: Study, place: Capabilities | None) -> None:
 def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
     """Raise `UserError` if an unfinished run does not fit into the memory of the devices."""
     mistakes = ErrorList()
-    for one in too_large(study, {run.arm for run in runs if not run.done}):
+    for group in too_large(study, {run.arm for run in runs if not run.done}):
         problem = (
-            f"{', '.join(one['arms'])}: a run needs {one['needed']:,} bytes for parameters, gradients and the "
-            f"optimizer's moments, but {one['where']} has only {one['available']:,}"
+            f"{', '.join(group['arms'])}: a run needs {group['needed']:,} bytes for parameters, gradients and the "
+            f"optimizer's moments, but {group['where']} has only {group['available']:,}"
         )
-        first = next(arm for arm in study.arms if arm.name == one["arms"][0])
+        first = next(arm for arm in study.arms if arm.name == group["arms"][0])
         source = study.source(first)
         params = num_params(first.config.model, source.vocab_size, source.seq_len)
-        fitting = one["available"] * params // one["needed"]
+        fitting = group["available"] * params // group["needed"]
         remedy = (
             f"Use a model of at most about {fitting:,} parameters, or a machine with more memory. "
             "`taetpu plan --tpu all` lists the TPUs on which the runs fit."
@@ -91,14 +91,14 @@ def too_large(study: Study, names: set[str]) -> list[dict[str, Any]]:
         device.
     """
     where = "this machine" if first_device().platform == "cpu" else "a device here"
-    found: dict[tuple[int, int], list[str]] = {}
+    arms_by_size: dict[tuple[int, int], list[str]] = {}
     for arm in study.arms:
         short = memory_shortfall(arm.config, study.source(arm)) if arm.name in names else None
         if short is not None:
-            found.setdefault(short, []).append(arm.name)
+            arms_by_size.setdefault(short, []).append(arm.name)
     return [
         {"arms": arms, "needed": needed, "available": available, "where": where}
-        for (needed, available), arms in found.items()
+        for (needed, available), arms in arms_by_size.items()
     ]
 
 
