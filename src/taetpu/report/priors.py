@@ -1,8 +1,7 @@
 """Published findings on the changes made by arms, read from `priors.yaml`."""
 
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -14,15 +13,8 @@ from taetpu.stats.arm_changes import value_at
 from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
-PATTERNS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "more than 1": lambda value, other: type(value) is int and value > 1,
-    "an earlier layer": lambda value, other: type(value) is int or (isinstance(value, list) and bool(value)),
-    "fewer": lambda value, other: type(value) is type(other) is int and value < other,
-    "more": lambda value, other: type(value) is type(other) is int and value > other,
-}
-"""Patterns in `priors.yaml`, each with a function of the value and the other value of the change."""
-SHARING = "model.layers.0.same_as"
-LAYERS = re.compile(r"^model\.layers\.[^.]+\.")
+SEVERAL = "more than 1"
+"""The value in `priors.yaml` that matches any integer above 1."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Prior:
     by: str
     """Authors and years of the sources."""
     sources: str
-    """Authors, years, titles and identifiers of the sources."""
+    """Authors, years, titles and identifiers of the sources, with what was read of them."""
 
 
 @functools.cache
@@ -48,7 +40,7 @@ def read_priors() -> Mapping[str, Any]:
 def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     """Return the published findings by arm. Only arms with exactly one change and a known finding are included.
 
-    Several layers that share parameters are one change. The settings that `match` changes do not count.
+    The settings that `match` changes do not count.
 
     Args:
         results: the content of `results.json`.
@@ -62,9 +54,7 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
         match = arm.get("role", {}).get("match", {})
         changes = [(path, value) for path, value in changes if path not in match]
-        settings = {LAYERS.sub("model.layers.0.", path) for path, _ in changes}
-        one = len(changes) == 1 or (settings == {SHARING} and not match)
-        if arm["against"] is not None and one and (known := _find_prior(*changes[0], against, base, match.get("by"))):
+        if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
             found[arm["name"]] = known
     return found
 
@@ -84,21 +74,16 @@ def findings_on(setting: str, kind: str) -> list[str]:
     ]
 
 
-def _find_prior(
-    path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any], matched: str | None
-) -> Prior | None:
+def _find_prior(path: str, value: Any, against: Mapping[str, Any], base: Mapping[str, Any]) -> Prior | None:
     path = path.removesuffix(".kind")
     old, new = _kind(against.get(path, _kind(value_at(base, path), fields=True))), _kind(value)
-    setting = SHARING if LAYERS.sub("model.layers.0.", path) == SHARING else path
     for entry in read_priors()["entries"]:
-        if entry["setting"] != setting or not _baseline_matches(entry.get("where", {}), base):
-            continue
-        if entry.get("matched") not in (None, matched):
+        if entry["setting"] != path or not _baseline_matches(entry.get("where", {}), base):
             continue
         change = f"{path}: {_as_yaml(old)} -> {_as_yaml(new)}"
-        if _matches(old, entry["from"], new) and _matches(new, entry["to"], old):
+        if _matches(old, entry["from"]) and _matches(new, entry["to"]):
             return _make_prior(change, entry, entry["found"])
-        if _matches(old, entry["to"], new) and _matches(new, entry["from"], old):
+        if _matches(old, entry["to"]) and _matches(new, entry["from"]):
             return _make_prior(change, entry, REVERSED.get(str(entry["found"]), entry["found"]))
     return None
 
@@ -106,7 +91,7 @@ def _find_prior(
 def _kind(value: Any, fields: bool = False) -> Any:
     """Return a component's kind, or the component itself if it sets other fields and `fields` is False.
 
-    A list or mapping with one component, as in `train.hooks`, becomes the kind of this component. None, an empty list
+    A list or mapping with one component, as in `model.heads`, becomes the kind of this component. None, an empty list
     and an empty mapping become `none`, and other values are returned unchanged.
     """
     if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1:
@@ -124,9 +109,8 @@ def _as_yaml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _matches(value: Any, allowed: Sequence[Any], other: Any) -> bool:
-    """Return whether a value of a change is allowed. `other` is the other value of the change."""
-    return value in allowed or any(name in PATTERNS and PATTERNS[name](value, other) for name in map(str, allowed))
+def _matches(value: Any, allowed: Sequence[Any]) -> bool:
+    return value in allowed or (SEVERAL in allowed and type(value) is int and value > 1)
 
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
@@ -137,7 +121,7 @@ def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any
 
 def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
     sources = entry["sources"]
-    places = [f"{s['by']}, {s['title']}, {'arXiv ' + s['arxiv'] if 'arxiv' in s else s['at']}" for s in sources]
+    places = [f"{s['by']}, {s['title']}, arXiv {s['arxiv']} ({s['read']})" for s in sources]
     return Prior(change, found, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
 
 
