@@ -68,6 +68,15 @@ def test_places_refused(folder, file, place):
     refused(folder, file, text)
 
 
+@pytest.mark.parametrize("file", ["vocab.json", "merges.txt", "tokenizer.json"])
+def test_large_tokenizers_are_refused(folder, file):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    for name in ["vocab.json", "merges.txt"] if file != "tokenizer.json" else [file]:
+        (folder / name).write_text("{}")
+    os.truncate(folder / file, 2**33)
+    refused(folder, file, "this file has more than [0-9,]+ bytes")
+
+
 @pytest.mark.parametrize("content", ["deep", "digits"])
 def test_opened_folders_are_read_with_the_same_limits(folder, content):
     (folder / "config.json").write_bytes(CONTENTS[content][0])

@@ -94,7 +94,7 @@ def test_a_folder_without_a_model_is_named(runs, lens, tmp_path):
             lens("perplexity", str(name), "--text", "the fox")
         assert (str(caught.value.file), caught.value.exit_code) == (str(name), 2)
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    with pytest.raises(UserError, match=r"config\.json has neither `model_type`"):
+    with pytest.raises(UserError, match=r"config\.json has neither .*`model_type`"):
         runs(tmp_path)
 
 

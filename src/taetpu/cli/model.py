@@ -1,4 +1,4 @@
-"""`taetpu model`: models of Hugging Face read, and models written for transformers."""
+"""`taetpu model`: import Hugging Face models, and export models to transformers."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taetpu.interop.huggingface import ImportedModel
 
 app = typer.Typer(
-    help="Read models of Hugging Face, and write models for transformers.\n\n"
+    help="Import Hugging Face models, and export models to transformers.\n\n"
     "Example: taetpu model import EleutherAI/pythia-70m",
 )
 
@@ -40,7 +40,7 @@ def import_model(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a model of Hugging Face, and write a model of taetpu.
+    """Convert a Hugging Face model to a taetpu model.
 
     Only safetensors files are read, never pickles. No weight is changed.
 
@@ -109,13 +109,13 @@ def _describe(made: "ImportedModel") -> dict[str, Any]:
 def _print_model(made: "ImportedModel") -> None:
     from taetpu.store.documents import to_yaml
 
-    found = _describe(made)
-    tokenizer = "none" if found["tokens"] is None else plural(found["tokens"], "token")
-    typer.echo(f"family: {found['family']} ({made.family.about})")
-    typer.echo(f"parameters: {found['parameters']:,}")
-    typer.echo(f"vocabulary: {found['vocab_size']:,}, tokenizer: {tokenizer}")
-    typer.echo(f"sequence length: {found['seq_len']:,}\n")
-    typer.echo(to_yaml({"model": found["model"]}).decode(), nl=False)
+    about = _describe(made)
+    tokenizer = "none" if about["tokens"] is None else plural(about["tokens"], "token")
+    typer.echo(f"family: {about['family']} ({made.family.about})")
+    typer.echo(f"parameters: {about['parameters']:,}")
+    typer.echo(f"vocabulary: {about['vocab_size']:,}, tokenizer: {tokenizer}")
+    typer.echo(f"sequence length: {about['seq_len']:,}\n")
+    typer.echo(to_yaml({"model": about["model"]}).decode(), nl=False)
 
 
 def short_model(config: Any) -> dict[str, Any]:
@@ -123,11 +123,11 @@ def short_model(config: Any) -> dict[str, Any]:
     from taetpu.nn.lm import select_layers
 
     layers = config.resolve().layers
-    own = {
+    overrides = {
         where: {slot: _short(getattr(layers[select_layers(where, len(layers))[0]], slot)) for slot in settings}
         for where, settings in config.layers.items()
     }
-    return {**_short(config.model_copy(update={"layers": {}})), **({"layers": own} if own else {})}
+    return {**_short(config.model_copy(update={"layers": {}})), **({"layers": overrides} if overrides else {})}
 
 
 def _short(value: Any) -> Any:

@@ -39,5 +39,5 @@ def blank_model(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
 
     shapes = jax.eval_shape(lambda: build()[0])
     constants = jit_once(lambda: build()[1])()
-    params = jax.tree.map(lambda one: np.broadcast_to(np.zeros((), one.dtype), one.shape), shapes)
+    params = jax.tree.map(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), shapes)
     return combine_trainable(params, constants)

@@ -1,6 +1,6 @@
 """Comparison of two models' configs by what they compute in evaluation.
 
-A model is exported as an architecture of Hugging Face if its config, written for this architecture and read again, is
+A model is exported as a Hugging Face architecture if its config, written for this architecture and read again, is
 unchanged. Settings that act in training only, such as the dropout rate and the initial weights, are not compared.
 """
 
@@ -76,13 +76,13 @@ class Comparable:
 
     def differences(self, other: "Comparable") -> list[Difference]:
         """Return the settings that differ from those of another model with as many layers: each once."""
-        found: dict[str, Difference] = {}
+        differences: dict[str, Difference] = {}
         for i, (ours, theirs) in enumerate(zip(self.layers, other.layers, strict=True)):
             for path in _differing(ours, theirs):
-                if path not in found:
+                if path not in differences:
                     value = _as_written(self.written[i], self.layers[i], path)
                     value_there = _as_written(other.written[i], other.layers[i], path)
-                    found[path] = Difference(path, i, value, value_there, f" in layer {i}" * bool(i))
+                    differences[path] = Difference(path, i, value, value_there, f" in layer {i}" * bool(i))
         for ours, theirs, place in (
             (self.around, other.around, ""),
             (self.outside, other.outside, " outside the layers"),
@@ -90,8 +90,8 @@ class Comparable:
             for path in _differing(ours, theirs):
                 value = _as_written(self.written_around, ours, path)
                 value_there = _as_written(other.written_around, theirs, path)
-                found.setdefault(path, Difference(path, 0, value, value_there, place))
-        return list(found.values())
+                differences.setdefault(path, Difference(path, 0, value, value_there, place))
+        return list(differences.values())
 
     def exported(self, **more: Any) -> Exported:
         """Return the settings for `Family.write`. `more` are further settings of the model."""
@@ -156,5 +156,5 @@ def _inside_other_kind(path: str, ours: Settings, theirs: Settings) -> bool:
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (ours, theirs))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (ours, theirs))
     return math.isclose(ours, theirs, rel_tol=1e-6) if numbers else ours == theirs

@@ -41,7 +41,7 @@ from taetpu.store.flat_config import format_value
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model of Hugging Face.
+    """An imported Hugging Face model.
 
     Attributes:
         family: The architecture.
@@ -310,7 +310,7 @@ class _Candidate:
 def _closest_family(config: LMConfig, model: LM, seq_len: int) -> _Candidate:
     """Return the first architecture that supports a model, or else the one with the fewest unsupported settings."""
     candidates = [_candidate(name, config, model, seq_len) for name in FAMILIES]
-    return min(candidates, key=lambda one: (len(one.differences), one.zeros))
+    return min(candidates, key=lambda candidate: (len(candidate.differences), candidate.zeros))
 
 
 def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candidate:
@@ -330,9 +330,9 @@ def _candidate(name: str, config: LMConfig, model: LM, seq_len: int) -> _Candida
     if (std := getattr(config.init, "std", None)) is not None:
         settings["initializer_range"] = std
     again = load_config(ModelConfig, family.read(complete_settings(family, settings))).resolve()
-    found = ours.differences(Comparable(again))
-    differences = [one for one in found if not one.adds_bias]
-    return _Candidate(family, settings, again, differences, len(found) - len(differences))
+    differences = ours.differences(Comparable(again))
+    unsupported = [difference for difference in differences if not difference.adds_bias]
+    return _Candidate(family, settings, again, unsupported, len(differences) - len(unsupported))
 
 
 def _write_tensors(chosen: _Candidate, config: LMConfig, model: LM) -> dict[str, np.ndarray]:

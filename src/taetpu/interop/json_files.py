@@ -22,21 +22,24 @@ def is_missing(file: Path) -> bool:
         return not file.exists() and not file.is_symlink()
 
 
-def check_regular(file: Path, remedy: str) -> None:
+def check_regular(file: Path, remedy: str, largest: int | None = None) -> None:
     """Raise `UserError` if a file is missing, or a folder, pipe or device, from which reading may never end.
 
     Args:
         file: The file.
         remedy: The remedy if the file is missing.
+        largest: The size in bytes up to which the file is read, if there is a limit.
     """
     with explain_unreadable(file):
         try:
-            mode = file.stat().st_mode
+            status = file.stat()
         except FileNotFoundError:
             raise UserError("no such file", file=file, remedy=remedy) from None
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+    if not stat.S_ISREG(status.st_mode):
+        what = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
         raise UserError(f"expected a file, but this is {what}", file=file, remedy="Replace it by the model's file.")
+    if largest is not None and status.st_size > largest:
+        raise UserError(f"this file has more than {largest:,} bytes", file=file, remedy=RESTORE)
 
 
 @contextmanager
@@ -73,12 +76,9 @@ def read_bytes(file: Path, remedy: str, largest: int = LARGEST_FILE) -> bytes:
     Raises:
         UserError: If the file is missing, no regular file or too large.
     """
-    check_regular(file, remedy)
+    check_regular(file, remedy, largest)
     with explain_unreadable(file), file.open("rb") as opened:
-        data = opened.read(largest + 1)
-    if len(data) > largest:
-        raise UserError(f"this file has more than {largest:,} bytes", file=file, remedy=RESTORE)
-    return data
+        return opened.read(largest)
 
 
 def parse_object(data: bytes, file: str | Path) -> dict[str, Any]:

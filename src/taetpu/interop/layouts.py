@@ -1,4 +1,4 @@
-"""Layouts of tensors in the files of Hugging Face, and their conversion to the parameters of taetpu and back.
+"""Layouts of tensors in Hugging Face files, and their conversion to and from taetpu's parameters.
 
 Layouts are transposed, split and joined. No number is changed.
 """
@@ -56,7 +56,7 @@ class HeadsFused(Layout):
 
     def write(self, parameters: Sequence[Tensor], num_heads: int) -> Tensor:
         """See `Layout.write`."""
-        by_head = [one.T.reshape(num_heads, -1, *one.shape[:-1]) for one in parameters]
+        by_head = [p.T.reshape(num_heads, -1, *p.shape[:-1]) for p in parameters]
         return np.stack(by_head, 1).reshape(-1, *parameters[0].shape[:-1])
 
 
@@ -74,7 +74,7 @@ class Interleaved(Layout):
 
     def write(self, parameters: Sequence[Tensor], num_heads: int) -> Tensor:
         """See `Layout.write`."""
-        both = np.stack([_experts_second(one) for one in parameters], -1)
+        both = np.stack([_experts_second(parameter) for parameter in parameters], -1)
         return both.reshape(*both.shape[:-2], -1)
 
 
@@ -93,7 +93,7 @@ PLAIN, LINEAR, HEADS_FUSED, INTERLEAVED = Layout(), Linear(), HeadsFused(), Inte
 
 @dataclass(frozen=True)
 class Rule:
-    """The parameters of taetpu in a tensor of Hugging Face. In names, `{i}` is the number of a layer.
+    """taetpu's parameters in a Hugging Face tensor. In names, `{i}` is the number of a layer.
 
     Attributes:
         theirs: The name of the tensor.

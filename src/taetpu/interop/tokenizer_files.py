@@ -17,8 +17,8 @@ from taetpu.interop.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from taetpu.interop.json_files import RESTORE, check_regular, is_missing, read_bytes, read_object
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
-LARGEST_TOKENIZER = 2**28
-"""The size up to which a `tokenizer.json` is read, in bytes. That of Gemma 3 has 33 MB."""
+LARGEST_TOKENIZER = 3 * 2**24
+"""The size up to which a file of a tokenizer is read, in bytes. That of Gemma 3 has 33 MB."""
 UNREAD = (VOCAB, MERGES, "tokenizer.model", "spiece.model", "tekken.json", "tiktoken.model", "vocab.txt")
 """Files of tokenizers from which transformers can write `tokenizer.json`."""
 BYTE_LEVEL = {"GPT2Tokenizer": {"gpt2", "phi"}, "GPTNeoXTokenizer": {"gpt_neox", "olmo", "olmoe"}}
@@ -119,7 +119,7 @@ def _read_vocab(folder: Path, settings: dict[str, Any]) -> tuple[hf.Tokenizer, d
         remedy += "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         raise UserError(problem, file=folder, remedy=remedy)
     for file in (VOCAB, MERGES):
-        check_regular(folder / file, RESTORE)
+        check_regular(folder / file, RESTORE, LARGEST_TOKENIZER)
     try:
         inner = hf.Tokenizer(models.BPE.from_file(str(folder / VOCAB), str(folder / MERGES)))
     except Exception as error:  # the library raises plain exceptions

@@ -1,4 +1,4 @@
-"""Opening of models: of runs, of folders with files of taetpu, and of folders with files of Hugging Face."""
+"""Opening of models: runs, folders that taetpu wrote, and Hugging Face folders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -31,7 +31,7 @@ def open_run(
     Args:
         name: the address of a run: `STUDY/ARM/SEED`, the start of its ID, `latest` for the run that finished last, the
             path of its folder, or the address of a study or arm with one finished run (see `taetpu.store.addresses`);
-            or a folder with a model of taetpu or of Hugging Face.
+            or the folder of a taetpu or Hugging Face model.
         plugins: the plug-ins that define the model's kinds; plug-ins that are already loaded can be omitted. Loading a
             plug-in executes its code, so the study's copies are never loaded automatically.
         step: the training step of a stored checkpoint (`train.keep_checkpoints`); by default, the trained model.

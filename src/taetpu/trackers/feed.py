@@ -163,11 +163,11 @@ def read_rows(run: RunFolder, after: int) -> tuple[list[Row], int]:
     """Return the stored rows of a run after a step, and the last step of the last stored segment."""
     keys = sorted(run.store.list(f"{run.key}/metrics"), key=metrics.segment_bounds)
     new = [key for key in keys if metrics.segment_bounds(key)[0] >= after]
-    found: dict[int, dict[str, Any]] = {}
+    values: dict[int, dict[str, Any]] = {}
     segments = (metrics.decode_segment(run.store.read(key), run.store.where(key)) for key in new)
     for name, series in metrics.join_segments(segments).items():
         for step, value in zip(series.step.tolist(), series.value.tolist(), strict=True):
-            found.setdefault(step, {})[name] = value
+            values.setdefault(step, {})[name] = value
     end = metrics.segment_bounds(new[-1])[1] if new else after
     texts = {step: text for step, text in run.samples().items() if after < step <= end}
-    return [Row(step, found.get(step, {}), texts.get(step)) for step in sorted({*found, *texts})], end
+    return [Row(step, values.get(step, {}), texts.get(step)) for step in sorted({*values, *texts})], end

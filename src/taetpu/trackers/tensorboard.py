@@ -58,16 +58,17 @@ class Events(Sink):
 
         values = final_metrics(result)
         shown = {name: v if isinstance(v, bool | int | float | str) else str(v) for name, v in self.settings.items()}
-        found = [text("outcome", result["outcome"]), *hparams(shown, values)]
-        self._add(self._summaries(self.last, [*found, *(scalar(name, value) for name, value in values.items())]))
+        summaries = [text("outcome", result["outcome"]), *hparams(shown, values)]
+        summaries += [scalar(name, value) for name, value in values.items()]
+        self._add(self._summaries(self.last, summaries))
 
     def _event(self, **fields: Any) -> Any:
         from tensorboardX.proto import event_pb2
 
         return event_pb2.Event(wall_time=time.time(), **fields)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _summaries(self, step: int, found: Sequence[Any]) -> list[Any]:
-        return [self._event(step=step, summary=summary) for summary in found]
+    def _summaries(self, step: int, summaries: Sequence[Any]) -> list[Any]:
+        return [self._event(step=step, summary=summary) for summary in summaries]
 
     def _add(self, events: Sequence[Any]) -> None:
         from tensorboardX.record_writer import masked_crc32c
