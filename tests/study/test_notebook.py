@@ -96,9 +96,9 @@ def test_charts_accept_folders_roots_and_outcomes(outcome) -> None:
     ]
     specs = [chart.to_dict() for chart in charts]
     assert all(spec == specs[0] for spec in specs)  # a study that is named twice is drawn once
-    assert '"baseline"' in json.dumps(specs[0])
+    assert '"line": "baseline"' in json.dumps(specs[0])
     only = taetpu.plot(outcome, "val/loss", arms=["low-lr"]).to_dict()
-    assert '"baseline"' not in json.dumps(only)
+    assert '"line": "baseline"' not in json.dumps(only)
     with pytest.raises(taetpu.UserError, match="no study"):
         taetpu.plot("nowhere", "val/loss")
     with pytest.raises(taetpu.UserError, match="no run has") as error:
