@@ -250,7 +250,7 @@ def test_render_fits_80_columns_and_prints_ascii_on_ascii_terminals(trained, mon
     study.feed.results["arms"][0]["name"] = study.name
     monkeypatch.setattr(type(study), "packs", lambda study: ["pack 1/120 (4,000 runs): step 1,000,000 of 9,000,000"])
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    console = Console(file=out, width=120)
+    console = Console(file=out, width=80)
     console.print(module.render([study], console))
     out.flush()
     lines = out.buffer.getvalue().decode().splitlines()
