@@ -52,7 +52,10 @@ def check_losses(opened: OpenedModel) -> list[CheckedLoss]:
     stored = opened.result.get("metrics", {})
     splits = [split for split in opened.run_config.task.evaluation_sets if stored.get(f"{split}/loss") is not None]
     if not splits:
-        raise UserError("no loss is stored for this run", file=opened.name, remedy="Use a run that has finished.")
+        outcome = opened.result.get("outcome", "finished")
+        reason = "" if outcome == "finished" else f": it {outcome}"
+        problem = f"no finite loss is stored for this run{reason}"
+        raise UserError(problem, file=opened.name, remedy="Use a run that has finished.")
     allowed = FULL if _trained_in_float32(opened) else REDUCED
     checked = []
     for name in splits:
