@@ -2,18 +2,21 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.lens.test_knockout import with_weights
 from typer.testing import CliRunner
 
 from taetpu.cli.lens_options import ModelOptions
 from taetpu.cli.main import app
-from taetpu.core.errors import Failed, UserError
-from taetpu.lens.check_run import CheckedLoss
+from taetpu.core.errors import UserError
+from taetpu.lens.check_run import CheckedLoss, check_losses
 from taetpu.lens.generate import Sampling, generate
 from taetpu.nn.position.absolute import LearnedConfig
+from taetpu.store.digests import Damaged
 
 
 @pytest.mark.slow
@@ -59,16 +62,24 @@ def test_a_loss_agrees_if_it_is_equal_twice_and_near_the_stored_one(first, secon
     assert vars(CheckedLoss("val", 2.0, first, second, 1e-3))["agrees"] is agrees
 
 
-def test_changed_weights_fail_the_check(lens, opened, trained):
+def test_a_changed_file_of_weights_is_damaged(lens, opened, trained):
     file = next((trained / "runs/small/runs/baseline").glob("1-*/model/model.safetensors"))
     before = file.read_bytes()
     try:
         weights = load_file(file)
         save_file({**weights, "embedding.weight": weights["embedding.weight"] + np.float32(0.1)}, file)
-        with pytest.raises(Failed, match=r"small/baseline/1 .*stored loss on val"):
+        with pytest.raises(Damaged) as caught:
             lens("check", "small/baseline/1")
+        assert Path(str(caught.value.file)).name == "model.safetensors"
     finally:
         file.write_bytes(before)
+
+
+def test_other_weights_do_not_give_the_stored_loss(opened):
+    other = with_weights(opened, lambda weights: np.add(weights["norm.weight"], 1, out=weights["norm.weight"]))
+    assert [loss.agrees for loss in check_losses(opened)] == [True]
+    (loss,) = check_losses(other)
+    assert (loss.agrees, loss.first == loss.second) == (False, True)
 
 
 def test_only_differences_between_configs_are_shown(lens):
