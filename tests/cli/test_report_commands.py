@@ -145,8 +145,8 @@ def test_study_without_a_part_is_refused(taetpu, study, what, command):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "not the result"),
-        ("{}", "not the result"),
+        ("[]", "not the result|result must be"),
+        ("{}", "not the result|outcome must be"),
         (
             '{"outcome": "finished", "steps": 20, "metrics": {"val/loss": "low"}}',
             "metric 'val/loss' must .*number, got 'low'",
