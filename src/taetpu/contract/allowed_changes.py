@@ -86,8 +86,8 @@ def places(path: str, config: ResolvedConfig) -> list[Place]:
     section, *inside = parts = path.split(".")
     if section != "model" or inside[0] not in LayerConfig.model_fields:
         return [tuple(parts)]
-    found = [("model", "layers", str(i), *inside) for i in range(len(config.model.layers))]
-    return [*found, tuple(parts)] if inside[0] in LMConfig.model_fields else found
+    allowed = [("model", "layers", str(i), *inside) for i in range(len(config.model.layers))]
+    return [*allowed, tuple(parts)] if inside[0] in LMConfig.model_fields else allowed
 
 
 def value_at(config: Any, place: Place) -> Any:

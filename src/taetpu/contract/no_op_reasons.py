@@ -40,7 +40,7 @@ def find_wide_window(old: ResolvedConfig, new: ResolvedConfig, length: int) -> i
              if getattr(a.mixer, "causal", True) == getattr(b.mixer, "causal", True)]  # fmt: skip
     widths = [(width(a), width(b)) for a, b in masks if a != b]
     idle = [min(a, b) for a, b in widths if a is not None and b is not None and min(a, b) >= length]
-    wide = [found for found in idle if found < UNLIMITED or len(idle) == len(widths)]
+    wide = [width for width in idle if width < UNLIMITED or len(idle) == len(widths)]
     return min(wide) if wide else None
 
 

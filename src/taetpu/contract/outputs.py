@@ -200,10 +200,10 @@ def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx:
         )
 
 
-def _remedy(found: Any, expected: Any) -> str:
+def _remedy(returned: Any, expected: Any) -> str:
     if isinstance(expected, tuple):
         return "Return queries and keys, each with the shape and dtype of its input."
-    return suggest_cast(found, expected) or "Return an array of the expected shape and dtype."
+    return suggest_cast(returned, expected) or "Return an array of the expected shape and dtype."
 
 
 def _check_draws(component: Any, at: Setup, key: Any) -> None:

@@ -238,14 +238,14 @@ def count_operations(text: str) -> dict[str, int]:
     """
     _, *parts = re.split(r"func\.func \w+ @([\w.]+)", text)
     bodies = dict(zip(parts[::2], parts[1::2], strict=True))
-    found: dict[str, Counter[str]] = {}
+    counts: dict[str, Counter[str]] = {}
 
     def count(name: str) -> Counter[str]:
-        if name not in found:
-            found[name] = Counter(re.findall(r"stablehlo\.(?!return)(\w+)", bodies[name]))
+        if name not in counts:
+            counts[name] = Counter(re.findall(r"stablehlo\.(?!return)(\w+)", bodies[name]))
             for callee in CALLED.findall(bodies[name]):
-                found[name] = found[name] + count(callee)
-        return found[name]
+                counts[name] = counts[name] + count(callee)
+        return counts[name]
 
     return dict(sorted(count("main").items()))
 

@@ -32,19 +32,19 @@ def candidates(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) ->
         UserError: If a name, an override, or a list of values in a design is invalid; if two arms have the same name;
             or if there are too many arms.
     """
-    found: dict[str, Candidate] = {}
+    seen: dict[str, Candidate] = {}
     arms = chain(_written(spec, base, mistakes), one_by_one(spec), factorial(spec, base), _grid(spec))
     for arm in ladder(spec, base, list(islice(arms, MAX_ARMS + 1))):
-        if len(found) == MAX_ARMS:
+        if len(seen) == MAX_ARMS:
             problem = f"the study has more than {MAX_ARMS} arms"
             raise UserError(
                 problem, path=next(iter(arm.origins.values())), remedy="Split the study into several studies."
             )
-        twin = found.setdefault(arm.name.casefold(), arm)
+        twin = seen.setdefault(arm.name.casefold(), arm)
         if twin is not arm:
             problem = f"arm names must differ in more than case: {twin.name!r} and {arm.name!r}"
             raise UserError(problem, path=next(iter(arm.origins.values())), remedy="Rename one of the arms.")
-    return list(found.values())
+    return list(seen.values())
 
 
 def _written(spec: StudySpec, base: Mapping[str, Any], mistakes: ErrorList) -> Iterator[Candidate]:

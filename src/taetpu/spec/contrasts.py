@@ -82,19 +82,19 @@ def plan_contrasts(
         UserError: If an arm or a metric does not exist, or arms for a spread are missing. The path of the error starts
             with the name of the contrast.
     """
-    found: dict[str, dict[str, Any]] = {}
+    planned: dict[str, dict[str, Any]] = {}
     for name, contrast in contrasts.items():
         if not NAME.fullmatch(name):
             remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
             raise UserError(f"{name!r} is not a name for a contrast", path=(name,), remedy=remedy)
         try:
             if contrast.compare:
-                found |= _comparison(name, contrast, arms)
+                planned |= _comparison(name, contrast, arms)
             else:
-                found |= _spread(name, contrast, arms, metrics, base)
+                planned |= _spread(name, contrast, arms, metrics, base)
         except UserError as error:
             raise error.within(name) from None
-    return found
+    return planned
 
 
 def _comparison(name: str, contrast: ContrastConfig, arms: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -107,17 +107,17 @@ def factors_of(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Factor]:
         remedy = "Write e.g. {model.norm: [rms, layer], model.position: [rope, none]}. Use arms for a single change."
         raise UserError("a factorial crosses at least two factors", path=("factorial",), remedy=remedy)
     names = {name: name for name in written} | short_paths([name for name in written if "." in name])
-    found: dict[str, Factor] = {}
+    factors: dict[str, Factor] = {}
     changed = set[str]()
     for key, value in written.items():
         factor, place = _factor(names[key], key, value, base), ("factorial", key)
-        if factor.name in found:
+        if factor.name in factors:
             raise UserError(f"two factors are called {factor.name!r}", path=place, remedy="Rename one of the factors.")
         if twice := changed & factor.levels[1][1].keys():
             raise UserError(f"two factors change {min(twice)}", path=place, remedy="Merge them into one factor.")
         changed |= factor.levels[1][1].keys()
-        found[factor.name] = factor
-    return found
+        factors[factor.name] = factor
+    return factors
 
 
 def _factor(name: str, written: str, value: Any, base: Mapping[str, Any]) -> Factor:
@@ -234,19 +234,19 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
         if len(values) != len(spec.ladder[first]):
             problem = f"{path} has {len(values)} values, but {first} has {len(spec.ladder[first])}"
             raise UserError(problem, path=("ladder", path), remedy="List one value per rung for each setting.")
-    found: list[Rung] = []
+    listed: list[Rung] = []
     for number, values in enumerate(zip(*spec.ladder.values(), strict=True)):
         changes = dict(zip(spec.ladder, values, strict=True))
         places: dict[str, KeyPath] = {path: ("ladder", path, number) for path in changes}
-        own, name = _is_baseline(base, changes, places), cell_name(changes)
-        if any(rung.name == name for rung in found):
+        is_baseline, name = _is_baseline(base, changes, places), cell_name(changes)
+        if any(rung.name == name for rung in listed):
             where, remedy = next(iter(places.values())), "Remove the duplicate."
             raise UserError(f"the rung {name} is listed twice", path=where, remedy=remedy)
-        found.append(Rung(name, number, {} if own else changes))
-    if found and (len(found) < 2 or all(rung.changes for rung in found)):
+        listed.append(Rung(name, number, {} if is_baseline else changes))
+    if listed and (len(listed) < 2 or all(rung.changes for rung in listed)):
         problem = "the rungs of the ladder do not include the baseline's scale and at least one other"
         raise UserError(problem, path=("ladder",), remedy="List the baseline's value and the other scales.")
-    return found
+    return listed
 
 
 # --- data for the analysis -------------------------------------------------------------------------------------------
@@ -261,16 +261,16 @@ def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
         of its levels; the name of the baseline's level is empty. `ladder` contains the names of all `rungs`, and the
         name of the baseline's rung as `own`.
     """
-    found: dict[str, Any] = {}
+    designs: dict[str, Any] = {}
     if factors := factors_of(spec, base):
         design = crossing(spec, factors)
-        found["factorial"] = {
+        designs["factorial"] = {
             "factors": {name: [title for title, _ in factor.levels] for name, factor in factors.items()},
             "fraction": str(spec.factorial.get("fraction", 1)),
             "resolution": design.resolution,
             "words": sorted(sorted(word) for word in design.words),
         }
     if climbed := rungs(spec, base):
-        own = next(rung.name for rung in climbed if not rung.changes)
-        found["ladder"] = {"rungs": [rung.name for rung in climbed], "own": own}
-    return found
+        baseline_rung = next(rung.name for rung in climbed if not rung.changes)
+        designs["ladder"] = {"rungs": [rung.name for rung in climbed], "own": baseline_rung}
+    return designs

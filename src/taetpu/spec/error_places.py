@@ -36,9 +36,11 @@ class Origins:
             num_layers: The number of layers, to which negative layer numbers are relative.
         """
 
-        def moved(one: UserError) -> UserError:
-            there = self._place(one.path, num_layers)
-            return UserError(one.problem, path=there, file=one.file, line=one.line, remedy=one.remedy)
+        def moved(arm_error: UserError) -> UserError:
+            there = self._place(arm_error.path, num_layers)
+            return UserError(
+                arm_error.problem, path=there, file=arm_error.file, line=arm_error.line, remedy=arm_error.remedy
+            )
 
         return self.document.locate(error.map(moved))
 

@@ -48,23 +48,23 @@ def find_fields(path: str) -> list[Place]:
     """
     first, *rest = path.removeprefix("base.").split(".")
     root = StudySpec if first in StudySpec.model_fields and path == path.removeprefix("base.") else RunConfig
-    found = [Place(root, first)]
+    matches = [Place(root, first)]
     if first not in root.model_fields:
         raise UserError(
             f"no field of a study file is called {first!r}", path=(path,), remedy=suggest(first, known_paths())
         )
     done = first
     while rest:
-        places, rest = _below(found, rest)
+        places, rest = _below(matches, rest)
         part, *rest = rest or [""]
         known = {place.name for place in places}
-        found = [place for place in places if place.name == part] if part else places
-        if not found:
+        matches = [place for place in places if place.name == part] if part else places
+        if not matches:
             remedy = suggest(part, known) if known else f"Run `taetpu catalog {done}`."
             problem = f"{done} has no field {part!r}" if part else f"{done} has no fields"
             raise UserError(problem, path=(path,), remedy=remedy)
         done = f"{done}.{part}"
-    return found
+    return matches
 
 
 def list_fields(cls: type[Config], kind: str = "") -> list[Place]:

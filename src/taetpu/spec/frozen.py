@@ -51,8 +51,8 @@ def _measure_data(measure: Measure) -> dict[str, Any]:
 
 def _resets(study: Study) -> dict[str, dict[str, list[Any]]]:
     """Return the fields that arms change by replacing a slot, as `{arm: {path: [old, new]}}` (see `Arm.resets`)."""
-    found = {arm.name: {path: to_data([*pair]) for path, pair in arm.resets.items()} for arm in study.arms}
-    return {name: fields for name, fields in found.items() if fields}
+    resets = {arm.name: {path: to_data([*pair]) for path, pair in arm.resets.items()} for arm in study.arms}
+    return {name: fields for name, fields in resets.items() if fields}
 
 
 def _starts(study: Study) -> dict[str, dict[str, str]]:
@@ -153,14 +153,14 @@ def check_schema(stored: Mapping[str, Any], study: Study) -> None:
 
 def _with_defaults(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored data, in which fields that did not exist when it was stored are set to their defaults."""
-    found = dict(stored)
+    filled = dict(stored)
     for part, cls in (("base", RunConfig), ("measure", Measure)):
         try:
             known = load_config(cls, stored.get(part))
-            found[part] = _measure_data(known) if isinstance(known, Measure) else to_data(known)
+            filled[part] = _measure_data(known) if isinstance(known, Measure) else to_data(known)
         except UserError:
             continue  # a kind or field no longer exists, so the data is compared as it was stored
-    return found
+    return filled
 
 
 def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore the stored value.") -> UserError:

@@ -85,10 +85,10 @@ def _trackers(given: Any) -> dict[str, Component]:
     """Return trackers by name, from a list of kinds or a mapping of names to settings."""
     if isinstance(given, Mapping):  # a name without settings selects the default settings
         given = {name: {} if settings is None else settings for name, settings in given.items()}
-    found = build_components("tracker", given, ("trackers",))
-    for name in found:
+    trackers = build_components("tracker", given, ("trackers",))
+    for name in trackers:
         check_name(name, "tracker", ("trackers", name))
-    return found
+    return trackers
 
 
 def _resolved(
@@ -142,7 +142,7 @@ def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:
     Raises:
         UserError: If options are invalid or a path is set twice. All errors are raised together.
     """
-    found: dict[str, tuple[str, Any]] = {}
+    values: dict[str, tuple[str, Any]] = {}
     mistakes = ErrorList()
     for text in sets:
         path, _, value = (part.strip() for part in text.partition("="))
@@ -151,14 +151,14 @@ def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:
             if not path or not value:
                 problem = f"{text!r} is not of the form path=value"
                 raise UserError(problem, path=place, remedy="Write e.g. train.steps=200.")
-            if path in found:
+            if path in values:
                 raise UserError(f"{path} is set twice", path=place, remedy="Remove one of the options.")
             try:
-                found[path] = text, parse_value(value)
+                values[path] = text, parse_value(value)
             except UserError as error:
                 raise error.within(*place) from None
     mistakes.raise_all()
-    return found
+    return values
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------

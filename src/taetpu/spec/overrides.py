@@ -78,14 +78,14 @@ def merge_overrides(overrides: Mapping[str, Any], values: Mapping[str, Any]) -> 
     An additional value replaces an override of the same path. If an override sets a whole slot that contains the path,
     the value is set in the override of the slot.
     """
-    found = dict(overrides)
+    merged = dict(overrides)
     for path, value in values.items():
-        around = next((other for other in found if path.startswith(f"{other}.")), None)
+        around = next((other for other in merged if path.startswith(f"{other}.")), None)
         if around is None:
-            found[path] = value
+            merged[path] = value
         else:
-            found[around] = _inside(found[around], path.removeprefix(f"{around}.").split("."), value)
-    return found
+            merged[around] = _inside(merged[around], path.removeprefix(f"{around}.").split("."), value)
+    return merged
 
 
 def _inside(filled: Any, parts: list[str], value: Any) -> Any:
@@ -167,17 +167,17 @@ def _spots(data: dict[str, Any], path: str, num_layers: int) -> list[Spot]:
         return [_descend(RunConfig, data, parts, path)]
     targets = _concrete(path, num_layers)
     layers = data["model"]["layers"]
-    found = []
+    spots = []
     for _, _, number, *rest in targets:
         if not rest:
-            found.append(Spot(None, layers, number))
+            spots.append(Spot(None, layers, number))
             continue
         layer = layers.setdefault(number, {})
         slot = rest[0]
         if len(rest) > 1 and slot in LayerConfig.model_fields and slot_of(LayerConfig, slot):
             layer.setdefault(slot, deepcopy(_filled(ModelConfig, data["model"], slot, ("model", slot))))
-        found.append(_descend(LayerConfig, layer, [str(part) for part in rest], path))
-    return found
+        spots.append(_descend(LayerConfig, layer, [str(part) for part in rest], path))
+    return spots
 
 
 def _num_layers(data: Mapping[str, Any]) -> int:

@@ -272,15 +272,15 @@ class Study:
 
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
-        found, mistakes = self._runs_of(self.arms[0]), ErrorList()
+        runs, mistakes = self._runs_of(self.arms[0]), ErrorList()
         for arm in self.arms[1:]:
             with mistakes.collect():
-                found += self._runs_of(arm)
+                runs += self._runs_of(arm)
         for name in self.contrasts:
             with mistakes.collect():
                 self._check_same_data(name)
         mistakes.raise_all()
-        return tuple(found)
+        return tuple(runs)
 
     def _runs_of(self, arm: Arm) -> list[RunSpec]:
         source = self.source(arm)
@@ -370,13 +370,13 @@ def difference(old: ResolvedConfig, new: ResolvedConfig) -> Diff:
     a, b = to_data(old), to_data(new)
     before, after = a["model"].pop("layers"), b["model"].pop("layers")
     a["model"]["num_layers"], b["model"]["num_layers"] = len(before), len(after)
-    found = dict(changes(a, b, ()))
+    differences = dict(changes(a, b, ()))
     layers = [dict(changes(x, y, ())) for x, y in zip(before, after, strict=False)]
     for i, layer in enumerate(layers):
         for path, change in layer.items():
             alike = all(other.get(path) == change for other in layers)
-            found[f"model.{path}" if alike else f"model.layers.{i}.{path}"] = change
-    return found
+            differences[f"model.{path}" if alike else f"model.layers.{i}.{path}"] = change
+    return differences
 
 
 def changes(a: Any, b: Any, path: tuple[str, ...]) -> list[tuple[str, tuple[Any, Any]]]:

@@ -166,12 +166,12 @@ class ResolvedConfig(Config):
         Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
         splits = [name for name in self.task.evaluation_sets if getattr(self.task, name.partition("@")[0], 1)]
-        found = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
+        names = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
         if "tokenizer" in type(self.task).model_fields:
-            found += [f"{name}/bits_per_byte" for name in splits]
+            names += [f"{name}/bits_per_byte" for name in splits]
         measured = [name for name, metric in self.train.eval_metrics.items() if metric.has_value]
-        found += [f"{name}/{what}" for name in splits for what in measured]
-        return sorted(found)
+        names += [f"{name}/{what}" for name in splits for what in measured]
+        return sorted(names)
 
 
 class Measure(Config):

@@ -100,7 +100,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
         for group in groups
         for arm in group.arms
     }  # fmt: skip
-    judged_contrasts = [_contrast(one, evidence[one.key], study, final, compared) for one in contrasts]
+    judged_contrasts = [_contrast(contrast, evidence[contrast.key], study, final, compared) for contrast in contrasts]
     return finite(
         {
             "study": study["study"],
@@ -166,16 +166,16 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
         plan: the analysis plan.
         alone: the arms whose noise is not pooled with that of other arms. Each is a group.
     """
-    found = []
+    fitted = []
     for baseline in dict.fromkeys([BASELINE, *against.values()]):
         every = [arm for arm, base in against.items() if base == baseline]
         pooled = [arm for arm in every if arm not in alone]
         groups = [pooled] if pooled or baseline == BASELINE else []
-        found += [
+        fitted += [
             _fit_group(table, baseline, arms, len(every), plan)
             for arms in [*groups, *([arm] for arm in every if arm in alone)]
         ]
-    return found
+    return fitted
 
 
 def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan: Plan) -> Group:
@@ -210,24 +210,32 @@ def _collect_evidence(
     imputed = {arm: effect for group in groups for arm, effect in group.imputed.effects.items()}
     counts = {arm: table.count(arm) for arm in study["arms"]}
     others, margins = dict(against), dict[str, float | None]()
-    for one in contrasts:
-        effects[one.key], imputed[one.key], others[one.key] = one.effect, one.imputed, one.other
-        counts[one.key], counts[one.other] = one.counts
-        margins[one.key] = one.plan.equivalence
-    found = verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]))
+    for contrast in contrasts:
+        effects[contrast.key], imputed[contrast.key], others[contrast.key] = (
+            contrast.effect,
+            contrast.imputed,
+            contrast.other,
+        )
+        counts[contrast.key], counts[contrast.other] = contrast.counts
+        margins[contrast.key] = contrast.plan.equivalence
+    evidence = verdict.collect_evidence(effects, imputed, counts, others, plan, len(study["seeds"]))
     without = [key for key, margin in margins.items() if margin is None]  # the margin has the unit of another metric
-    return {**found, **{key: replace(found[key], p_equivalent=None) for key in without}}
+    return {**evidence, **{key: replace(evidence[key], p_equivalent=None) for key in without}}
 
 
-def _contrast(one: Contrast, found: Evidence, study: Mapping[str, Any], final: bool, compared: int) -> dict[str, Any]:
+def _contrast(
+    contrast: Contrast, evidence: Evidence, study: Mapping[str, Any], final: bool, compared: int
+) -> dict[str, Any]:
     """Return the entry of a contrast in `results.json`."""
-    places, sides = formatting.mean_places(one.residual_sd, one.means[1]), one.sides(len(study["seeds"]))
-    judged = _judge(found, one.plan, study, one.residual_sd, one.number, final, compared, places, sides)
-    return {"name": one.name, **one.planned, "means": list(one.means), **judged}
+    places, sides = formatting.mean_places(contrast.residual_sd, contrast.means[1]), contrast.sides(len(study["seeds"]))
+    judged = _judge(
+        evidence, contrast.plan, study, contrast.residual_sd, contrast.number, final, compared, places, sides
+    )
+    return {"name": contrast.name, **contrast.planned, "means": list(contrast.means), **judged}
 
 
 def _judge(
-    found: Evidence,
+    evidence: Evidence,
     plan: Plan,
     study: Mapping[str, Any],
     residual_sd: float | None,
@@ -240,7 +248,7 @@ def _judge(
     """Return the fields of an arm or a contrast in `results.json` that describe its effect.
 
     Args:
-        found: the evidence.
+        evidence: the evidence.
         plan: the analysis plan.
         study: the frozen study.
         residual_sd: standard deviation of the noise in the model.
@@ -251,10 +259,10 @@ def _judge(
         sides: the compared sides; None for an arm and its baseline.
     """
     if not final:  # readers might mistake unplanned p-values for verdicts
-        found = replace(found, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
-    effect, seeds = found.effect, len(study["seeds"])
-    decision = verdict.decide_verdict(found, plan) if final and seeds > 1 else None  # a single seed shows no noise
-    known, worst = effect.effect, found.imputed
+        evidence = replace(evidence, p=None, p_holm=None, p_equivalent=None, divergence_p=None)
+    effect, seeds = evidence.effect, len(study["seeds"])
+    decision = verdict.decide_verdict(evidence, plan) if final and seeds > 1 else None  # a single seed shows no noise
+    known, worst = effect.effect, evidence.imputed
     return {
         "effect": known,
         "ci95": effect.interval,
@@ -262,15 +270,15 @@ def _judge(
         "ci_simultaneous": effect.interval_with(lambda df: critical_value(effects, df)),
         # in standard deviations of one run's noise
         "effect_sd": None if known is None or not residual_sd else known / residual_sd,
-        "p": found.p,
-        "p_holm": found.p_holm,
-        "p_equivalent": found.p_equivalent,
-        "divergence_p": found.divergence_p,
+        "p": evidence.p,
+        "p_holm": evidence.p_holm,
+        "p_equivalent": evidence.p_equivalent,
+        "divergence_p": evidence.divergence_p,
         "worst_case": None if worst is None else {"effect": worst.effect, "ci95": worst.interval},
         "guarded": effect.guarded,
         "verdict": decision,
-        "evidence": verdict.format_evidence(found, plan, sides or verdict.Sides((seeds, seeds)), places),
-        "more_seeds": verdict.seeds_still_needed(found, compared, plan) if decision == "inconclusive" else None,
+        "evidence": verdict.format_evidence(evidence, plan, sides or verdict.Sides((seeds, seeds)), places),
+        "more_seeds": verdict.seeds_still_needed(evidence, compared, plan) if decision == "inconclusive" else None,
     }
 
 
@@ -302,12 +310,12 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
 
 def _packs(table: Table) -> list[dict[str, Any]]:
     """Return each pack layout with the reason for choosing it, and the number of `runs` trained with this layout."""
-    found: dict[str, dict[str, Any]] = {}
+    layouts: dict[str, dict[str, Any]] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         pack = {key: value for key, value in result.get("pack", {}).items() if key != "id"}
-        entry = found.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
+        entry = layouts.setdefault(str(sorted(pack.items())), {**pack, "runs": 0})
         entry["runs"] += 1
-    return list(found.values())
+    return list(layouts.values())
 
 
 def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:

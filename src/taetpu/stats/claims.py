@@ -68,14 +68,14 @@ def parse_claim(text: Any, where: KeyPath) -> Claim:
         UserError: If the claim does not have the expected form, if the size in the claim is not a number of at least 0,
             or if the claim gives a size for a negated or inconclusive verdict.
     """
-    found = CLAIM.fullmatch(" ".join(str(text).split()))
-    if not isinstance(text, str) or found is None:
+    parts = CLAIM.fullmatch(" ".join(str(text).split()))
+    if not isinstance(text, str) or parts is None:
         raise UserError(f"{text!r} is not a valid claim", path=where, remedy=EXAMPLES)
-    if found["bound"] and (found["negated"] or found["verdict"] == "inconclusive"):
+    if parts["bound"] and (parts["negated"] or parts["verdict"] == "inconclusive"):
         problem = f"{text!r} gives a size for a negated or inconclusive verdict"
         raise UserError(problem, path=where, remedy=EXAMPLES)
-    size = _parse_size(found["size"], where) if found["bound"] else 0.0
-    return Claim(text, found["arm"], found["verdict"], bool(found["negated"]), found["bound"], size, found["other"])
+    size = _parse_size(parts["size"], where) if parts["bound"] else 0.0
+    return Claim(text, parts["arm"], parts["verdict"], bool(parts["negated"]), parts["bound"], size, parts["other"])
 
 
 def _parse_size(text: str, where: KeyPath) -> float:

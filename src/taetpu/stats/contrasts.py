@@ -83,16 +83,16 @@ def estimate_contrasts(
         against: the baseline of each arm that is not a baseline.
         read: function that returns the study's runs with the values of another metric.
     """
-    found = []
+    estimated = []
     for name, entry in plan.contrasts.items():
         if any(arm not in table.cells for arm in (*entry["compare"], *entry["to"])):
             continue
         if "spread" in entry:
-            own = table if entry["spread"] == plan.primary else read(entry["spread"])
-            found.append(_compare_spreads(name, entry, plan, own))
+            measured = table if entry["spread"] == plan.primary else read(entry["spread"])
+            estimated.append(_compare_spreads(name, entry, plan, measured))
         else:
-            found.append(_compare(name, entry, plan, table, against))
-    return found
+            estimated.append(_compare(name, entry, plan, table, against))
+    return estimated
 
 
 def _compare(name: str, entry: Mapping[str, Any], plan: Plan, table: Table, against: Mapping[str, str]) -> Contrast:
@@ -113,7 +113,7 @@ def _compare(name: str, entry: Mapping[str, Any], plan: Plan, table: Table, agai
 
 def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Table) -> Contrast:
     sides, metric = (entry["compare"], entry["to"]), entry["spread"]
-    own = replace(
+    judged = replace(
         plan,
         primary=f"the spread of {metric} with {entry['by']}={entry['level']}",
         direction="min",
@@ -126,17 +126,19 @@ def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Tab
     fit = linear_model.fit_model(values, "to", bounds)
     imputed = linear_model.estimate_contrast(_spreads(worst, entry), weights, bounds)
     means = _means([list(values[side].values()) for side in weights])
-    return Contrast(name, entry, own, fit.effects["compare"], imputed, _counts(sides, table), means, fit.residual_sd, 1)
+    return Contrast(
+        name, entry, judged, fit.effects["compare"], imputed, _counts(sides, table), means, fit.residual_sd, 1
+    )
 
 
 def _spreads(values: Values, entry: Mapping[str, Any]) -> dict[str, dict[int, float]]:
     """Return the standard deviation over the arms of each side, by side and by seed with all of these arms."""
-    found: dict[str, dict[int, float]] = {}
+    deviations: dict[str, dict[int, float]] = {}
     for side in ("compare", "to"):
         arms = entry[side]
         seeds = [seed for seed in values[arms[0]] if all(seed in values[arm] for arm in arms)]
-        found[side] = {seed: float(np.std([values[arm][seed] for arm in arms], ddof=1)) for seed in seeds}
-    return found
+        deviations[side] = {seed: float(np.std([values[arm][seed] for arm in arms], ddof=1)) for seed in seeds}
+    return deviations
 
 
 def _counts(sides: tuple[list[str], list[str]], table: Table) -> tuple[Count, Count]:

@@ -43,17 +43,17 @@ def analyse_designs(
         `components`.
     """
     roles = _original_roles(study)
-    found: dict[str, Any] = {}
+    analyses: dict[str, Any] = {}
     for kind in ("leave_one_out", "add_one_in"):
         if parts := _parts(roles, kind):
-            found[kind] = {"scales": {rung: _excess(table, own, plan) for rung, own in parts.items()}}
+            analyses[kind] = {"scales": {rung: _excess(table, arms, plan) for rung, arms in parts.items()}}
     if "factorial" in study.get("design", {}):
-        found["factorial"] = _factorial(study, table, plan)
+        analyses["factorial"] = _factorial(study, table, plan)
     if "ladder" in study.get("design", {}):
-        found["ladder"] = _ladder(study, table, plan, judged)
+        analyses["ladder"] = _ladder(study, table, plan, judged)
     if "components" in study.get("design", {}):
-        found["components"] = {**study["design"]["components"], "rows": judge_components(roles, judged)}
-    return {**found, "limits": design_limits(study)}
+        analyses["components"] = {**study["design"]["components"], "rows": judge_components(roles, judged)}
+    return {**analyses, "limits": design_limits(study)}
 
 
 def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -71,11 +71,11 @@ def _is_rung_baseline(role: Mapping[str, Any]) -> bool:
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
     """Return `{rung: {part: (arm, baseline)}}`. The key of the arm that changes all parts is None."""
-    found: dict[str, dict[str | None, tuple[str, str]]] = {}
+    parts: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:
-            found.setdefault(_scale(role), {})[role["part"]] = arm, role.get("against", "baseline")
-    return found
+            parts.setdefault(_scale(role), {})[role["part"]] = arm, role.get("against", "baseline")
+    return parts
 
 
 def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
@@ -97,13 +97,13 @@ def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, 
             cells.setdefault(baseline, dict.fromkeys(design["factors"], 0))
             cells[arm] = dict(role["levels"])
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
-    found = {
+    analyses = {
         scale: factorial.analyse_factorial(
             factorial.Factorial(levels, cells), {arm: table.values(arm) for arm in cells}, plan.bounds
         )
         for scale, cells in scales.items()
     }
-    return {**design, "scales": found}
+    return {**design, "scales": analyses}
 
 
 def _ladder(
@@ -120,12 +120,12 @@ def _ladder(
         if note is None or arm not in judged or arm not in table.cells:
             continue
         baseline = role.get("against", "baseline")
-        own, base = table.values(arm), table.values(baseline)
+        values, base = table.values(arm), table.values(baseline)
         sizes = [result[measure] for result in table.results(baseline) if result.get(measure)] if measure else [0.0]
         if sizes:
-            differences = [own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())]
-            found = judged[arm]
-            rung = ladder.Rung(note["rung"], sizes[0], differences, found["effect"], found["verdict"])
+            differences = [values[seed] - base[seed] for seed in sorted(values.keys() & base.keys())]
+            verdict = judged[arm]
+            rung = ladder.Rung(note["rung"], sizes[0], differences, verdict["effect"], verdict["verdict"])
             arms.setdefault(note["arm"], []).append(rung)
             names.setdefault(note["arm"], {})[note["rung"]] = arm
     return {
@@ -143,7 +143,7 @@ def _ladder(
 def _scale_facts(rung: str, study: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """Return the size of a rung's baseline and its changes to the study's baseline (see `ladder.trend_measure`)."""
     role = {"rung": rung, "arm": BASELINE}
-    baseline = next((arm for arm, own in study["roles"].items() if own.get("ladder") == role), BASELINE)
+    baseline = next((arm for arm, other in study.get("roles", {}).items() if other.get("ladder") == role), BASELINE)
     ended = table.results(baseline) if baseline in table.cells else []
     return {
         "baseline": baseline,
@@ -159,20 +159,22 @@ def design_limits(study: Mapping[str, Any]) -> list[str]:
     design = study.get("design", {})
     roles = _original_roles(study)
     kinds = ("leave_one_out", "add_one_in")
-    found = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
-    found += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
-    found += ["fraction"] if design.get("factorial", {}).get("words") else []
+    limits = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
+    limits += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
+    limits += ["fraction"] if design.get("factorial", {}).get("words") else []
     if "ladder" in design:
         changed = [path for arm, role in roles.items() if _is_rung_baseline(role) for path in changes_of(study, arm)]
-        found.append("ladder of data" if ladder.changes_data(changed) else "ladder")
-    return [*_limits_of_arms(study), *(LIMITS[name] for name in found)]
+        limits.append("ladder of data" if ladder.changes_data(changed) else "ladder")
+    return [*_limits_of_arms(study), *(LIMITS[name] for name in limits)]
 
 
 def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
     """Return the limitations of the arms outside designs, based on the number of settings that each arm changes."""
     roles = study.get("roles", {})
-    own = study.get("design", {}).get("ladder", {}).get("own", "")
-    written = {arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), own)}
+    baseline_rung = study.get("design", {}).get("ladder", {}).get("own", "")
+    written = {
+        arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), baseline_rung)
+    }
     alone = [changes for changes in written.values() if len(changes) == 1]
     several = {arm: changes for arm, changes in written.items() if len(changes) > 1}
     if not several:
@@ -183,7 +185,7 @@ def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
     return [LIMITS[name].format(arms=formatting.list_names(arms)) for name, arms in named.items() if arms]
 
 
-def _is_written(arm: str, role: Mapping[str, Any], own: str) -> bool:
-    """Return whether the study file or its grid defines the arm, and the arm has the scale `own`."""
+def _is_written(arm: str, role: Mapping[str, Any], rung: str) -> bool:
+    """Return whether the study file or its grid defines the arm, and the arm has the scale `rung`."""
     derived = {"design", "match", "tuned"} & set(role)
-    return arm != BASELINE and not derived and _scale(role) == own
+    return arm != BASELINE and not derived and _scale(role) == rung

@@ -29,42 +29,44 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
         study: the frozen study.
         plan: the study's analysis plan.
     """
-    found = []
+    departures = []
     if ended := study.get("planned_after", 0):
         runs = f"{ended} run{'s' if ended > 1 else ''}"
-        found.append(f"the plan was written after {runs} had ended: an earlier study.yaml was deleted or moved away")
+        departures.append(
+            f"the plan was written after {runs} had ended: an earlier study.yaml was deleted or moved away"
+        )
     seeds = study["seeds"]
     if not set(plan.seeds) <= set(seeds):
-        found.append(f"seeds are {list(seeds)}, and the plan says {list(plan.seeds)}")
+        departures.append(f"seeds are {list(seeds)}, and the plan says {list(plan.seeds)}")
     elif len(seeds) != len(set(seeds)):
-        found.append(f"seeds are {list(seeds)}, and one of them is there twice")
-    found += [
+        departures.append(f"seeds are {list(seeds)}, and one of them is there twice")
+    departures += [
         f"arm {arm!r} is planned, and study.yaml does not have it"
         for arm in dict.fromkeys(plan.arms)
         if arm not in study["arms"] and not _may_be_missing(arm, study)
     ]
-    found += [
+    departures += [
         f"post-hoc table {name!r} is planned, and study.yaml does not have it"
         for name in plan.post_hoc
         if name not in study.get("post_hoc", {})
     ]
     measure = study.get("measure")
     if isinstance(measure, Mapping):
-        found += [
+        departures += [
             f"measure.{name} is {measure[name]!r}, and the plan says {getattr(plan, name)!r}"
             for name in JUDGED_BY
             if name in measure and measure[name] != getattr(plan, name)
         ]
         planned = {name.partition("=")[0] for name in plan.contrasts} | set(plan.contrasts)
-        found += [
+        departures += [
             f"contrast {name!r} is in measure.contrasts, and the plan does not have it"
             for name in measure.get("contrasts") or ()
             if name not in planned
         ]
         looks = tuple(measure.get("looks") or ())
         if looks and looks != plan.looks:
-            found.append(f"measure.looks is {list(looks)}, and the plan says {list(plan.looks)}")
-    return found
+            departures.append(f"measure.looks is {list(looks)}, and the plan says {list(plan.looks)}")
+    return departures
 
 
 def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:

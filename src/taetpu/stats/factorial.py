@@ -48,15 +48,15 @@ class Factorial:
 
     def aliases(self) -> dict[Term, list[Term]]:
         """Return the estimable terms with their aliases. A full design has no aliases."""
-        found: dict[Term, list[Term]] = {}
+        known: dict[Term, list[Term]] = {}
         for term in self.terms():
             own = self.columns(term)
-            twin = next((other for other in found if _same(own, self.columns(other))), None)
+            twin = next((other for other in known if _same(own, self.columns(other))), None)
             if twin is None:
-                found[term] = []
+                known[term] = []
             else:
-                found[twin].append(term)
-        return found
+                known[twin].append(term)
+        return known
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
@@ -92,10 +92,10 @@ def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, fl
     columns = {term: design.columns(term) for term in aliases}
     whole = np.hstack([np.ones((len(rows), 1)), *columns.values()])
     known = bool(seeds) and np.linalg.matrix_rank(whole) == whole.shape[1]
-    found = [_term(term, aliases[term], design, columns, y if known else None, bounds) for term in aliases]
-    corrected = holm({str(i): entry["p"] for i, entry in enumerate(found)})
+    terms = [_term(term, aliases[term], design, columns, y if known else None, bounds) for term in aliases]
+    corrected = holm({str(i): entry["p"] for i, entry in enumerate(terms)})
     return {
-        "terms": [{**entry, "p_holm": corrected[str(i)]} for i, entry in enumerate(found)],
+        "terms": [{**entry, "p_holm": corrected[str(i)]} for i, entry in enumerate(terms)],
         "seeds": len(seeds),
         "missing": missing,
     }

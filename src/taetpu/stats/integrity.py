@@ -28,19 +28,19 @@ def find_damage(runs: Sequence[RunFolder], contents: bool = True) -> list[tuple[
         runs: runs with status `done`.
         contents: whether to read every file; see `RunFolder.find_damage`.
     """
-    found = [(run, run.find_damage(contents) or _record_problems(run)) for run in runs]
-    return [(run, problems) for run, problems in found if problems]
+    checked = [(run, run.find_damage(contents) or _record_problems(run)) for run in runs]
+    return [(run, problems) for run, problems in checked if problems]
 
 
-def raise_if_damaged(found: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
+def raise_if_damaged(damaged: Sequence[tuple[RunFolder, Sequence[str]]]) -> None:
     """Raise `Damaged`, a `UserError` that lists the problems, if any run is damaged."""
-    if not found:
+    if not damaged:
         return
-    lines = [problem for _, problems in found for problem in problems]
+    lines = [problem for _, problems in damaged for problem in problems]
     more = [f"and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
-    count = "1 completed run is" if len(found) == 1 else f"{len(found)} completed runs are"
+    count = "1 completed run is" if len(damaged) == 1 else f"{len(damaged)} completed runs are"
     raise Damaged(
-        "\n  ".join([f"{count} damaged:", *lines[:MAX_LISTED], *more]), file=found[0][0].where, remedy=RETRAIN
+        "\n  ".join([f"{count} damaged:", *lines[:MAX_LISTED], *more]), file=damaged[0][0].where, remedy=RETRAIN
     )
 
 
@@ -188,8 +188,8 @@ def _baseline_overrides(base: Mapping[str, Any]) -> dict[str, Any]:
     model = sections.pop("model", {})
     if model.get("layers"):  # fields of the resolved layers may differ
         model = {name: value for name, value in model.items() if not isinstance(value, Mapping)}
-    found = {f"{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}
-    return found | {f"model.{field}": value for field, value in model.items() if field not in NOT_COMPARED}
+    overrides = {f"{name}.{field}": value for name, fields in sections.items() for field, value in fields.items()}
+    return overrides | {f"model.{field}": value for field, value in model.items() if field not in NOT_COMPARED}
 
 
 def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]:

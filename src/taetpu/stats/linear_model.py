@@ -167,8 +167,8 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
         return Effect(value, exact=_exact_tests(cells, contrast, value))
     pooled = Estimate(value, math.sqrt(cells.rss / cells.df * squares.sum()), cells.df)
     more = [
-        cells.noisy[arm].estimate(value, own, squares.sum() - own)
-        for arm, own in zip(cells.arms, squares, strict=True)
+        cells.noisy[arm].estimate(value, squared, squares.sum() - squared)
+        for arm, squared in zip(cells.arms, squares, strict=True)
         if arm in guards
     ]
     if len(guards) > 1 or cells.copies:

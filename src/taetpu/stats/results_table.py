@@ -110,10 +110,10 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
     return Table({arm: [_cell(done.get((arm, s)), s, metric) for s in study["seeds"]] for arm in study["arms"]})
 
 
-def _cell(found: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str) -> Cell:
-    if found is None:
+def _cell(ended: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str) -> Cell:
+    if ended is None:
         return Cell(seed, "unfinished")
-    run, result = found
+    run, result = ended
     if result["outcome"] == "finished" and metric not in result["metrics"]:
         known = suggest(metric, result["metrics"])
         raise UserError(f"no metric {metric!r} was measured", path=("measure", "primary"), file=run.where, remedy=known)
@@ -153,21 +153,23 @@ def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], m
             if weight is None or cell.run is None:
                 continue
             first = first or (cell.run.where, float(weight.sum()))
-            if (own := float(weight.sum())) != first[1]:
-                problem = f"this run was evaluated on {own:g} positions of {split}, but {first[0]} on {first[1]:g}"
+            if (positions := float(weight.sum())) != first[1]:
+                problem = (
+                    f"this run was evaluated on {positions:g} positions of {split}, but {first[0]} on {first[1]:g}"
+                )
                 remedy = "Delete the folder of the invalid run and run the study again."
                 raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 
 def count_devices(table: Table) -> list[dict[str, Any]]:
     """Return each kind of device with the number of runs trained on it."""
-    found: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str], int] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):
         about = result.get("environment", {})
         if "device" in about:
             kind = about["device"], about.get("machine", "")
-            found[kind] = found.get(kind, 0) + 1
-    return [{"device": device, "machine": machine, "runs": runs} for (device, machine), runs in found.items()]
+            counts[kind] = counts.get(kind, 0) + 1
+    return [{"device": device, "machine": machine, "runs": runs} for (device, machine), runs in counts.items()]
 
 
 def sd(values: Mapping[int, float]) -> float | None:
