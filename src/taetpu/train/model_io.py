@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import Field
+from pydantic_core import from_json
+from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from taetpu.core.config import iter_components, to_data
+from taetpu.core.config import Config, iter_components, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
@@ -98,21 +101,49 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
             raise UserError(
                 f"no {name} is stored here", file=where, remedy="Use the folder of a finished run or of a model."
             )
-    about: dict[str, Any] = json.loads(files[CONFIG])
-    _check_plugins(about.get("plugins", []), where)
-    config = load_config(LMConfig, about["model"])
-    stored = load_tensors(files[WEIGHTS])
+    about = _read_record(files[CONFIG], where)
+    _check_plugins(about.plugins, where)
+    config = load_config(LMConfig, about.model)
+    try:
+        stored = load_tensors(files[WEIGHTS])
+    except SafetensorError as error:
+        problem = f"not a complete safetensors file: {error}"
+        raise UserError(problem, file=f"{where}/{WEIGHTS}", remedy="Copy the model again.") from None
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
-    blank = _blank(config, about["vocab_size"], about["seq_len"], set(constants))
+    blank = _blank(config, about.vocab_size, about.seq_len, set(constants))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
-        vocab_size=about["vocab_size"],
-        seq_len=about["seq_len"],
+        vocab_size=about.vocab_size,
+        seq_len=about.seq_len,
         tokenizer=_read_tokenizer(files[TOKENIZER], where) if TOKENIZER in files else None,
-        special_tokens=about.get("special_tokens", {}),
+        special_tokens=about.special_tokens,
     )
+
+
+class ModelRecord(Config):
+    """The content of a model's `config.json`. Later versions may add settings."""
+
+    model: dict[str, Any]
+    vocab_size: Annotated[int, Field(ge=1, le=2**24)]
+    seq_len: Annotated[int, Field(ge=1, le=2**24)]
+    plugins: tuple[str, ...] = ()
+    special_tokens: dict[str, int | list[int]] = Field(default_factory=dict)
+
+
+def _read_record(content: bytes, where: str) -> ModelRecord:
+    """Return the content of `config.json`; `from_json` of pydantic limits the depth and the length of integers."""
+    file, remedy = f"{where}/{CONFIG}", "Copy the model again."
+    try:
+        data = from_json(content)
+        if not isinstance(data, dict):
+            raise UserError(f"expected a JSON object, got {type(data).__name__}", file=file, remedy=remedy)
+        return load_config(ModelRecord, {name: data[name] for name in ModelRecord.model_fields if name in data})
+    except UserError as error:
+        raise error.within(file=file) from None
+    except ValueError as error:
+        raise UserError(f"not JSON: {error}", file=file, remedy=remedy) from None
 
 
 def _read_tokenizer(content: bytes, where: str) -> Tokenizer:
