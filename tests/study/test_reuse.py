@@ -14,7 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.verify import verify
 from taetpu.store.backend import open_store
-from taetpu.store.documents import to_json
+from taetpu.store.digests import seal
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample_runs
 from taetpu.study.run import run
@@ -189,7 +189,7 @@ def of_fewer_fields(root: Path) -> None:
             for part in above:
                 node = node[int(part) if part.isdecimal() else part]
             del node[field]
-        made.store.write(f"{made.key}/config.json", to_json(record), replace=True)
+        made.store.write(f"{made.key}/config.json", seal(record), replace=True)
 
 
 @pytest.mark.slow
