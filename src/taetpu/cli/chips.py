@@ -25,9 +25,9 @@ def chips(
     from taetpu.core.chips import generations, parse_slice, table_date
 
     if name:
-        found = parse_slice(name)
-        data = _slice(found) | {"chip": _chip(found.generation), "dated": table_date()}
-        print_json(data) if as_json else _print_slice(found)
+        tpu_slice = parse_slice(name)
+        data = _slice(tpu_slice) | {"chip": _chip(tpu_slice.generation), "dated": table_date()}
+        print_json(data) if as_json else _print_slice(tpu_slice)
         return
     if as_json:
         print_json({"dated": table_date(), "chips": [_chip(chip) for chip in generations()]})
@@ -65,27 +65,27 @@ def _chip(chip: "Chip") -> dict[str, Any]:
     return plain | {"sources": {figure: asdict(source) for figure, source in chip.sources}}
 
 
-def _slice(found: "Slice") -> dict[str, Any]:
+def _slice(tpu_slice: "Slice") -> dict[str, Any]:
     """Return the size, machine type and cost of the given slice for JSON output."""
     return {
-        "name": found.name,
-        "topology": found.topology_name,
-        "chips": found.chips,
-        "cores": found.cores,
-        "devices": found.devices,
-        "hosts": found.hosts,
-        "machine_type": found.machine_type,
-        "runtime": found.generation.runtime,
-        "hbm_bytes": found.hbm_bytes,
-        "bf16_flops": found.chips * found.generation.bf16_flops,
-        "usd_per_hour": found.usd_per_hour(spot=False),
-        "usd_per_hour_spot": found.usd_per_hour(spot=True),
+        "name": tpu_slice.name,
+        "topology": tpu_slice.topology_name,
+        "chips": tpu_slice.chips,
+        "cores": tpu_slice.cores,
+        "devices": tpu_slice.devices,
+        "hosts": tpu_slice.hosts,
+        "machine_type": tpu_slice.machine_type,
+        "runtime": tpu_slice.generation.runtime,
+        "hbm_bytes": tpu_slice.hbm_bytes,
+        "bf16_flops": tpu_slice.chips * tpu_slice.generation.bf16_flops,
+        "usd_per_hour": tpu_slice.usd_per_hour(spot=False),
+        "usd_per_hour_spot": tpu_slice.usd_per_hour(spot=True),
     }
 
 
-def _print_slice(found: "Slice") -> None:
-    data = _slice(found)
-    bare = {"bf16_flops": f"{data['bf16_flops']:.4g}", "hbm_bytes": f"{found.hbm_bytes / 2**30:.0f} GiB"}
+def _print_slice(tpu_slice: "Slice") -> None:
+    data = _slice(tpu_slice)
+    bare = {"bf16_flops": f"{data['bf16_flops']:.4g}", "hbm_bytes": f"{tpu_slice.hbm_bytes / 2**30:.0f} GiB"}
     prices = {key: _usd(data[key]) for key in ("usd_per_hour", "usd_per_hour_spot")}
     for key, value in (data | bare | prices).items():
         if value is not None:

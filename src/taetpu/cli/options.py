@@ -227,7 +227,7 @@ def to_argv(options: Any, kind: type[Any]) -> list[str]:
     words, hints = list[str](), get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         value = getattr(options, field.name)
-        info = next((one for one in hints[field.name].__metadata__ if isinstance(one, OptionInfo)), None)
+        info = next((mark for mark in hints[field.name].__metadata__ if isinstance(mark, OptionInfo)), None)
         if info is None or value == field.default:
             continue
         # The first name of an `Annotated` option is its `default`.

@@ -122,21 +122,21 @@ def plan(options: PlanOptions) -> None:
     if options.coordinates:
         steps, seeds = options.check_steps or STEPS, options.check_seeds or SEEDS
         widths = parse_widths(options.widths)
-        found = measure_coordinates(study, options.arm or [], widths, steps, seeds, options.out)
+        result = measure_coordinates(study, options.arm or [], widths, steps, seeds, options.out)
         show = print_coordinates
     elif options.diff is not None:
-        found, show = diff_arm(study, options.diff), _print_changes
+        result, show = diff_arm(study, options.diff), _print_changes
     else:
         folder = StudyFolder(open_store(default_root(options.root)), study.name)
         with parts_bar(Console(stderr=True), "checking arms") as update:
             ready = prepare_study(study, folder, update, largest_capabilities(slices))
             here = None if slices else packing
-            found = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
+            result = preview(ready, folder, here, programs=options.as_json, noise=options.noise, effect=options.effect)
         show = _print_plan
         if slices:
-            found["tpu"] = compile_for(ready, packing, slices)
-    print_json(found) if options.as_json else show(found)
-    refuse_oversized(found.get("tpu", []))
+            result["tpu"] = compile_for(ready, packing, slices)
+    print_json(result) if options.as_json else show(result)
+    refuse_oversized(result.get("tpu", []))
 
 
 def _check_coordinate_options(options: PlanOptions) -> None:
@@ -152,17 +152,17 @@ def _check_coordinate_options(options: PlanOptions) -> None:
     parse_widths(options.widths)
 
 
-def _print_plan(found: dict[str, Any]) -> None:
+def _print_plan(planned: dict[str, Any]) -> None:
     """Print the arms, notes and packs in the result of `study.preview.preview`, and the slices of `--tpu`."""
-    arms, seeds = plural(len(found["arms"]), "arm"), plural(len(found["seeds"]), "seed")
-    typer.echo(f"{found['study']}: {arms} x {seeds}, {plural(found['steps'], 'step')}")
-    if found["preset"]:
+    arms, seeds = plural(len(planned["arms"]), "arm"), plural(len(planned["seeds"]), "seed")
+    typer.echo(f"{planned['study']}: {arms} x {seeds}, {plural(planned['steps'], 'step')}")
+    if planned["preset"]:
         from taetpu.spec.document import format_yaml
 
-        model = ", ".join(f"{name} {format_yaml(value)}" for name, value in found["preset"]["model"].items())
-        print_text(f"preset {found['preset']['name']}: {model}\n", hanging=2)
-    idle = any(arm["executed_flops_per_token"] != arm["flops_per_token"] for arm in found["arms"])
-    typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in found["task"].items()) + "\n")
+        model = ", ".join(f"{name} {format_yaml(value)}" for name, value in planned["preset"]["model"].items())
+        print_text(f"preset {planned['preset']['name']}: {model}\n", hanging=2)
+    idle = any(arm["executed_flops_per_token"] != arm["flops_per_token"] for arm in planned["arms"])
+    typer.echo("task: " + ", ".join(f"{key} {value}" for key, value in planned["task"].items()) + "\n")
     print_table(
         [
             {
@@ -173,39 +173,42 @@ def _print_plan(found: dict[str, Any]) -> None:
                 **({"executed": arm["executed_flops_per_token"]} if idle else {}),
                 "done": f"{arm['done']}/{arm['runs']}",
             }
-            for arm in found["arms"]
+            for arm in planned["arms"]
         ]
     )
-    for note in _notes(found):
+    for note in _notes(planned):
         typer.echo("")
         print_text(note)
     typer.echo("")
-    if found["packs"]:
-        print_table([_pack_row(list(packs)) for _, packs in groupby(found["packs"], key=lambda pack: pack["program"])])
-        for note in _layout_notes(found["packs"]):
+    if planned["packs"]:
+        print_table(
+            [_pack_row(list(packs)) for _, packs in groupby(planned["packs"], key=lambda pack: pack["program"])]
+        )
+        for note in _layout_notes(planned["packs"]):
             print_text(note)
         typer.echo("")
-    _print_work(found)
-    if "tpu" in found:
+    _print_work(planned)
+    if "tpu" in planned:
         typer.echo("")
-        print_slices(found["tpu"])
+        print_slices(planned["tpu"])
 
 
-def _print_work(found: dict[str, Any]) -> None:
+def _print_work(planned: dict[str, Any]) -> None:
     """Print the remaining work, whether it fits into memory, and how long it takes."""
-    if not found["tokens"]:
+    if not planned["tokens"]:
         typer.echo("nothing is left to train")
         return
-    typer.echo(f"to train: {plural(found['tokens'], 'token')}, {found['flops']:.3g} FLOPs")
-    for one in found["memory"]:
-        needed, available = (f"{one[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
+    typer.echo(f"to train: {plural(planned['tokens'], 'token')}, {planned['flops']:.3g} FLOPs")
+    for shortage in planned["memory"]:
+        needed, available = (f"{shortage[name] / 2**30:,.1f} GiB" for name in ("needed", "available"))
         print_text(
-            f"does not fit into memory: {', '.join(one['arms'])}. A run needs {needed} for parameters, gradients and "
-            f"the optimizer's moments, but {one['where']} has only {available}. `taetpu run` rejects the study.",
+            f"does not fit into memory: {', '.join(shortage['arms'])}. A run needs {needed} for parameters, gradients "
+            f"and the optimizer's moments, but {shortage['where']} has only {available}. `taetpu run` rejects the "
+            "study.",
             hanging=2,
         )
-    if found["packs"] and not found["memory"]:
-        print_text(f"time: {_time(found['seconds'])}", hanging=2)
+    if planned["packs"] and not planned["memory"]:
+        print_text(f"time: {_time(planned['seconds'])}", hanging=2)
 
 
 def _time(seconds: float | None) -> str:
@@ -215,16 +218,16 @@ def _time(seconds: float | None) -> str:
     return f"about {format_seconds(seconds)} for the train steps, from earlier packs of this kind on this machine"
 
 
-def _notes(found: dict[str, Any]) -> Iterator[str]:
+def _notes(planned: dict[str, Any]) -> Iterator[str]:
     """Yield the notes to print below the table of arms."""
     from taetpu.report import evaluation_text
 
-    if endless := [arm["name"] for arm in found["arms"] if arm["endless_loops"]]:
+    if endless := [arm["name"] for arm in planned["arms"] if arm["endless_loops"]]:
         yield f"{', '.join(endless)}: the length of a loop is known only at run time, so FLOPs include one iteration"
-    other = [arm["name"] for arm in found["arms"] if not arm["contract"]["same_data"]]
+    other = [arm["name"] for arm in planned["arms"] if not arm["contract"]["same_data"]]
     if other:
         yield f"{', '.join(other)}: a seed reads {OTHER_DATA}"
-    if windows := found["windows"]:
+    if windows := planned["windows"]:
         traced, static = (
             f"{windows[name]['flops_per_token']:,} FLOPs/token in {plural(windows[name]['programs'], 'program')}"
             for name in ("traced", "static")
@@ -234,11 +237,11 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
             f"{traced}, because all scores are computed and all widths share a program; static widths need {static}, "
             "where a kernel (splash or cuDNN) skips what the window hides"
         )
-    for name, compared in found["contrasts"].items():
+    for name, compared in planned["contrasts"].items():
         yield f"contrast {name}: {compared}"
-    for name, table in found["post_hoc"].items():
+    for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
-    for arm in found["arms"]:
+    for arm in planned["arms"]:
         if start := arm["start"]:
             note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"
             parts = (
@@ -247,26 +250,26 @@ def _notes(found: dict[str, Any]) -> Iterator[str]:
                 ("unused", "in the file, but unused"),
             )
             yield note + "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
-    yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in found["arms"]})
-    if tuned := found["tuning"]:
+    yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in planned["arms"]})
+    if tuned := planned["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
         trials = plural(tuned["trials"], "run")
         where = f"the mean {tuned['metric']} over {plural(len(tuned['seeds']), 'separate seed')}"
         yield f"tuning: {trials}{done}; {where} decides; then {tuned['tuned']} with the best setting of each arm"
-    if found["at_run"]:
-        yield f"matched by time when the study runs: {', '.join(found['at_run'])}"
-    yield from _computed(found["packs"])
-    if resolved := _resolution(found["resolution"]):
+    if planned["at_run"]:
+        yield f"matched by time when the study runs: {', '.join(planned['at_run'])}"
+    yield from _computed(planned["packs"])
+    if resolved := _resolution(planned["resolution"]):
         yield resolved
 
 
-def _tables(found: dict[str, Any]) -> str:
+def _tables(table: dict[str, Any]) -> str:
     """Return a description of the tables of a post-hoc ablation."""
-    counts = [number for number in found["parts"].values() if number]
+    counts = [number for number in table["parts"].values() if number]
     parts = plural(max(counts), "part") if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,} parts"
-    lacking = [name for name, number in found["parts"].items() if not number]
-    text = f"after training, {parts} of each of {plural(found['runs'], 'model')} will be removed one at a time"
-    text += f" ({found['done']} {'is' if found['done'] == 1 else 'are'} done)" if found["done"] else ""
+    lacking = [name for name, number in table["parts"].items() if not number]
+    text = f"after training, {parts} of each of {plural(table['runs'], 'model')} will be removed one at a time"
+    text += f" ({table['done']} {'is' if table['done'] == 1 else 'are'} done)" if table["done"] else ""
     return text + (f"; {', '.join(lacking)}: no such parts" if lacking else "")
 
 
@@ -282,26 +285,26 @@ def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{', '.join(names)}: {line}"
 
 
-def _resolution(found: dict[str, Any]) -> str:
+def _resolution(analysis: dict[str, Any]) -> str:
     """Return a description of the effects that the study can detect."""
-    if found["resolves_sd"] is None:
+    if analysis["resolves_sd"] is None:
         return ""
-    power = f"with {100 * found['power']:.0f} % power"
-    if found["noise"] is None:
+    power = f"with {100 * analysis['power']:.0f} % power"
+    if analysis["noise"] is None:
         return (
-            f"the smallest true effect that the study detects {power} is {found['resolves_sd']:.2g} times the standard "
-            "deviation between runs; --noise SD converts it to the metric's unit"
+            f"the smallest true effect that the study detects {power} is {analysis['resolves_sd']:.2g} times the "
+            "standard deviation between runs; --noise SD converts it to the metric's unit"
         )
-    text = f"noise {found['noise']:.2g} ({found['noise_from']}): "
-    if found["most"] is not None and found["resolves"] > found["most"]:
-        text += f"no effect is detected {power}, because no effect can be larger than {found['most']:g}"
+    text = f"noise {analysis['noise']:.2g} ({analysis['noise_from']}): "
+    if analysis["most"] is not None and analysis["resolves"] > analysis["most"]:
+        text += f"no effect is detected {power}, because no effect can be larger than {analysis['most']:g}"
     else:
-        text += f"the smallest true effect that the study detects {power} is {found['resolves']:.2g}"
-    if found["effect"] is None:
+        text += f"the smallest true effect that the study detects {power} is {analysis['resolves']:.2g}"
+    if analysis["effect"] is None:
         return text
-    seeds = "too many seeds to count" if found["seeds"] is None else plural(found["seeds"], "seed")
-    work = "" if found["seeds"] is None else f", {found['flops']:.3g} FLOPs"
-    return f"{text}; an effect of {found['effect']:g} takes {seeds}{work}"
+    seeds = "too many seeds to count" if analysis["seeds"] is None else plural(analysis["seeds"], "seed")
+    work = "" if analysis["seeds"] is None else f", {analysis['flops']:.3g} FLOPs"
+    return f"{text}; an effect of {analysis['effect']:g} takes {seeds}{work}"
 
 
 def _layout_notes(packs: list[dict[str, Any]]) -> Iterator[str]:
@@ -331,16 +334,16 @@ def _pack_row(packs: list[dict[str, Any]]) -> dict[str, Any]:
 # --- plan --diff -----------------------------------------------------------------------------------------------------
 
 
-def _print_changes(found: dict[str, Any]) -> None:
+def _print_changes(changes: dict[str, Any]) -> None:
     """Print the result of `study.preview.diff_arm`."""
     from taetpu.spec.document import format_brief
 
-    typer.echo(f"{found['study']}: {found['arm']} compared with the baseline\n")
-    if found["config"]:
+    typer.echo(f"{changes['study']}: {changes['arm']} compared with the baseline\n")
+    if changes["config"]:
         print_table(
             [
                 {"config": path, "baseline": format_brief(old), "arm": format_brief(new)}
-                for path, (old, new) in found["config"].items()
+                for path, (old, new) in changes["config"].items()
             ]
         )
     else:
@@ -349,34 +352,36 @@ def _print_changes(found: dict[str, Any]) -> None:
     rows = [
         row
         for what in ("added", "removed", "reshaped", "redrawn")
-        for row in ({"parameters": what, "": name, "shape": shape} for name, shape in _by_shape(found[what]))
+        for row in ({"parameters": what, "": name, "shape": shape} for name, shape in _by_shape(changes[what]))
     ]
     if rows:
         print_table(rows)
         typer.echo("")
     print_table(
         [
-            {"": "parameters", **_before_and_after(found["parameters"])},
-            {"": "FLOPs/token", **_before_and_after(found["flops_per_token"])},
+            {"": "parameters", **_before_and_after(changes["parameters"])},
+            {"": "FLOPs/token", **_before_and_after(changes["flops_per_token"])},
         ]
     )
     typer.echo("")
-    if found["operations"]:
+    if changes["operations"]:
         print_table(
-            [{"operation": name, "baseline": old, "arm": new} for name, (old, new) in found["operations"].items()]
+            [{"operation": name, "baseline": old, "arm": new} for name, (old, new) in changes["operations"].items()]
         )
     else:
-        same = found["program"][0] == found["program"][1]
-        rest = ("only its input values differ" if same else "only sizes or constants differ") if found["config"] else ""
+        same = changes["program"][0] == changes["program"][1]
+        rest = (
+            ("only its input values differ" if same else "only sizes or constants differ") if changes["config"] else ""
+        )
         typer.echo(
             "; ".join(filter(None, ("the program is the same" if same else "the operations are the same", rest)))
         )
     typer.echo("")
-    both = len(found["equal"]) + len(found["redrawn"])
-    typer.echo(f"init:  {len(found['equal'])} of {both} common parameters have bitwise identical initial values")
-    typer.echo(f"data:  a seed reads {'the same windows in the same order' if found['same_data'] else OTHER_DATA}")
-    if found["breaks"]:
-        typer.echo(f"\nthe arm violates its contract: {found['breaks']}")
+    both = len(changes["equal"]) + len(changes["redrawn"])
+    typer.echo(f"init:  {len(changes['equal'])} of {both} common parameters have bitwise identical initial values")
+    typer.echo(f"data:  a seed reads {'the same windows in the same order' if changes['same_data'] else OTHER_DATA}")
+    if changes["breaks"]:
+        typer.echo(f"\nthe arm violates its contract: {changes['breaks']}")
 
 
 def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:

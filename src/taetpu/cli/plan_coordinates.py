@@ -49,22 +49,22 @@ def measure_coordinates(
         known = ", ".join(FORMATS)
         raise UserError(f"unknown chart format {out.suffix or out.name!r}", file=out, remedy=f"Use {known}.")
     with parts_bar(Console(stderr=True), "measuring sizes") as update:
-        found = check_coordinates(study, update, arms=arms, widths=widths, steps=steps, seeds=seeds)
+        coordinates = check_coordinates(study, update, arms=arms, widths=widths, steps=steps, seeds=seeds)
     if out is not None:
-        save_chart(coordinate_chart(found), out)
-    return found
+        save_chart(coordinate_chart(coordinates), out)
+    return coordinates
 
 
-def print_coordinates(found: dict[str, Any]) -> None:
+def print_coordinates(coordinates: dict[str, Any]) -> None:
     """Print the result of `measure_coordinates`: two tables for each arm."""
-    steps, limit = plural(found["steps"], "step"), found["threshold"]
+    steps, limit = plural(coordinates["steps"], "step"), coordinates["threshold"]
     moments = {"before": "before training", "change": f"change after {steps}"}
-    typer.echo(f"{found['study']}: mean absolute activations, {plural(found['seeds'], 'seed')}")
+    typer.echo(f"{coordinates['study']}: mean absolute activations, {plural(coordinates['seeds'], 'seed')}")
     print_text(
         "slope: of log size over log dim, with its standard error over seeds (se); "
         f"steady: at most {limit:g} in magnitude",
     )
-    for arm in found["arms"]:
+    for arm in coordinates["arms"]:
         for moment, title in moments.items():
             typer.echo(f"\n{arm['arm']}, {title}")
             rows = [row for row in arm["sites"] if row["moment"] == moment]

@@ -74,19 +74,19 @@ def compile_for(ready: "Prepared", packing: "Packing", slices: "list[Slice]") ->
         return preflight(request, large, update)
 
 
-def print_slices(found: list[dict[str, Any]]) -> None:
+def print_slices(slices: list[dict[str, Any]]) -> None:
     """Print the details of one slice or a comparison of several slices, then the source of the figures."""
     from importlib.metadata import version
 
     from taetpu.core.chips import table_date
 
-    if len(found) == 1:
-        _print_slice(found[0])
+    if len(slices) == 1:
+        _print_slice(slices[0])
     else:
-        print_table([_compared(one) for one in found])
-        for one in found:
-            for problem in _problems(one):
-                print_text(f"{one['tpu']}: {problem}")
+        print_table([_compared(compiled) for compiled in slices])
+        for compiled in slices:
+            for problem in _problems(compiled):
+                print_text(f"{compiled['tpu']}: {problem}")
     typer.echo("")
     print_text(
         f"Compiled by libtpu {version('libtpu')} without a TPU, so nothing was measured. Times range from a roofline "
@@ -94,27 +94,27 @@ def print_slices(found: list[dict[str, Any]]) -> None:
     )
 
 
-def _print_slice(found: dict[str, Any]) -> None:
-    size = f"{plural(found['chips'], 'chip')} on {plural(found['hosts'], 'host')}"
-    shape = f"{size}, {found['hbm'] / 2**30:.4g} GiB per device"
-    typer.echo(f"{found['tpu']} ({found['topology']}): {shape}")
-    print_table([_program(one) for one in found["programs"]])
+def _print_slice(compiled: dict[str, Any]) -> None:
+    size = f"{plural(compiled['chips'], 'chip')} on {plural(compiled['hosts'], 'host')}"
+    shape = f"{size}, {compiled['hbm'] / 2**30:.4g} GiB per device"
+    typer.echo(f"{compiled['tpu']} ({compiled['topology']}): {shape}")
+    print_table([_program(one) for one in compiled["programs"]])
     affected: dict[str, list[str]] = {}
-    for program in found["programs"]:
+    for program in compiled["programs"]:
         for hazard in program["hazards"]:
             affected.setdefault(hazard, []).append(program["arms"][0] + (" ..." if len(program["arms"]) > 1 else ""))
     for hazard, arms in affected.items():
-        who = "every program" if len(arms) == len(found["programs"]) > 1 else ", ".join(arms)
+        who = "every program" if len(arms) == len(compiled["programs"]) > 1 else ", ".join(arms)
         print_text(f"- {hazard} ({who})", hanging=2)
-    for problem in _problems(found):
+    for problem in _problems(compiled):
         print_text(f"- {problem}", hanging=2)
-    used = [one["utilisation"][1] for one in found["programs"] if "utilisation" in one]
+    used = [one["utilisation"][1] for one in compiled["programs"] if "utilisation" in one]
     if used and max(used) < SMALL:
         print_text("- this study is too small for a TPU, of which it uses less than 1%", hanging=2)
-    if bound := _bound(found["programs"]):
+    if bound := _bound(compiled["programs"]):
         print_text(f"- {bound}", hanging=2)
     typer.echo("")
-    print_text(_bill(found))
+    print_text(_bill(compiled))
 
 
 def _bound(programs: list[dict[str, Any]]) -> str:
@@ -150,60 +150,61 @@ def _program(one: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compared(found: dict[str, Any]) -> dict[str, Any]:
+def _compared(compiled: dict[str, Any]) -> dict[str, Any]:
     """Return the table row for a slice."""
-    programs = [one for one in found["programs"] if "hbm" in one]
-    most = max((one["hbm"]["needed"] / one["hbm"]["available"] for one in programs), default=None)
+    programs = [program for program in compiled["programs"] if "hbm" in program]
+    most = max((program["hbm"]["needed"] / program["hbm"]["available"] for program in programs), default=None)
     return {
-        "TPU": found["tpu"],
-        "chips": found["chips"],
-        "fits": f"{len(programs)} of {len(found['programs'])}",
+        "TPU": compiled["tpu"],
+        "chips": compiled["chips"],
+        "fits": f"{len(programs)} of {len(compiled['programs'])}",
         "memory": None if most is None else f"{most:.1%}",
-        "steps": format_range(found["hours"], format_seconds, 3600),
-        "$ on demand": _price(found, "on_demand"),
-        "$ spot": _price(found, "spot"),
-        "": _remark(found),
+        "steps": format_range(compiled["hours"], format_seconds, 3600),
+        "$ on demand": _price(compiled, "on_demand"),
+        "$ spot": _price(compiled, "spot"),
+        "": _remark(compiled),
     }
 
 
-def _price(found: dict[str, Any], how: str) -> str:
+def _price(compiled: dict[str, Any], how: str) -> str:
     """Return the cost of the study as text, or "no rate" if no rate is known."""
-    if found["rates"][how] is None:
+    if compiled["rates"][how] is None:
         return "no rate"
-    return format_range(found[f"usd_{how}"], _usd)
+    return format_range(compiled[f"usd_{how}"], _usd)
 
 
-def _remark(found: dict[str, Any]) -> str:
+def _remark(compiled: dict[str, Any]) -> str:
     """Return a short reason why a slice has no figures or no upper bound. `_problems` returns the full reason."""
-    if found["hours"] is None:
-        return "too large" if any("too_large" in one for one in found["programs"]) else "does not compile"
-    return "no upper end" if found["hours"][1] is None else ""
+    if compiled["hours"] is None:
+        return "too large" if any("too_large" in program for program in compiled["programs"]) else "does not compile"
+    return "no upper end" if compiled["hours"][1] is None else ""
 
 
-def _problems(found: dict[str, Any]) -> list[str]:
+def _problems(compiled: dict[str, Any]) -> list[str]:
     """Return the compiler's errors and descriptions of missing data, without duplicates."""
-    failed = [f"{one['arms'][0]}: {one['error']}" for one in found["programs"] if "error" in one]
-    missing = [text for one in found["programs"] for text in one.get("missing", ())]
+    failed = [f"{program['arms'][0]}: {program['error']}" for program in compiled["programs"] if "error" in program]
+    missing = [text for program in compiled["programs"] for text in program.get("missing", ())]
     return list(dict.fromkeys([*failed, *missing]))
 
 
-def _bill(found: dict[str, Any]) -> str:
-    if found["hours"] is None:
+def _bill(compiled: dict[str, Any]) -> str:
+    if compiled["hours"] is None:
         return "The study has no estimate, because one of its programs has none."
-    steps = format_range(found["hours"], format_seconds, 3600)
-    prices = {way.replace("_", " "): format_range(found[f"usd_{way}"], _usd) for way in ("on_demand", "spot")}
+    steps = format_range(compiled["hours"], format_seconds, 3600)
+    prices = {way.replace("_", " "): format_range(compiled[f"usd_{way}"], _usd) for way in ("on_demand", "spot")}
     known = ", ".join(f"{price} {way}" for way, price in prices.items() if price != "-")
     return (
         f"All packs in sequence: {steps} of steps; {known or 'no rate is known'}. Compiling took "
-        f"{format_seconds(found['compile_seconds'])} of CPU time. Not included: machine setup, evaluation and storage."
+        f"{format_seconds(compiled['compile_seconds'])} of CPU time. Not included: machine setup, evaluation "
+        "and storage."
     )
 
 
-def format_range(found: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
+def format_range(bounds: Any, text: Callable[[float], str], factor: float = 1.0) -> str:
     """Return a range as text: `29us-650us`, one value if the ends have the same text, `>14ms` if an end is unknown."""
-    if found is None:
+    if bounds is None:
         return "-"
-    low, high = (None if end is None else text(factor * end) for end in found)
+    low, high = (None if end is None else text(factor * end) for end in bounds)
     if low is None or high is None:
         return f">{low}" if low else f"<{high}"
     return low if low == high else f"{low}-{high}"
@@ -232,11 +233,11 @@ def _two(number: float) -> str:
     return f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
-def refuse_oversized(found: list[dict[str, Any]]) -> None:
+def refuse_oversized(slices: list[dict[str, Any]]) -> None:
     """Raise `UserError` with the compiler's figures if a single slice is requested and an arm does not fit on it."""
-    if len(found) != 1:
+    if len(slices) != 1:
         return
     from taetpu.tpu.preflight import describe_failures
 
-    if refused := describe_failures(found[0]):
-        raise UserError("\n".join(refused), path=(f"--tpu {found[0]['tpu']}",))
+    if refused := describe_failures(slices[0]):
+        raise UserError("\n".join(refused), path=(f"--tpu {slices[0]['tpu']}",))

@@ -113,16 +113,21 @@ def check(
     """
     from taetpu.study.claims_file import check_claims
 
-    match, found = check_claims(file, root)
+    match, outcomes = check_claims(file, root)
     log_latest(match.address, match.name)
     if as_json:
-        print_json([{"claim": one.claim.text, "holds": one.holds, "evidence": one.evidence} for one in found])
+        print_json(
+            [
+                {"claim": outcome.claim.text, "holds": outcome.holds, "evidence": outcome.evidence}
+                for outcome in outcomes
+            ]
+        )
     else:
-        for one in found:
-            print_text(f"{'holds' if one.holds else 'FAILS'}  {one.claim.text}", hanging=7)
-            print_text(one.evidence, first=7, hanging=7)
-    if failed := sum(not one.holds for one in found):
-        raise Failed(f"{failed} of {len(found)} claims do not hold")
+        for outcome in outcomes:
+            print_text(f"{'holds' if outcome.holds else 'FAILS'}  {outcome.claim.text}", hanging=7)
+            print_text(outcome.evidence, first=7, hanging=7)
+    if failed := sum(not outcome.holds for outcome in outcomes):
+        raise Failed(f"{failed} of {len(outcomes)} claims do not hold")
 
 
 def plot(

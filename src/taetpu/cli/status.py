@@ -76,16 +76,19 @@ def _list_runs(root: str | None, where: list[str], since: str | None, until: str
     from taetpu.store.run_filter import find_runs, parse_condition, parse_date
 
     place, conditions = default_root(root), [parse_condition(text) for text in where]
-    found = find_runs(place, conditions, *(None if text is None else parse_date(text) for text in (since, until)))
+    runs = find_runs(place, conditions, *(None if text is None else parse_date(text) for text in (since, until)))
     rows = [
         {
             "run": f"{run.folder.study}/{run.folder.arm}/{run.folder.seed}",
             "id": run.folder.id,
             "status": run_state(run.folder),
             "changed": run.changed.strftime("%Y-%m-%d %H:%M"),
-            **{one.path: ", ".join(dict.fromkeys(map(str, one.values(run.settings)))) for one in conditions},
+            **{
+                condition.path: ", ".join(dict.fromkeys(map(str, condition.values(run.settings))))
+                for condition in conditions
+            },
         }
-        for run in found
+        for run in runs
     ]
     if as_json:
         print_json(rows)

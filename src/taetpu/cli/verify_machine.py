@@ -27,27 +27,27 @@ def verify(
     """
     from taetpu.tpu.verifying import runner
 
-    found = runner.verify(checks or [], lambda name, done, total: log(f"check {done + 1} of {total}: {name}"))
-    print_json(runner.as_data(found)) if as_json else _print_outcomes(found)
-    if failed := [one for one in found if one.finding.status == "FAILED"]:
-        names = ", ".join(one.check.name for one in failed)
-        raise Failed(f"{len(failed)} of {len(found)} checks failed: {names}")
+    outcomes = runner.verify(checks or [], lambda name, done, total: log(f"check {done + 1} of {total}: {name}"))
+    print_json(runner.as_data(outcomes)) if as_json else _print_outcomes(outcomes)
+    if failed := [outcome for outcome in outcomes if outcome.finding.status == "FAILED"]:
+        names = ", ".join(outcome.check.name for outcome in failed)
+        raise Failed(f"{len(failed)} of {len(outcomes)} checks failed: {names}")
 
 
-def _print_outcomes(found: "list[Outcome]") -> None:
+def _print_outcomes(outcomes: "list[Outcome]") -> None:
     print_table(
         [
             {
-                "check": one.check.name,
-                "result": one.finding.status,
-                "figure": one.finding.figure,
-                "s": f"{one.seconds:.1f}",
+                "check": outcome.check.name,
+                "result": outcome.finding.status,
+                "figure": outcome.finding.figure,
+                "s": f"{outcome.seconds:.1f}",
             }
-            for one in found
+            for outcome in outcomes
         ]
     )
-    for one in found:
-        if one.remedy:
+    for outcome in outcomes:
+        if outcome.remedy:
             typer.echo("")
-            print_text(f"{one.check.name}: {one.remedy}", hanging=2)
-            typer.echo(f"  see {one.page}")
+            print_text(f"{outcome.check.name}: {outcome.remedy}", hanging=2)
+            typer.echo(f"  see {outcome.page}")

@@ -56,14 +56,14 @@ class Snapshot:
 
     def changes(self) -> list[Change]:
         """Return the changes since construction, sorted by name. Modules imported since then are ignored."""
-        found = []
+        changed = []
         for form, owner, old in self._held:
             new = _content(owner)
             for key in old.keys() | new.keys():
                 before, after = old.get(key, ABSENT), new.get(key, ABSENT)
                 if after is not before and _affects_runs(form, owner, before, after):
-                    found.append(Change(form.format(key), owner, key, before, after))
-        return sorted(found, key=lambda change: change.name)
+                    changed.append(Change(form.format(key), owner, key, before, after))
+        return sorted(changed, key=lambda change: change.name)
 
 
 def _owners() -> Iterator[tuple[str, Any]]:

@@ -40,9 +40,9 @@ def kind_doc(cls: type) -> KindDoc:
     first = _LABELLED.search(text)
     body, labelled = (text[: first.start()], text[first.start() :]) if first else (text, "")
     pieces = _LABELLED.split(labelled)[1:]
-    found = {label.lower(): _one_line(value) for label, value in zip(pieces[::2], pieces[1::2], strict=True)}
+    sections = {label.lower(): _one_line(value) for label, value in zip(pieces[::2], pieces[1::2], strict=True)}
     summary, *details = [_one_line(paragraph) for paragraph in body.split("\n\n") if paragraph.strip()] or [""]
-    return KindDoc(summary, tuple(details), **found)
+    return KindDoc(summary, tuple(details), **sections)
 
 
 def _one_line(text: str) -> str:

@@ -73,7 +73,7 @@ def set_flags(
     Raises:
         UserError: if a flag is rejected, or if libtpu flags are given on a machine that does not use libtpu.
     """
-    has_tpu = compiles or any(found.kind == "TPU" for found in find_accelerators(dev))
+    has_tpu = compiles or any(device.kind == "TPU" for device in find_accelerators(dev))
     if libtpu and not has_tpu:
         problem = f"`--libtpu-args={libtpu}` requires a TPU, but this machine has none"
         remedy = "Omit --libtpu-args, or use --xla-flags for flags of XLA."

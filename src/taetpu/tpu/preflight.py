@@ -169,15 +169,15 @@ def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any
     }
 
 
-def describe_failures(found: Mapping[str, Any]) -> list[str]:
+def describe_failures(compiled: Mapping[str, Any]) -> list[str]:
     """Return messages that explain why programs cannot be trained on a slice.
 
     Programs that do not fit are listed first, then programs that do not compile for another reason.
     """
-    too_large = [_describe_too_large(one, found["tpu"]) for one in found["programs"] if "too_large" in one]
+    too_large = [_describe_too_large(one, compiled["tpu"]) for one in compiled["programs"] if "too_large" in one]
     failed = [
-        f"{', '.join(program['arms'])}: does not compile for {found['tpu']}: {program['error']}"
-        for program in found["programs"]
+        f"{', '.join(program['arms'])}: does not compile for {compiled['tpu']}: {program['error']}"
+        for program in compiled["programs"]
         if "error" in program
     ]
     return [*too_large, *failed]
