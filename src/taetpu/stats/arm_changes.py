@@ -49,8 +49,8 @@ def format_changes(
     parts = []
     for path, value in diff.items():
         slot = f"{path.removesuffix('.kind')}."
-        own = [name for name in left if name.startswith(slot)]
-        fields = (f", {_format_reset(name.removeprefix(slot), left.pop(name))}" for name in own)
+        names = [name for name in left if name.startswith(slot)]
+        fields = (f", {_format_reset(name.removeprefix(slot), left.pop(name))}" for name in names)
         parts.append(_format_change(path, value, base) + "".join(fields))
     return "; ".join([*parts, *(_format_reset(path, pair) for path, pair in _merge_layers(left).items())])
 
@@ -58,16 +58,16 @@ def format_changes(
 def _merge_layers(resets: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     """Return resets in which layers with equal changes share a path, such as `model.layers.0,2.ffn.mult`."""
     layers: dict[tuple[str, str], list[str]] = {}
-    found: dict[str, Sequence[Any]] = {}
+    merged: dict[str, Sequence[Any]] = {}
     for path, pair in resets.items():
         if not path.startswith("model.layers."):
-            found[path] = pair
+            merged[path] = pair
             continue
         number, _, rest = path.removeprefix("model.layers.").partition(".")
         layers.setdefault((rest, str(pair)), []).append(number)
     for (rest, _), numbers in layers.items():
-        found[f"model.layers.{','.join(numbers)}.{rest}"] = resets[f"model.layers.{numbers[0]}.{rest}"]
-    return found
+        merged[f"model.layers.{','.join(numbers)}.{rest}"] = resets[f"model.layers.{numbers[0]}.{rest}"]
+    return merged
 
 
 def _format_reset(name: str, pair: Sequence[Any]) -> str:

@@ -66,15 +66,15 @@ class Noisy:
     """Arm that is noisier than the other arms.
 
     Attributes:
-        own: the arm's contribution to the residual sum of squares.
-        own_df: degrees of freedom of `own`.
-        share: weight of the arm's variance in the expectation of `own`. The variance of the other arms has the weight
+        rss: the arm's contribution to the residual sum of squares.
+        own_df: degrees of freedom of `rss`.
+        share: weight of the arm's variance in the expectation of `rss`. The variance of the other arms has the weight
             `own_df - share`.
         rest: residual variance without the arm.
         rest_df: degrees of freedom of `rest`.
     """
 
-    own: float
+    rss: float
     own_df: int
     share: float
     rest: float
@@ -90,10 +90,10 @@ class Noisy:
 
         Source: Satterthwaite (1946), An approximate distribution of estimates of variance components.
         """
-        own = own_weight * self.own / self.share
+        variance = own_weight * self.rss / self.share
         others = max(0.0, weight - own_weight * (self.own_df - self.share) / self.share) * self.rest
-        spread = own**2 / self.own_df + (others**2 / self.rest_df if others else 0.0)
-        return Estimate(value, math.sqrt(own + others), (own + others) ** 2 / spread)
+        spread = variance**2 / self.own_df + (others**2 / self.rest_df if others else 0.0)
+        return Estimate(value, math.sqrt(variance + others), (variance + others) ** 2 / spread)
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Blocked:
     @cached_property
     def residuals(self) -> Array:
         """Residuals, `(arms, seeds)`, 0 for empty cells."""
-        own = self._centred(self.y)
-        return self._centred(own - self.inverse @ own.sum(0))
+        centred = self._centred(self.y)
+        return self._centred(centred - self.inverse @ centred.sum(0))
 
     def _centred(self, y: Array) -> Array:
         """Subtract each arm's mean over its filled cells."""
@@ -223,12 +223,12 @@ class Blocked:
             others = self._centred(self.residuals + _inverse(left) @ self.residuals[i])
             rest = self._cleaned(float((np.delete(others, i, 0) ** 2).sum()))
             rest_df = int(self.filled.sum() - self.filled[i].sum()) - (len(self.arms) - 1) - _rank(left)
-            own, own_df = self.rss - rest, self.df - rest_df
+            rss, own_df = self.rss - rest, self.df - rest_df
             share = float(self.filled[i].sum() - 1 - np.trace(self.blocks[i] @ self.inverse))
-            if own_df <= 0 or rest_df <= 0 or own <= 0:
+            if own_df <= 0 or rest_df <= 0 or rss <= 0:
                 continue
-            if rest == 0 or stats.f.sf((own / own_df) / (rest / rest_df), own_df, rest_df) < GUARD_ALPHA:
-                yield arm, Noisy(own, own_df, share, rest / rest_df, rest_df)
+            if rest == 0 or stats.f.sf((rss / own_df) / (rest / rest_df), own_df, rest_df) < GUARD_ALPHA:
+                yield arm, Noisy(rss, own_df, share, rest / rest_df, rest_df)
 
 
 def _inverse(matrix: Array) -> Array:

@@ -121,7 +121,7 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
 
 def _judged(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> tuple[Mapping[str, Any], str]:
     """Return the entry of the arm or contrast that a claim is about, and the claimed verdict on this entry."""
-    contrasts = {one["name"]: one for one in results.get("contrasts", ())}
+    contrasts = {entry["name"]: entry for entry in results.get("contrasts", ())}
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     if claim.other is None:
         known = arms | contrasts
@@ -137,11 +137,11 @@ def _judged(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> tuple[M
             raise UserError(problem, path=where, remedy=suggest(name, names))
     if claim.arm in arms and arms[claim.arm]["against"] == claim.other:
         return arms[claim.arm], claim.verdict
-    for one in (one for one in contrasts.values() if "spread" not in one):
-        if (one["compare"], one["to"]) == ([claim.arm], [claim.other]):
-            return one, claim.verdict
-        if (one["compare"], one["to"]) == ([claim.other], [claim.arm]):
-            return one, OPPOSITE.get(claim.verdict, claim.verdict)
+    for planned in (entry for entry in contrasts.values() if "spread" not in entry):
+        if (planned["compare"], planned["to"]) == ([claim.arm], [claim.other]):
+            return planned, claim.verdict
+        if (planned["compare"], planned["to"]) == ([claim.other], [claim.arm]):
+            return planned, OPPOSITE.get(claim.verdict, claim.verdict)
     contrast = f"{{{claim.arm}-vs-{claim.other}: {{compare: {claim.arm}, to: {claim.other}}}}}"
     raise UserError(
         f"no planned contrast compares {claim.arm!r} with {claim.other!r}",

@@ -59,16 +59,16 @@ def judge_components(
         For each part its `part` and `name`, and for each of `WAYS` an entry with the name of the `arm`, its `effect`
         and `ci95`, and `says`: hurts, equivalent, helps or unclear.
     """
-    found: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for arm, role in roles.items():
         if role.get("design") == "components" and arm in judged:
-            own = judged[arm]
-            says = WORDS.get(own["verdict"], UNCLEAR)
-            cell = {"arm": arm, "effect": own["effect"], "ci95": own["ci95"], "says": says}
-            found.setdefault(role["part"], {})[role["way"]] = cell
+            result = judged[arm]
+            says = WORDS.get(result["verdict"], UNCLEAR)
+            cell = {"arm": arm, "effect": result["effect"], "ci95": result["ci95"], "says": says}
+            parts.setdefault(role["part"], {})[role["way"]] = cell
     return [
         {"part": part, "name": name_part([cells[way]["says"] for way in WAYS]), **cells}
-        for part, cells in found.items()
+        for part, cells in parts.items()
         if set(cells) == set(WAYS)
     ]
 

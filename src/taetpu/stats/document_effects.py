@@ -108,12 +108,12 @@ def critical_values(
     effects = studentised.shape[1]
     usual = stats.t.isf((1 - level) / 2, df)
     heavy = np.quantile(studentised, level, axis=0, method="higher") > HEAVY * usual
-    found = np.empty(effects)
-    found[heavy] = np.quantile(studentised[:, heavy], 1 - (1 - level) / effects, axis=0, method="higher")
+    critical = np.empty(effects)
+    critical[heavy] = np.quantile(studentised[:, heavy], 1 - (1 - level) / effects, axis=0, method="higher")
     if not heavy.all():
         shared = 1 - (1 - level) * (1 - heavy.sum() / effects)
-        found[~heavy] = np.quantile(studentised[:, ~heavy].max(-1), shared, method="higher")
-    return found
+        critical[~heavy] = np.quantile(studentised[:, ~heavy].max(-1), shared, method="higher")
+    return critical
 
 
 def _errors(

@@ -38,8 +38,8 @@ class Factorial:
         for factor in term:
             levels = self.levels[factor]
             code = np.vstack([-np.ones(levels - 1), np.eye(levels - 1)])  # sums to zero over levels
-            own = code[[cell[factor] for cell in self.cells.values()]]
-            columns = np.einsum("ij,ik->ijk", columns, own).reshape(len(self.cells), -1)
+            coded = code[[cell[factor] for cell in self.cells.values()]]
+            columns = np.einsum("ij,ik->ijk", columns, coded).reshape(len(self.cells), -1)
         return columns
 
     def terms(self) -> list[Term]:
@@ -50,8 +50,8 @@ class Factorial:
         """Return the estimable terms with their aliases. A full design has no aliases."""
         known: dict[Term, list[Term]] = {}
         for term in self.terms():
-            own = self.columns(term)
-            twin = next((other for other in known if _same(own, self.columns(other))), None)
+            columns = self.columns(term)
+            twin = next((other for other in known if _same(columns, self.columns(other))), None)
             if twin is None:
                 known[term] = []
             else:
@@ -110,31 +110,31 @@ def _term(
     bounds: tuple[float, float],
 ) -> dict[str, Any]:
     """Return the analysis of one term. `y` has the shape `(arms, seeds)`; it is None if nothing can be estimated."""
-    own = columns[term].shape[1]
-    found: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": own}
-    found |= {"effect": None, "ci95": None, "p": None, "share": None}
+    df = columns[term].shape[1]
+    row: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": df}
+    row |= {"effect": None, "ci95": None, "p": None, "share": None}
     if y is None:
-        return found
+        return row
     others = np.hstack([np.ones((len(y), 1)), *(part for other, part in columns.items() if other != term)])
     alone = columns[term] - others @ np.linalg.lstsq(others, columns[term], rcond=None)[0]
     directions, sizes, _ = np.linalg.svd(alone, full_matrices=False)
     on_seeds, total = directions.T @ y, float(((y - y.mean(0)) ** 2).sum())  # (columns, seeds)
     seeds, mean = y.shape[1], on_seeds.mean(1)
     between = float(seeds * mean @ mean)
-    found["share"] = between / total if total else None
+    row["share"] = between / total if total else None
     within = float(((on_seeds - mean[:, None]) ** 2).sum())
-    noise = within / (own * (seeds - 1)) if seeds > 1 else 0.0
+    noise = within / (df * (seeds - 1)) if seeds > 1 else 0.0
     if noise <= (ROUNDING * float(np.abs(y).max())) ** 2:
         noise = 0.0
     if noise:
-        found["p"] = float(stats.f.sf(between / own / noise, own, own * (seeds - 1)))
-    if own == 1 and all(design.levels[factor] == 2 for factor in term):
+        row["p"] = float(stats.f.sf(between / df / noise, df, df * (seeds - 1)))
+    if df == 1 and all(design.levels[factor] == 2 for factor in term):
         # Codes are -1 and 1, so a factor's effect is 2 times its coefficient, and a pair's effect is 4 times.
         scale = 2.0 ** len(term) / float(sizes[0]) * float(np.sign(directions[:, 0] @ alone[:, 0]))
-        found["effect"] = scale * float(mean[0])
+        row["effect"] = scale * float(mean[0])
         if noise:
             half = abs(scale) * float(stats.t.isf((1 - CONFIDENCE) / 2, seeds - 1)) * (noise / seeds) ** 0.5
             # A factor's effect is a difference of two means. A pair's effect is a difference of two such differences.
             most = 2.0 ** (len(term) - 1) * (bounds[1] - bounds[0])
-            found["ci95"] = [clip(found["effect"] + side, (-most, most)) for side in (-half, half)]
-    return found
+            row["ci95"] = [clip(row["effect"] + side, (-most, most)) for side in (-half, half)]
+    return row

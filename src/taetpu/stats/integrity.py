@@ -65,16 +65,16 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
     problems = {run: list(_check_own_record(run, recorded, study)) for run, recorded in about.items()}
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
     # Defaults are removed because the runs of an arm may be recorded by versions whose configs have different fields.
-    own = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
-    usual = _most_common_configs(own)
+    trimmed = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
+    usual = _most_common_configs(trimmed)
     written = {**study["arms"], **_tuning_overrides(study)}
     for run, config in configs.items():
         problems[run] += _check_arm(run.arm, config, written, study)
         if run.arm in written and run.arm != BASELINE:
-            problems[run] += _check_unchanged_sections(run.arm, own[run], written[run.arm], usual.get(BASELINE, {}))
-        if not problems[run] and own[run] != usual[run.arm]:
+            problems[run] += _check_unchanged_sections(run.arm, trimmed[run], written[run.arm], usual.get(BASELINE, {}))
+        if not problems[run] and trimmed[run] != usual[run.arm]:
             problems[run].append(f"this run's config differs from that of the other runs of arm {run.arm!r}")
-    yield from (f"{run.where}: {problem}" for run, found in problems.items() for problem in found)
+    yield from (f"{run.where}: {problem}" for run, faults in problems.items() for problem in faults)
 
 
 def check_record(run: RunFolder) -> Iterator[str]:
@@ -92,10 +92,10 @@ def check_record(run: RunFolder) -> Iterator[str]:
 
 def _most_common_configs(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return the most common config of each arm."""
-    found: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    by_arm: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for run, config in configs.items():
-        found.setdefault(run.arm, {}).setdefault(canonical_json(config), []).append(config)
-    return {arm: max(alike.values(), key=len)[0] for arm, alike in found.items()}
+        by_arm.setdefault(run.arm, {}).setdefault(canonical_json(config), []).append(config)
+    return {arm: max(alike.values(), key=len)[0] for arm, alike in by_arm.items()}
 
 
 def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
@@ -122,9 +122,9 @@ def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mappin
 
 def _check_folder(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Yield the first contradiction between a run's record and the arm, seed and ID in its folder's path."""
-    for part, own in (("arm", run.arm), ("seed", run.seed)):
-        if recorded.get(part) != own:
-            yield f"config.json records {part} {recorded.get(part)!r}, but the folder is that of {own!r}"
+    for part, expected in (("arm", run.arm), ("seed", run.seed)):
+        if recorded.get(part) != expected:
+            yield f"config.json records {part} {recorded.get(part)!r}, but the folder is that of {expected!r}"
             return
     given = str(recorded.get("id"))
     if not given.startswith(run.id):
@@ -167,9 +167,9 @@ def _check_arm(
     single = any(path.startswith("model.layers.") for path in overrides)
     layered = single or bool(study["base"].get("model", {}).get("layers"))
     for path, value in (_baseline_overrides(study["base"]) if arm == BASELINE else overrides).items():
-        found = _values_at(config, path, layered)
-        if found and not any(_could_resolve_to(one, value) for one in found):
-            yield f"{path} is {_shortened(found[-1], value)!r}, but arm {arm!r} has {value!r} in study.yaml"
+        values = _values_at(config, path, layered)
+        if values and not any(_could_resolve_to(resolved, value) for resolved in values):
+            yield f"{path} is {_shortened(values[-1], value)!r}, but arm {arm!r} has {value!r} in study.yaml"
 
 
 def _check_unchanged_sections(
@@ -205,16 +205,16 @@ def _values_at(config: Mapping[str, Any], path: str, layered: bool) -> list[Any]
     section, *rest = path.split(".")
     layers = config.get("model", {}).get("layers", [])
     if section != "model":
-        found = [_get(config, [section, *rest])]
+        values = [_get(config, [section, *rest])]
     elif rest == ["num_layers"]:
-        found = [len(layers)]
+        values = [len(layers)]
     elif rest[:1] == ["layers"]:
-        found = [_get(layer, rest[2:]) for layer in layers] if len(rest) > 2 else []
+        values = [_get(layer, rest[2:]) for layer in layers] if len(rest) > 2 else []
     elif layered and layers and rest[:1] and rest[0] in layers[0]:
-        found = []
+        values = []
     else:
-        found = [_get(config["model"], rest), *(_get(layer, rest) for layer in layers)]
-    return [one for one in found if one is not MISSING]
+        values = [_get(config["model"], rest), *(_get(layer, rest) for layer in layers)]
+    return [value for value in values if value is not MISSING]
 
 
 def _get(data: Any, parts: Sequence[str]) -> Any:
@@ -225,25 +225,25 @@ def _get(data: Any, parts: Sequence[str]) -> Any:
     return data
 
 
-def _could_resolve_to(found: Any, written: Any) -> bool:
+def _could_resolve_to(resolved: Any, written: Any) -> bool:
     """Return whether the value written in the study may resolve to the value found in a resolved config.
 
     Numbers and strings must be equal; components must have the same kind. The fields of a component are compared in the
     same way.
     """
-    if isinstance(found, Mapping):
+    if isinstance(resolved, Mapping):
         if isinstance(written, str):
-            return found.get("kind", written) == written
+            return resolved.get("kind", written) == written
         if isinstance(written, Mapping):
-            return all(_could_resolve_to(found[name], value) for name, value in written.items() if name in found)
+            return all(_could_resolve_to(resolved[name], value) for name, value in written.items() if name in resolved)
         return True
     if isinstance(written, str):
-        return not isinstance(found, str) or found == written
-    if isinstance(written, int | float) and isinstance(found, int | float):
-        return found == written
+        return not isinstance(resolved, str) or resolved == written
+    if isinstance(written, int | float) and isinstance(resolved, int | float):
+        return resolved == written
     return True
 
 
-def _shortened(found: Any, written: Any) -> Any:
-    """Return the kind of a component if the study specifies only its kind, and the found value otherwise."""
-    return found.get("kind", found) if isinstance(found, Mapping) and isinstance(written, str) else found
+def _shortened(resolved: Any, written: Any) -> Any:
+    """Return the kind of a component if the study specifies only its kind, and the resolved value otherwise."""
+    return resolved.get("kind", resolved) if isinstance(resolved, Mapping) and isinstance(written, str) else resolved

@@ -50,7 +50,7 @@ class Effects:
     def ranked(self) -> dict[int | None, list[float]]:
         """Return the largest effects of each layer, in descending order."""
         return {
-            layer: sorted((e for e, own in zip(self.effects, self.layers, strict=True) if own == layer), reverse=True)
+            layer: sorted((e for e, at in zip(self.effects, self.layers, strict=True) if at == layer), reverse=True)
             for layer in dict.fromkeys(self.layers)
         }
 
@@ -73,18 +73,18 @@ def measure_table(effects: Sequence[float], layers: Sequence[int | None]) -> dic
     values = np.asarray(effects, float)
     if not len(values) or not np.isfinite(values).all():
         return {}
-    found: dict[str, float] = {}
+    measures: dict[str, float] = {}
     for layer in dict.fromkeys(layers):
         if layer is not None:
-            found[f"layer {layer}"] = float(values[[own == layer for own in layers]].sum())
-    if found and len(values) == 1:
-        return found
-    found[LARGEST] = float(values.max())
+            measures[f"layer {layer}"] = float(values[[at == layer for at in layers]].sum())
+    if measures and len(values) == 1:
+        return measures
+    measures[LARGEST] = float(values.max())
     positive = np.maximum(values, 0)
     if len(values) > 1 and positive.any():
         positive /= positive.max()  # tiny effects have no squares
-        found[EFFECTIVE] = float(positive.sum() ** 2 / (positive**2).sum())
-    return found
+        measures[EFFECTIVE] = float(positive.sum() ** 2 / (positive**2).sum())
+    return measures
 
 
 def compare_tables(
@@ -120,18 +120,18 @@ def compare_tables(
 
 def _read(row: Sequence[Cell], name: str, settings: Mapping[str, Any]) -> dict[int, Effects]:
     """Return the stored tables of an arm's finished runs, by seed."""
-    found = {}
+    tables = {}
     for cell in (cell for cell in row if cell.outcome == "finished"):
         assert cell.run is not None  # the run finished
         stored = cell.run.read_post_hoc(name)
         if stored is None or stored.get("settings") != dict(settings):
             continue
         try:
-            found[cell.seed] = _parse(stored)
+            tables[cell.seed] = _parse(stored)
         except (KeyError, TypeError, ValueError):
             problem, file = "the table has no valid effects", cell.run.store.where(cell.run.post_hoc_key(name))
             raise UserError(problem, file=file, remedy=DAMAGED) from None
-    return found
+    return tables
 
 
 def _parse(stored: Mapping[str, Any]) -> Effects:
@@ -145,12 +145,12 @@ def _parse(stored: Mapping[str, Any]) -> Effects:
 
 
 def compare_arms(
-    found: Mapping[str, Mapping[int, Effects]], table: Table, plan: Plan, against: Mapping[str, str], final: bool
+    stored: Mapping[str, Mapping[int, Effects]], table: Table, plan: Plan, against: Mapping[str, str], final: bool
 ) -> dict[str, Any]:
     """Return the comparisons of one table.
 
     Args:
-        found: the tables of each arm's finished runs, by seed.
+        stored: the tables of each arm's finished runs, by seed.
         table: the study's runs.
         plan: the analysis plan.
         against: the baseline of each arm that is not a baseline.
@@ -160,35 +160,37 @@ def compare_arms(
         `final` (whether the table has verdicts: `final`, and no finished run lacks it), `compared` (the number of
         comparisons that are corrected together), `measures`, and an entry for each of the `arms`.
     """
-    units = {arm: next((one.unit for one in own.values() if not one.absent), "") for arm, own in found.items()}
+    units = {
+        arm: next((entry.unit for entry in by_seed.values() if not entry.absent), "") for arm, by_seed in stored.items()
+    }
     other = {arm for arm, base in against.items() if units[arm] and units[base] and units[arm] != units[base]}
-    numbers = {arm: {seed: one.measures() for seed, one in own.items()} for arm, own in found.items()}
-    measures = _ordered(chain.from_iterable(own.values() for own in numbers.values()))
-    complete = all(len(found[arm]) == len(table.finished(arm)) for arm in found)
+    numbers = {arm: {seed: entry.measures() for seed, entry in by_seed.items()} for arm, by_seed in stored.items()}
+    measures = _ordered(chain.from_iterable(by_seed.values() for by_seed in numbers.values()))
+    complete = all(len(stored[arm]) == len(table.finished(arm)) for arm in stored)
     seeds = max(len(row) for row in table.cells.values())
     effects = {
         (arm, measure): effect
         for measure in measures
-        for arm, effect in _effects({arm: {seed: row[measure] for seed, row in own.items() if measure in row}
-                                     for arm, own in numbers.items() if arm not in other}, against).items()
+        for arm, effect in _effects({arm: {seed: row[measure] for seed, row in by_seed.items() if measure in row}
+                                     for arm, by_seed in numbers.items() if arm not in other}, against).items()
     }  # fmt: skip
     judged = final and complete
     p = {key: effect.p if judged else None for key, effect in effects.items()}
-    corrected = holm({key: None if one is None else plan.overall_p(one, seeds) for key, one in p.items()})
+    corrected = holm({key: None if value is None else plan.overall_p(value, seeds) for key, value in p.items()})
     return {
         "final": judged,
-        "compared": sum(one is not None for one in p.values()),
+        "compared": sum(value is not None for value in p.values()),
         "measures": measures,
         "arms": [
             {
                 "name": arm,
                 "against": against.get(arm),
-                "tables": sum(not one.absent for one in own.values()),
+                "tables": sum(not entry.absent for entry in by_seed.values()),
                 "finished": len(table.finished(arm)),
                 "diverged": len(table.diverged_seeds(arm)),
                 "runs": len(table.cells[arm]),
-                "absent": _reason(own, arm in other),
-                "components": max((len(one.effects) for one in own.values()), default=0),
+                "absent": _reason(by_seed, arm in other),
+                "components": max((len(entry.effects) for entry in by_seed.values()), default=0),
                 "values": {
                     measure: {
                         **_summarise([row[measure] for row in numbers[arm].values() if measure in row]),
@@ -197,9 +199,9 @@ def compare_arms(
                     }
                     for measure in measures
                 },
-                "ranked": _ranked(list(own.values())),
+                "ranked": _ranked(list(by_seed.values())),
             }
-            for arm, own in found.items()
+            for arm, by_seed in stored.items()
         ],
     }  # fmt: skip
 
@@ -213,12 +215,12 @@ def _ordered(rows: Any) -> list[str]:
 
 def _effects(values: Mapping[str, Mapping[int, float]], against: Mapping[str, str]) -> dict[str, linear_model.Effect]:
     """Return the effect of each arm with values whose baseline has values."""
-    found: dict[str, linear_model.Effect] = {}
+    effects: dict[str, linear_model.Effect] = {}
     for base in dict.fromkeys(against.values()):
         group = {arm: values[arm] for arm in (base, *(a for a, b in against.items() if b == base)) if values.get(arm)}
         if base in group and len(group) > 1:
-            found |= linear_model.fit_model(group, base).effects
-    return found
+            effects |= linear_model.fit_model(group, base).effects
+    return effects
 
 
 def _judge(
@@ -240,20 +242,20 @@ def _summarise(values: Sequence[float]) -> dict[str, Any]:
     return {"number": len(values), "mean": mean, "sd": sd(dict(enumerate(values)))}
 
 
-def _reason(own: Mapping[int, Effects], other: bool) -> str | None:
+def _reason(by_seed: Mapping[int, Effects], other: bool) -> str | None:
     """Return why an arm is not compared; None if it is."""
     if other:
         return "other tokens than the baseline's, so effects per token cannot be compared"
-    return next((one.absent for one in own.values() if one.absent), None)
+    return next((entry.absent for entry in by_seed.values() if entry.absent), None)
 
 
 def _ranked(tables: Sequence[Effects]) -> list[dict[str, Any]]:
     """Return the effects of each layer in descending order, averaged over runs, at most `MAX_RANKS` of each layer."""
-    known = [one.ranked() for one in tables if one.effects and np.isfinite(one.effects).all()]
-    if not known or any(one.keys() != known[0].keys() for one in known):
+    known = [table.ranked() for table in tables if table.effects and np.isfinite(table.effects).all()]
+    if not known or any(ranks.keys() != known[0].keys() for ranks in known):
         return []
-    found = []
+    rows = []
     for layer in known[0]:
-        most = min(MAX_RANKS, *(len(one[layer]) for one in known))
-        found.append({"layer": layer, "effects": np.mean([one[layer][:most] for one in known], axis=0).tolist()})
-    return found
+        most = min(MAX_RANKS, *(len(ranks[layer]) for ranks in known))
+        rows.append({"layer": layer, "effects": np.mean([ranks[layer][:most] for ranks in known], axis=0).tolist()})
+    return rows

@@ -114,9 +114,9 @@ def alternative_analyses(
 
 def _paired(differences: np.ndarray, possible: tuple[float, float]) -> dict[str, Any]:
     df = len(differences) - 1
-    found = Estimate(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(df + 1)), df)
-    ci95 = [clip(end, possible) for end in found.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
-    return {"effect": found.value, "ci95": ci95, "p": found.p}
+    estimate = Estimate(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(df + 1)), df)
+    ci95 = [clip(end, possible) for end in estimate.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
+    return {"effect": estimate.value, "ci95": ci95, "p": estimate.p}
 
 
 def _sign_flip_p(difference: np.ndarray) -> float:
@@ -165,8 +165,8 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
     if what not in SUMS or not pairs:
         return None
     differences, weights = [], None
-    for one, other in pairs:
-        ours, base = one.evaluation, other.evaluation
+    for cell, other in pairs:
+        ours, base = cell.evaluation, other.evaluation
         name, weight = (f"{split}/{of}" for of in SUMS[what])
         if name not in ours or name not in base or not np.array_equal(ours[weight], base[weight]):
             return None
@@ -207,15 +207,15 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
     """
     pairs = _pair_by_seed(arm, baseline)
     reached = [_steps_to_baseline(ours, base, plan) for ours, base in pairs]
-    if not pairs or any(found is None for found in reached):
+    if not pairs or any(steps is None for steps in reached):
         return None
-    ratios = [found for found in reached if found is not None and math.isfinite(found)]
-    found: dict[str, Any] = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
+    ratios = [steps for steps in reached if steps is not None and math.isfinite(steps)]
+    row: dict[str, Any] = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
     if len(ratios) == len(pairs):
         costs = [_flops_a_step(ours) / _flops_a_step(base) for ours, base in pairs]
-        found["steps"] = _mean_ratio(np.array(ratios))
-        found["flops"] = _mean_ratio(np.array(ratios) * np.array(costs))
-    return found
+        row["steps"] = _mean_ratio(np.array(ratios))
+        row["flops"] = _mean_ratio(np.array(ratios) * np.array(costs))
+    return row
 
 
 def _steps_to_baseline(arm: Cell, baseline: Cell, plan: Plan) -> float | None:

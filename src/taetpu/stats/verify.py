@@ -47,14 +47,14 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     study = read_study(folder)
     plan, runs = read_plan(study, folder.where), folder.runs()
     raise_if_damaged([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
-    found = [f"{folder.where}/study.yaml: {problem}" for problem in find_departures(study, plan)]
-    found += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
-    found += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run)]
-    found += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
+    differences = [f"{folder.where}/study.yaml: {problem}" for problem in find_departures(study, plan)]
+    differences += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
+    differences += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run)]
+    differences += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
     stored, came_to = folder.read_results(), json.loads(json.dumps(compute_results(folder, checked=True)))
     if stored is None:
-        return [*found, "results.json is missing"], came_to
-    return [*found, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
+        return [*differences, "results.json is missing"], came_to
+    return [*differences, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
 
 
 def find_contradictions(run: RunFolder) -> Iterator[str]:
@@ -198,8 +198,8 @@ def _close(stored: Any, computed: Any) -> bool:
         return math.isclose(stored, computed, rel_tol=CLOSE)
     if not isinstance(stored, str) or not isinstance(computed, str) or FIGURE.split(stored) != FIGURE.split(computed):
         return False
-    for one, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
-        places = min(len(figure.partition(".")[2]) for figure in (one, other))
-        if abs(float(one) - float(other)) > (1 + CLOSE) * 0.5 * 10.0**-places:
+    for number, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
+        places = min(len(figure.partition(".")[2]) for figure in (number, other))
+        if abs(float(number) - float(other)) > (1 + CLOSE) * 0.5 * 10.0**-places:
             return False
     return True
