@@ -209,10 +209,10 @@ class Contract:
     def check_parameters(self, arm: Arm, new: Computation) -> None:
         """Raise `UserError` if the arm changes parameters and its diff does not declare these changes."""
         old = self.computations[self.baseline.name]
-        found = compare_parameters(old, new)
+        changes = compare_parameters(old, new)
         for kind, verbs in VERBS.items():
             redrawn = kind == "redrawn"
-            more = [n for n in getattr(found, kind) if not is_declared(n, arm.diff, old, new, redrawn=redrawn)]
+            more = [n for n in getattr(changes, kind) if not is_declared(n, arm.diff, old, new, redrawn=redrawn)]
             if more:
                 # If parameters of other components change, only these parameters are reported.
                 elsewhere = [n for n in more if not is_declared(n, arm.diff, old, new, redrawn=False)]

@@ -93,8 +93,8 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
     dims = model.dims(source.vocab_size, source.seq_len)
 
     def setup(layer: Any) -> Setup:
-        own, rotated = _heads(layer.mixer, dims)
-        sizes = own.num_heads, own.num_kv_heads, own.head_dim
+        heads, rotated = _heads(layer.mixer, dims)
+        sizes = heads.num_heads, heads.num_kv_heads, heads.head_dim
         streams = num_streams(layer.residual)
         return Setup(dims, BATCH, source.seq_len, *sizes, dtype, layer.position, streams, rotated)
 
@@ -139,7 +139,7 @@ def _heads(mixer: Any, dims: Dims) -> tuple[AttentionDims, AttentionDims | None]
 def _key(component: Component, part: Part | None, at: Setup) -> Any:
     """Return a hashable key of everything that the shape and dtype of a call's result depend on."""
     inner = [*iter_components(component), *iter_components(at.dims.init), *iter_components(at.position)]
-    sources = tuple((type(one).__module__, type(one).__qualname__, one.plugin) for one in inner)
+    sources = tuple((type(nested).__module__, type(nested).__qualname__, nested.plugin) for nested in inner)
     return (
         sources,
         part and (part.builder, part.method),
@@ -153,20 +153,20 @@ def _check_call(component: Component, part: Part | None, at: Setup) -> None:
     shapes = {path: jax.ShapeDtypeStruct(np.shape(value), jnp.float32) for path, value in numbers.items()}
 
     def call(numbers: Any, seed: Any, tokens: Any, layer: Any) -> None:
-        own: Any = bind(structure, numbers)
+        bound: Any = bind(structure, numbers)
         key = named(root_key(seed), "slot")
         if part is None:
-            _check_draws(own, at, key)
+            _check_draws(bound, at, key)
             return
         try:
-            module = build_part(own, part, at, key)
+            module = build_part(bound, part, at, key)
         except UserError as error:
             file, line = _place(component, getattr(type(component), part.builder))
             raise error.within(file=file, line=line) from None
         if module is not None:
             for noise in (key, None) if part.context else (None,):
                 ctx = Context(tokens, jnp.arange(at.seq), layer, noise, **_handed_on(component, at, key))
-                _check_result(own, part, module, at, ctx)
+                _check_result(bound, part, module, at, ctx)
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     jax.eval_shape(call, shapes, integer, jax.ShapeDtypeStruct((at.batch, at.seq), jnp.int32), integer)
@@ -186,15 +186,15 @@ def _handed_on(component: Component, at: Setup, key: Any) -> dict[str, Any]:
 
 
 def _check_result(component: Component, part: Part, module: Any, at: Setup, ctx: Context) -> None:
-    found, expected = trace_result(part, module, at, ctx), part.expected(at)
-    if not matches(found, expected):
+    returned, expected = trace_result(part, module, at, ctx), part.expected(at)
+    if not matches(returned, expected):
         method = "" if part.method == "__call__" else f".{part.method}"
         mode = (" in training" if ctx.key is not None else " in evaluation") if part.context else ""
-        problem = f"{component.slot} {component.kind!r}{method} returns {describe_value(found)}{mode}"
+        problem = f"{component.slot} {component.kind!r}{method} returns {describe_value(returned)}{mode}"
         place = _place(component, getattr(type(module), part.method, None))
         raise UserError(
             f"{problem}, expected {describe_value(expected)}",
-            remedy=_remedy(found, expected),
+            remedy=_remedy(returned, expected),
             file=place[0],
             line=place[1],
         )
@@ -210,9 +210,9 @@ def _check_draws(component: Any, at: Setup, key: Any) -> None:
     dims = at.dims
     for role in ROLES:
         shape = role_shape(role, dims)
-        found, expected = component.draw(dims, role, shape, key=key), jax.ShapeDtypeStruct(shape, jnp.float32)
-        if not matches(found, expected):
-            problem = f"init {component.kind!r}.draw returns {describe_value(found)} for role {role!r}"
+        drawn, expected = component.draw(dims, role, shape, key=key), jax.ShapeDtypeStruct(shape, jnp.float32)
+        if not matches(drawn, expected):
+            problem = f"init {component.kind!r}.draw returns {describe_value(drawn)} for role {role!r}"
             place = _place(component, type(component).draw)
             raise UserError(f"{problem}, expected {describe_value(expected)}", file=place[0], line=place[1])
 
@@ -229,8 +229,8 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
 
 def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
     """Raise `UserError` if a mask lets a position that counts in the loss attend to its target."""
-    found = [(i, getattr(layer.mixer, "mask", None)) for i, layer in enumerate(config.model.layers)]
-    masks = {(i, mask) for i, mask in found if isinstance(mask, MaskConfig)}
+    by_layer = [(i, getattr(layer.mixer, "mask", None)) for i, layer in enumerate(config.model.layers)]
+    masks = {(i, mask) for i, mask in by_layer if isinstance(mask, MaskConfig)}
     split = source.evaluation("val")
     for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
         assert split is not None
@@ -269,15 +269,15 @@ def check_batch(config: ResolvedConfig, source: Source) -> None:
         return
     size = config.train.batch_size
     arrays = {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
-    found = jax.eval_shape(
+    batch = jax.eval_shape(
         lambda arrays, rows, seed: source.batch(arrays, rows, named(root_key(seed), "data")),
         arrays, jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
     )  # fmt: skip
     asked = config.task.batch_dtypes
     expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore
-    for name, one in expected._asdict().items():
-        seen = getattr(found, name, None)
-        if not (seen is None if one is None else matches(seen, one)):
+    for name, wanted in expected._asdict().items():
+        seen = getattr(batch, name, None)
+        if not (seen is None if wanted is None else matches(seen, wanted)):
             problem = f"task {config.task.kind!r}: {name} of a batch are {describe_value(seen)}"
-            raise UserError(f"{problem}, expected {describe_value(one)}", path=("task",))
+            raise UserError(f"{problem}, expected {describe_value(wanted)}", path=("task",))
     _PASSED.add(key)

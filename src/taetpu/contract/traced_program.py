@@ -64,9 +64,9 @@ class Computation:
     def __init__(
         self, config: ResolvedConfig, source: Source, live: frozenset[str], start: StoredParameters | None = None
     ):
-        structure, found = split(config, live)
+        structure, values = split(config, live)
         self.config, self.source = config, source
-        self.numbers = {path: np.asarray(value, np.float32) for path, value in sorted(found.items())}
+        self.numbers = {path: np.asarray(value, np.float32) for path, value in sorted(values.items())}
         self.outline = _outline(structure, source, self.numbers)
         self._values = {path: digest_array(value) for path, value in self.numbers.items()}
         digests = digest_outputs(self.outline.start, [*self._values.values(), b"seed"])

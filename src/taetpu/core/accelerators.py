@@ -47,12 +47,12 @@ class Accelerators:
 def find_accelerators(dev: Path = DEV) -> list[Accelerators]:
     """Return this machine's accelerators by kind, or an empty list if it has only CPUs."""
     names = [path.relative_to(dev).as_posix() for path in (*dev.glob("*"), *dev.glob("vfio/*"))]
-    found = []
+    installed = []
     for kind, (pattern, _) in KINDS.items():
         files = sorted((name for name in names if re.fullmatch(pattern, name)), key=_number)
         if files:
-            found.append(Accelerators(kind, tuple(dev / name for name in files)))
-    return found
+            installed.append(Accelerators(kind, tuple(dev / name for name in files)))
+    return installed
 
 
 def _number(name: str) -> tuple[str, int]:
@@ -87,9 +87,9 @@ def select_device(device: str, dev: Path = DEV, environ: MutableMapping[str, str
         return
     if not (device.isascii() and device.isdecimal()):
         raise _error(f"`--device` must be a number or cpu, got {device}", "Use --device 0 for the first accelerator.")
-    if not (found := find_accelerators(dev)):
+    if not (installed := find_accelerators(dev)):
         raise _error(f"there is no device {device}: this machine has no accelerator", "Omit --device, or use cpu.")
-    first = found[0]
+    first = installed[0]
     if first.variable is None:
         problem = f"`--device` cannot select an {first.kind}"
         raise _error(problem, f"Set HIP_VISIBLE_DEVICES={device} in the environment.")

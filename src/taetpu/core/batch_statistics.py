@@ -116,8 +116,8 @@ class Averages:
         """Return the mean over all devices. Its gradient flows into this device's mean only."""
         if self.sum_devices is None:
             return mean
-        own = mean * self.device_share
-        return own + jax.lax.stop_gradient(self.sum_devices(own) - own)
+        weighted = mean * self.device_share
+        return weighted + jax.lax.stop_gradient(self.sum_devices(weighted) - weighted)
 
 
 @jax.tree_util.register_dataclass

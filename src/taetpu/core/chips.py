@@ -200,7 +200,7 @@ def _document() -> dict[str, Any]:
 @cache
 def _sources() -> dict[str, Source]:
     entries = _document()["sources"].items()
-    return {key: Source(**one | {"read": one["read"] and one["read"].isoformat()}) for key, one in entries}
+    return {key: Source(**source | {"read": source["read"] and source["read"].isoformat()}) for key, source in entries}
 
 
 def table_date() -> str:
@@ -279,7 +279,7 @@ def parse_slice(name: str) -> Slice:
     word = match.group(1) if match else re.split(r"[-:]", text)[0]
     chip = next((chip for chip in _table() if word in (*chip.names, chip.name)), None)
     if chip is None:
-        smallest = [Slice(one, one.topologies[0]).name for one in _table()]
+        smallest = [Slice(candidate, candidate.topologies[0]).name for candidate in _table()]
         raise UserError(f"there is no TPU {name!r}", remedy=suggest(text, smallest))
     if match is None or not (match.group(2) or match.group(3)):
         problem = f"TPU {name!r} has no size" if match else f"TPU {name!r} is not the name of a slice"
@@ -287,10 +287,12 @@ def parse_slice(name: str) -> Slice:
     size, shape = match.group(2), match.group(3)
     if size:
         return _sized(chip, word, int(size), name)
-    wanted = next((one for one in chip.topologies if sorted(one) == sorted(_shape(shape))), _shape(shape))
+    wanted = next(
+        (topology for topology in chip.topologies if sorted(topology) == sorted(_shape(shape))), _shape(shape)
+    )
     if wanted not in chip.topologies:
         near = sorted(chip.topologies, key=lambda t: (abs(math.log(math.prod(t) / max(1, math.prod(wanted)))), t))[:3]
-        shapes = ", ".join(f"{word}:{'x'.join(map(str, one))}" for one in near)
+        shapes = ", ".join(f"{word}:{'x'.join(map(str, topology))}" for topology in near)
         raise UserError(f"there is no TPU slice {name!r}", remedy=f"Use one of the nearest: {shapes}.")
     return Slice(chip, wanted)
 
@@ -299,8 +301,8 @@ def _sized(chip: Chip, word: str, size: int, name: str) -> Slice:
     sizes = {math.prod(topology) * chip.per_chip: topology for topology in chip.topologies}
     if size in sizes:
         return Slice(chip, sizes[size])
-    near = sorted(sorted(sizes, key=lambda one: abs(one - size))[:2])
-    remedy = f"Use one of the nearest: {', '.join(f'{word}-{one}' for one in near)}."
+    near = sorted(sorted(sizes, key=lambda count: abs(count - size))[:2])
+    remedy = f"Use one of the nearest: {', '.join(f'{word}-{count}' for count in near)}."
     counts = f"The number in a {chip.name} slice's name counts {chip.counts}."
     raise UserError(f"there is no TPU slice {name!r}", remedy=f"{counts} {remedy}")
 

@@ -109,12 +109,12 @@ class Component(Config):
 @cache
 def traced_fields(cls: type[Config]) -> dict[str, Traced]:
     """Return the `Traced` metadata of a config class's traced fields, by field name."""
-    found = {}
+    marks = {}
     for name, info in cls.model_fields.items():
         for mark in info.metadata:
             if isinstance(mark, Traced):
-                found[name] = mark
-    return found
+                marks[name] = mark
+    return marks
 
 
 def _represent(value: Any) -> str:
@@ -176,19 +176,19 @@ def fields_at_default(value: Any, prefix: str = "") -> dict[str, Any]:
     A slot that equals its default counts as one field. In any other component, each field is compared with its default
     in the component's class. The component's kind is never included.
     """
-    found: dict[str, Any] = {}
+    at_default: dict[str, Any] = {}
     if isinstance(value, Config):
         for name, info in type(value).model_fields.items():
-            own, path = getattr(value, name), f"{prefix}{name}"
-            data, default = to_data(own), info.get_default(call_default_factory=True)
+            field, path = getattr(value, name), f"{prefix}{name}"
+            data, default = to_data(field), info.get_default(call_default_factory=True)
             if not info.is_required() and canonical_json(data) == canonical_json(to_data(default)):
-                found[path] = data
+                at_default[path] = data
             else:
-                found |= fields_at_default(own, f"{path}.")
+                at_default |= fields_at_default(field, f"{path}.")
     elif isinstance(value, Mapping | tuple):
         for name, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
-            found |= fields_at_default(inner, f"{prefix}{name}.")
-    return found
+            at_default |= fields_at_default(inner, f"{prefix}{name}.")
+    return at_default
 
 
 class Hole:

@@ -141,8 +141,12 @@ def build_components(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Com
     Raises:
         UserError: if `parse_entries` or `build_component` rejects the value.
     """
-    found = parse_entries(slot, value, path)
-    return {name: build_component(slot, own, (*path, name)) for name, own in found.items() if own is not None}
+    entries = parse_entries(slot, value, path)
+    return {
+        name: build_component(slot, settings, (*path, name))
+        for name, settings in entries.items()
+        if settings is not None
+    }
 
 
 def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
@@ -160,27 +164,27 @@ def parse_entries(slot: str, value: Any, path: KeyPath = ()) -> dict[str, Any]:
     if value is None or value == "none":
         return {}
     if isinstance(value, Mapping):
-        found = dict(value)
+        entries = dict(value)
     elif isinstance(value, str | list | tuple):
-        found = {}
+        entries = {}
         for i, item in enumerate([value] if isinstance(value, str) else value):
             if isinstance(item, Mapping) and "kind" not in item:
                 problem = f"an entry of a list of {slot} kinds has no kind: {item!r}"
                 remedy = "Write a kind, {kind: ..., field: ...}, or a mapping {name: {kind: ..., field: ...}}."
                 raise UserError(problem, path=(*path, i), remedy=remedy)
             kind = str(item.get("kind") if isinstance(item, Mapping) else item)
-            if kind in found:
+            if kind in entries:
                 remedy = f"Give the entries names: {{first: {{kind: {kind}, ...}}, second: ...}}."
                 raise UserError(f"{slot} {kind!r} is listed twice", path=(*path, i), remedy=remedy)
-            found[kind] = item if isinstance(item, Mapping) else {}
+            entries[kind] = item if isinstance(item, Mapping) else {}
     else:
         problem = f"{value!r} is neither a list of kinds nor a mapping from names to kinds"
         raise UserError(
             problem, path=path, remedy=f"Write [kind] or {{name: {{kind: ...}}}}. {suggest('', kinds(slot))}"
         )
-    for name in found:
+    for name in entries:
         refuse_dots(str(name), path)
-    return {str(name): _with_kind(str(name), settings) for name, settings in found.items()}
+    return {str(name): _with_kind(str(name), settings) for name, settings in entries.items()}
 
 
 def refuse_dots(name: str, path: KeyPath, remedy: str = "Remove the dot.") -> None:
@@ -207,7 +211,11 @@ def _field(cls: type[Config], name: str, value: Any, path: KeyPath) -> Any:
         for entry in value:
             pattern = f" To match names, write {{NAME: {{match: {entry!r}}}}}." if "match" in inner.model_fields else ""
             refuse_dots(str(entry), path, f"Remove the dot.{pattern}")
-        return {str(entry): load_config(inner, own, (*path, entry)) for entry, own in value.items() if own != "none"}
+        return {
+            str(entry): load_config(inner, settings, (*path, entry))
+            for entry, settings in value.items()
+            if settings != "none"
+        }
     if inner is not None and (isinstance(value, Mapping) or cls.model_fields[name].annotation is inner):
         return load_config(inner, value, path)
     if inner is not None and isinstance(value, list | tuple):

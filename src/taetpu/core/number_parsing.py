@@ -20,6 +20,6 @@ def parse_int(text: str) -> int:
 
 def parse_float(text: str) -> float:
     """Parse a number in decimal digits. Raise `ValueError` for other text, including infinities and NaN."""
-    if DECIMAL.fullmatch(text) is None or not math.isfinite(found := float(text)):
+    if DECIMAL.fullmatch(text) is None or not math.isfinite(number := float(text)):
         raise ValueError(f"{text!r} is not a finite number")
-    return found
+    return number

@@ -73,14 +73,14 @@ def _load(file: Path) -> Plugin:
     before = Snapshot()
     try:
         _run(name, file, tree)
-        found = registered_by(name)
-        if not found:
+        registered = registered_by(name)
+        if not registered:
             raise UserError(
                 "this plug-in registers no kind, so a study cannot use it",
                 file=file,
                 remedy='Put @register("SLOT", "NAME") from taetpu.plugin before a config class.',
             )
-        for cls in found:
+        for cls in registered:
             cls.plugin = digest
             check_declaration(cls)
     except BaseException as error:
@@ -93,7 +93,7 @@ def _load(file: Path) -> Plugin:
         _forget(name)
         raise UserError(f"this plug-in {_summary(changed)}, which all runs share", file=file, remedy=REGISTER_REMEDY)
     _LOADED["snapshot"] = before
-    return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in found)))
+    return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in registered)))
 
 
 def _parse(file: Path, source: bytes) -> ast.Module:
@@ -185,12 +185,12 @@ def attribute_errors(problem: str = "", used: Iterable[Component] = ()) -> Itera
     except (UserError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if (found := explain_plugin_error(error)) is not None:
-            raise found from None
+        if (explained := explain_plugin_error(error)) is not None:
+            raise explained from None
         plugged = [component for component in used if component.plugin]
         if not plugged or not isinstance(error, Exception):
             raise
-        kinds = ", ".join(dict.fromkeys(f"{one.slot} {one.kind!r}" for one in plugged))
+        kinds = ", ".join(dict.fromkeys(f"{component.slot} {component.kind!r}" for component in plugged))
         text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         file = Path(str(sys.modules[type(plugged[0]).__module__].__file__))
         remedy = f"Run `python -m taetpu.testing {file.name}` to check each kind of the plug-in."

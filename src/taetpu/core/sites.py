@@ -79,9 +79,9 @@ Reads = tuple[dict[str, Read], ...]
 MAX_FRAMES = 40  # stack frames to compare between two sites with the same name
 
 
-def _joined(one: Read, other: Read) -> Read:
+def _joined(first: Read, second: Read) -> Read:
     """Concatenate the reads of consecutive layers."""
-    parts = [part for read in (one, other) for part in (read.parts if isinstance(read, Ragged) else (read,))]
+    parts = [part for read in (first, second) for part in (read.parts if isinstance(read, Ragged) else (read,))]
     if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
         return jnp.concatenate(parts)
     return Ragged(tuple(parts))
@@ -197,9 +197,9 @@ def _check_single(tape: _Tape, name: str) -> None:
     here = [f"{frame.filename}:{frame.lineno}" for frame in reversed(traceback.extract_stack(limit=MAX_FRAMES)[:-2])]
     before = tape.places.setdefault(name, here)
     if before is not here:
-        one, other = next(((a, b) for a, b in zip(before, here, strict=False) if a != b), (before[0], here[0]))
+        first, second = next(((a, b) for a, b in zip(before, here, strict=False) if a != b), (before[0], here[0]))
         where = "" if tape.layer is None else f" in layer{'s' * (len(tape.layers) > 1)} {_listed(tape.layers)}"
-        problem = f"site {name!r} is marked twice{where}: at {one} and at {other}"
+        problem = f"site {name!r} is marked twice{where}: at {first} and at {second}"
         raise UserError(problem, remedy="Give each site a different name, or capture one call of the model.")
 
 
@@ -217,8 +217,8 @@ def with_layer_tapes(body: Callable[..., Any], layers: Sequence[int]) -> Callabl
     """
 
     def wrapped(layer: Any, *args: Any) -> tuple[Any, Reads]:
-        own = {"layer": layer, "layers": layers, "trace": _trace_now()}
-        tapes = tuple(replace(tape, **own, reads={}, places={}) for tape in _TAPES.get())
+        context = {"layer": layer, "layers": layers, "trace": _trace_now()}
+        tapes = tuple(replace(tape, **context, reads={}, places={}) for tape in _TAPES.get())
         token = _TAPES.set(tapes)
         try:
             return body(*args), tuple(tape.reads for tape in tapes)
@@ -241,8 +241,8 @@ def record_layers(reads: Reads, layers: Iterable[int] = ()) -> None:
     Raises:
         UserError: if a site is read twice in the same layer, because the model is called twice.
     """
-    for tape, found in zip(_TAPES.get(), reads, strict=True):
-        for name, value in found.items():
+    for tape, by_name in zip(_TAPES.get(), reads, strict=True):
+        for name, value in by_name.items():
             if twice := tape.read_in.setdefault(name, set()) & set(layers):
                 problem = f"site {name!r} of layer {min(twice)} is read twice in one capture"
                 raise UserError(problem, remedy="Capture one call of the model.")
@@ -292,12 +292,12 @@ def collect_reads(fn: Callable[[], Any], argument: Any) -> tuple[Any, dict[str, 
         out = fn()
     finally:
         _TAPES.reset(token)
-    found: dict[str, dict[int, Array]] = {}
+    by_layer: dict[str, dict[int, Array]] = {}
     for name, read in tape.reads.items():
         layers = sorted(tape.read_in[name]) if name in tape.read_in else [OUTSIDE]
         values = [value for part in (read.parts if isinstance(read, Ragged) else (read,)) for value in part]
-        found.setdefault(name.removesuffix("@"), {}).update(zip(layers, values, strict=True))
-    return out, found
+        by_layer.setdefault(name.removesuffix("@"), {}).update(zip(layers, values, strict=True))
+    return out, by_layer
 
 
 def capture(

@@ -109,13 +109,13 @@ def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., 
         raise _error(cls, f"{cls.__name__} has no method {name}", f"Define `{shown}`.")
     bound = isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod)
     given = list(asked.parameters.values())[1 if bound else 0 :]
-    named = {one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
+    named = {parameter.name: None for parameter in given if parameter.kind is parameter.KEYWORD_ONLY}
     try:
-        found = inspect.signature(method)
+        signature = inspect.signature(method)
     except (TypeError, ValueError):  # a callable without a signature
         return
     try:
-        found.bind(*[None] * (len(given) - len(named)), **named)
+        signature.bind(*[None] * (len(given) - len(named)), **named)
     except TypeError as error:
         problem = f"{cls.__name__}.{name} does not accept the arguments of its slot's calls: {error}"
         raise _error(method, problem, f"Define `{shown}`.") from None
@@ -129,9 +129,9 @@ def _refuse_defaults(cls: type[Component]) -> None:
         known = {n: f.get_default(call_default_factory=True) for n, f in fields.items() if not f.is_required()}
         cls.model_validate(known)
     except ValidationError as error:
-        for one in error.errors():
-            if one["loc"] and one["loc"][0] in known and one["type"] != "missing":
-                name, what = one["loc"][0], one["msg"].removeprefix("Input ")
+        for detail in error.errors():
+            if detail["loc"] and detail["loc"][0] in known and detail["type"] != "missing":
+                name, what = detail["loc"][0], detail["msg"].removeprefix("Input ")
                 problem = f"{cls.__name__}.{name}: the default {known[str(name)]!r} is not allowed: {what}"
                 raise _error(cls, problem, "Use a default that the field's type allows, or no default.") from None
     except PydanticUserError as error:

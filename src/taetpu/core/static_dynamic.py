@@ -42,16 +42,16 @@ def split(config: C, live: frozenset[str] = frozenset()) -> tuple[C, dict[str, A
 
 def promoted_fields(config: Config) -> frozenset[str]:
     """Return the wildcard paths of a config's promotable fields whose value is not neutral (`live` in `split`)."""
-    found: set[str] = set()
+    promoted: set[str] = set()
 
     def note(node: Config, name: str, path: Path) -> Any:
         value, mark = getattr(node, name), traced_fields(type(node)).get(name)
         if mark is not None and mark.promote and not _is_static(value, mark):
-            found.add(wildcard_path(path))
+            promoted.add(wildcard_path(path))
         return _rewrite(value, path, note)
 
     _rewrite(config, (), note)
-    return frozenset(found)
+    return frozenset(promoted)
 
 
 def bind(structure: C, numbers: Mapping[str, Any]) -> C:

@@ -28,7 +28,7 @@ def prepare_streams() -> None:
 
 def escape_controls(text: str) -> str:
     """Return a text of a model or user for a terminal: control characters are escaped as in Python."""
-    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def discard_output() -> None:

@@ -35,8 +35,8 @@ PROBE_SECONDS = 120  # time limit of a check
 
 def program_flags(environ: Mapping[str, str] = os.environ) -> dict[str, list[str]]:
     """Return the flags that can affect this process's programs, by lower-case variable name; omit empty variables."""
-    found = {name.lower(): relevant_flags(environ.get(name, "")) for name in OPTIONS}
-    return {name: given for name, given in found.items() if given}
+    flags = {name.lower(): relevant_flags(environ.get(name, "")) for name in OPTIONS}
+    return {name: given for name, given in flags.items() if given}
 
 
 def relevant_flags(text: str) -> list[str]:
@@ -46,11 +46,11 @@ def relevant_flags(text: str) -> list[str]:
 
 def tpu_flags(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables with the flags that can affect a TPU program; omit empty variables."""
-    found = {
+    flags = {
         name: [flag for flag in given if not flag.startswith(NOT_FOR_TPUS)]
         for name, given in program_flags(environ).items()
     }
-    return {name.upper(): shlex.join(given) for name, given in found.items() if given}
+    return {name.upper(): shlex.join(given) for name, given in flags.items() if given}
 
 
 def set_flags(
@@ -103,16 +103,16 @@ def check_flags(name: str, text: str, environ: Mapping[str, str] = os.environ) -
     accepted = cache_folder() / "flags" / sha256(f"{name} {library} {text}".encode()).hexdigest()
     if accepted.exists():
         return
-    own = {key: value for key, value in environ.items() if key not in OPTIONS}
-    own |= {name: text, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    env = {key: value for key, value in environ.items() if key not in OPTIONS}
+    env |= {name: text, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", "JAX_ENABLE_COMPILATION_CACHE": "false"}
     if name == LIBTPU:  # simulate a machine without a TPU, so that the chips stay free
-        own |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
+        env |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0",
                 "TPU_ACCELERATOR_TYPE": "v5litepod-4", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}  # fmt: skip
     command = [sys.executable, "-P", "-c", PROBES[name]]
     try:
         ended = subprocess.run(
             command,
-            env=own,
+            env=env,
             capture_output=True,
             check=False,
             timeout=PROBE_SECONDS,

@@ -117,10 +117,10 @@ def _spread(
         raise UserError(f"no run measures {metric!r}", path=("spread",), remedy=suggest(metric, metrics))
     table: dict[str, dict[str, str]] = {}
     for arm, changes in arms.items():
-        own = {_plain(path): value for path, value in changes.items()}
-        if set(own) <= {over, by}:
-            level = _title(own[by]) if by in own else BASELINE
-            table.setdefault(level, {})[_title(own[over]) if over in own else BASELINE] = arm
+        settings = {_plain(path): value for path, value in changes.items()}
+        if set(settings) <= {over, by}:
+            level = _title(settings[by]) if by in settings else BASELINE
+            table.setdefault(level, {})[_title(settings[over]) if over in settings else BASELINE] = arm
     values = list(dict.fromkeys(value for row in table.values() for value in row))
     for path, levels in ((("over",), values), (("by",), list(table))):
         if len(levels) < 2:

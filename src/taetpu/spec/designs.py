@@ -46,9 +46,9 @@ def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
             for path in overrides:
                 if path in together:
                     raise UserError(f"two parts change {path}", path=(*place, path), remedy="Merge them into one part.")
-            own = {path: (*place, path) for path in overrides}
-            together, places = {**together, **overrides}, {**places, **own}
-            yield Candidate(bounded(f"{word}-{name}"), dict(overrides), own, stage="generated",
+            origins = {path: (*place, path) for path in overrides}
+            together, places = {**together, **overrides}, {**places, **origins}
+            yield Candidate(bounded(f"{word}-{name}"), dict(overrides), origins, stage="generated",
                             role={"design": kind, "part": name})  # fmt: skip
         if len(parts) > 1:
             yield Candidate(f"{word}-all", together, places, stage="generated",
@@ -141,12 +141,14 @@ def _is_baseline(base: Mapping[str, Any], overrides: Mapping[str, Any], places: 
         UserError: If an override is invalid. The error's path is the place of that override.
     """
     try:
-        own, changed = (load_config(RunConfig, data).resolve() for data in (base, apply_overrides(base, overrides)))
+        baseline, changed = (
+            load_config(RunConfig, data).resolve() for data in (base, apply_overrides(base, overrides))
+        )
     except UserError as error:
         there = f"{dotted_path(error.path)}."
         place = next((place for path, place in places.items() if there.startswith(f"{path}.")), None)
         raise UserError(error.problem, path=place or next(iter(places.values())), remedy=error.remedy) from None
-    return own == changed
+    return baseline == changed
 
 
 def crossing(spec: StudySpec, factors: Mapping[str, Factor]) -> Fraction:

@@ -95,7 +95,7 @@ class Document:
 
         Errors that were found together are ordered by line.
         """
-        first, *others = sorted(map(self._located, error.all_errors), key=lambda one: one.line or 0)
+        first, *others = sorted(map(self._located, error.all_errors), key=lambda mistake: mistake.line or 0)
         first.others = tuple(others)
         return first
 

@@ -64,8 +64,8 @@ class Origins:
         """
         if not _in_layer(path) or ("base", *path[:3]) in self.document.lines:
             return path
-        own = self.document.data["base"]["model"].get("layers") or {}
-        for where, settings in own.items():
+        layers = self.document.data["base"]["model"].get("layers") or {}
+        for where, settings in layers.items():
             if _selects(where, path[2], num_layers) and (len(path) == 3 or path[3] in settings):
                 return ("model", "layers", where, *path[3:])
         return ("model", *path[3:])

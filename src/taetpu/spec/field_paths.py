@@ -72,20 +72,20 @@ def list_fields(cls: type[Config], kind: str = "") -> list[Place]:
     return [Place(cls, name, kind) for name in cls.model_fields]
 
 
-def _below(found: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
+def _below(places: list[Place], rest: list[str]) -> tuple[list[Place], list[str]]:
     """Return the fields one level below the given fields, and the rest of the path.
 
     If the first part of `rest` is the name of an entry (such as a hook) or the number of a layer, it is removed.
     """
     below: list[Place] = []
     skipped = False
-    for place in found:
+    for place in places:
         mark = slot_of(place.owner, place.name)
         if mark is not None:
             known = kinds(mark.name)
             skipped = mark.many
             chosen = {rest[0]: known[rest[0]]} if mark.many and rest[0] in known else known
-            below += [one for kind, cls in chosen.items() for one in list_fields(cls, kind)]
+            below += [field for kind, cls in chosen.items() for field in list_fields(cls, kind)]
         elif place.section is not None:
             skipped = _by_layer(place) or has_entries(place.owner, place.name)
             below += list_fields(place.section)

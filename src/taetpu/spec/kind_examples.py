@@ -49,14 +49,14 @@ def example_arm(cls: type[Component]) -> dict[str, Any] | None:
     if not path.startswith(("model.", "train.")) or cls.slot in NOT_IN_ARMS or is_default(cls):
         return None
     others = {name: value for name, value in cls.example.items() if "." in name}
-    own = {name: one for name, one in cls.example.items() if "." not in name}
+    fields = {name: value for name, value in cls.example.items() if "." not in name}
     if _is_many(path):
-        return {**others, path: {cls.kind: own}}
+        return {**others, path: {cls.kind: fields}}
     shared = {name for kind in kinds(cls.slot).values() if kind is not cls for name in kind.model_fields}
     replaced = next((kind for kind in kinds(cls.slot).values() if is_default(kind)), cls)
     lacks = USUALLY_SET in replaced.model_fields.keys() - cls.model_fields.keys()
-    if shared & cls.model_fields.keys() - own.keys() and not lacks:
-        return {**others, f"{path}.kind": cls.kind, **{f"{path}.{name}": one for name, one in own.items()}}
+    if shared & cls.model_fields.keys() - fields.keys() and not lacks:
+        return {**others, f"{path}.kind": cls.kind, **{f"{path}.{name}": value for name, value in fields.items()}}
     return {**others, path: example_settings(cls)}
 
 
@@ -64,8 +64,8 @@ def example_baseline(cls: type[Component]) -> dict[str, Any] | None:
     """Return the settings of a baseline that observes training with a kind, by path; None for other kinds."""
     if cls.slot not in NOT_IN_ARMS:
         return None
-    own = {name: one for name, one in cls.example.items() if "." not in name}
-    return {slot_path(cls.slot): {cls.kind: own} if own else [cls.kind]}
+    fields = {name: value for name, value in cls.example.items() if "." not in name}
+    return {slot_path(cls.slot): {cls.kind: fields} if fields else [cls.kind]}
 
 
 def is_default(cls: type[Component]) -> bool:
@@ -79,15 +79,15 @@ def is_default(cls: type[Component]) -> bool:
 def _owners(path: str) -> list[type[Config]]:
     """Return the config classes that have the last field of a path: one class, or some kinds of a slot."""
     *above, name = path.split(".")
-    found: list[type[Config]] = [RunConfig]
+    owners: list[type[Config]] = [RunConfig]
     for part in above:
         below: list[type[Config]] = []
-        for cls in found:
+        for cls in owners:
             if part in cls.model_fields:
                 mark, inner = slot_of(cls, part), config_class_of(cls, part)
                 below += kinds(mark.name).values() if mark else [inner] if inner else []
-        found = below
-    return [cls for cls in found if name in cls.model_fields]
+        owners = below
+    return [cls for cls in owners if name in cls.model_fields]
 
 
 def _is_many(path: str) -> bool:

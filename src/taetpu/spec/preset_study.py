@@ -81,8 +81,8 @@ def same_function(start: ModelConfig, end: ModelConfig) -> list[str]:
 
 
 def _is_same_function(path: str, levels: Sequence[tuple[Any, Any]]) -> bool:
-    found = {value for pair in levels for value in pair if isinstance(value, str)}
-    return path.endswith("norm.weight") and found == {"plain", "unit-offset"}
+    choices = {value for pair in levels for value in pair if isinstance(value, str)}
+    return path.endswith("norm.weight") and choices == {"plain", "unit-offset"}
 
 
 def _all_changes(
@@ -112,7 +112,7 @@ def _changes(levels: Sequence[tuple[Any, Any]], path: str) -> Iterator[tuple[str
     """Yield the path of each difference, with the old and the new value of the model and of each layer."""
     if all(old == new for old, new in levels):
         return
-    kinds = {getattr(one, "kind", None) for pair in levels for one in pair}
+    kinds = {getattr(value, "kind", None) for pair in levels for value in pair}
     if len(kinds) == 1 and None not in kinds:
         for name in type(levels[0][0]).model_fields:
             yield from _changes([(getattr(old, name), getattr(new, name)) for old, new in levels], f"{path}.{name}")
@@ -129,11 +129,11 @@ def _overrides(path: str, levels: Sequence[tuple[Any, Any]], separate: Sequence[
         separate: Whether each layer of the baseline has its own component in the slot.
     """
     (old, new), *layers = levels
-    found = {f"model.{path}": setting(new)} if old != new else {}
+    overrides = {f"model.{path}": setting(new)} if old != new else {}
     for i, (before, after) in enumerate(layers):
         if after != (before if separate[i] else new):
-            found[f"model.layers.{i}.{path}"] = setting(after)
-    return found
+            overrides[f"model.layers.{i}.{path}"] = setting(after)
+    return overrides
 
 
 def setting(value: Any) -> Any:
@@ -157,7 +157,7 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
     Raises:
         UserError: If a preset is unknown, or the presets do not differ at this size.
     """
-    first, second = (preset_model(one, dim, num_layers) for one in (start, end))
+    first, second = (preset_model(preset, dim, num_layers) for preset in (start, end))
     parts = differences(first, second)
     if not parts:
         raise UserError(f"{start} and {end} do not differ", remedy=f"Use two of: {', '.join(PRESETS)}.")

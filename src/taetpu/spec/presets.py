@@ -204,24 +204,24 @@ def expand_preset(model: Mapping[str, Any]) -> Settings:
     """
     if "preset" not in model:
         return dict(model)
-    own = {name: value for name, value in model.items() if name != "preset"}
-    name, dim = model["preset"], normalize_value(own.get("dim"), integers=True)
+    written = {name: value for name, value in model.items() if name != "preset"}
+    name, dim = model["preset"], normalize_value(written.get("dim"), integers=True)
     if name not in PRESETS:
         raise UserError(f"unknown preset {name!r}", path=("preset",), remedy=suggest(str(name), PRESETS))
     if type(dim) is not int or dim < 1:
-        problem = f"preset {name!r} needs a width" + (f", got dim={dim!r}" if "dim" in own else "")
-        raise UserError(problem, path=("dim",) if "dim" in own else (), remedy="Set dim, e.g. dim: 128.")
+        problem = f"preset {name!r} needs a width" + (f", got dim={dim!r}" if "dim" in written else "")
+        raise UserError(problem, path=("dim",) if "dim" in written else (), remedy="Set dim, e.g. dim: 128.")
     preset = PRESETS[name]
-    num_layers = normalize_value(own.get("num_layers", preset.num_layers), integers=True)
+    num_layers = normalize_value(written.get("num_layers", preset.num_layers), integers=True)
     layers = num_layers if type(num_layers) is int else preset.num_layers  # another value is refused with the model
     made: Settings = {"dim": dim, "num_layers": preset.num_layers, **deepcopy(preset.settings(dim, layers))}
-    for key, value in own.items():
+    for key, value in written.items():
         if isinstance(value, Mapping) and "kind" not in value and key != "layers" and key in made:
             made[key] = _with_fields(made[key], value)
         else:
             made[key] = value
-    for layer in made["layers"].values() if "layers" not in own and "layers" in made else ():
-        layer.update({key: _in_layer(layer[key], value) for key, value in own.items() if key in layer})
+    for layer in made["layers"].values() if "layers" not in written and "layers" in made else ():
+        layer.update({key: _in_layer(layer[key], value) for key, value in written.items() if key in layer})
     return made
 
 

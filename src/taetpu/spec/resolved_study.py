@@ -105,15 +105,15 @@ class Arm:
         A new component has the default of each field that the override does not set. The changes of fields that only
         one of two kinds has are left out.
         """
-        found: Diff = {}
+        resets: Diff = {}
         for path, (old, new) in self.diff.items():
             if isinstance(old, Mapping) and isinstance(new, Mapping):
                 for name in [name for name in old if name in new and name != "kind"]:
-                    found |= changes(old[name], new[name], (path, name))
+                    resets |= changes(old[name], new[name], (path, name))
             elif any(path.startswith(f"{above}.") and not _sets(value, path.removeprefix(f"{above}.").split("."))
                      for above, value in self.overrides.items()):  # fmt: skip
-                found[path] = old, new
-        return found
+                resets[path] = old, new
+        return resets
 
     def explain(self, error: UserError) -> UserError:
         """Return an error in this arm's config with the place of its cause in the study file."""
@@ -181,10 +181,10 @@ def check_lengths(task: Task, source: Source) -> None:
     """Raise `UserError` unless a prepared task has an evaluation set of each length in `eval_lengths`."""
     for i, length in enumerate(task.eval_lengths):
         try:
-            found = source.evaluation(at_length(length))
+            evaluation = source.evaluation(at_length(length))
         except LookupError:  # the source knows only `val` and `test`
-            found = None
-        if found is None or found.tokens.shape[1:] != (length,):
+            evaluation = None
+        if evaluation is None or evaluation.tokens.shape[1:] != (length,):
             problem = f"task {task.kind!r} has no evaluation set with sequences of {length} tokens"
             raise UserError(problem, path=("eval_lengths", i), remedy="Remove the length.")
 

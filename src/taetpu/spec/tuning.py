@@ -76,10 +76,10 @@ def tuning(spec: StudySpec, base: Mapping[str, Any]) -> Tuning | None:
         problem = f"seed {shared[0]} is used for tuning and for comparing arms, which would bias the comparison"
         raise UserError(problem, path=("tune", "seeds"), remedy="Use other seeds, or remove the key seeds.")
     metric = f"val/{spec.measure.primary.rpartition('/')[2]}"
-    found = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, metric)
-    if len(found.cells) < math.prod(map(len, values.values())):
+    planned = Tuning({path: tuple(tried) for path, tried in values.items()}, seeds, metric)
+    if len(planned.cells) < math.prod(map(len, values.values())):
         raise UserError("two values have the same name", path=("tune",), remedy="Remove one of the values.")
-    return found
+    return planned
 
 
 def _check_tried(path: str, tried: list[Any], spec: StudySpec, base: Mapping[str, Any]) -> None:
