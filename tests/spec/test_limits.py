@@ -45,7 +45,7 @@ SETS = [
     ("train.optimizer.lr=.inf", "a finite number"), ("train.checkpoint=0", "at least 1"),
     ("train.eval_windows=0", "at least 1"), ("train.compute.loss_chunk=0", "at least 1"),
     ("model.layers.0:1000000000.ffn=none", "0:4"),
-    ("model.ffn={kind: relu, mult: 1e300}", "65536"), ("model.mixer.num_heads=1000000007", "4096"),
+    ("model.ffn={kind: relu, mult: 1e300}", "1048576"), ("model.mixer.num_heads=1000000007", "4096"),
     ("model.dim=&a [*a]", "an alias inside"), pytest.param("model.dim=" + "[" * 1500, "levels", marks=pytest.mark.slow),
 ]  # fmt: skip
 

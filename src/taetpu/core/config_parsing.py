@@ -267,7 +267,7 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
 
 def _instead(field: FieldInfo, bounds: Mapping[str, Any]) -> str:
     """Return a remedy for an out-of-bounds value. It names the limit and the default, if the field has one."""
-    shown = {name: f"{bound:g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
+    shown = {name: f"{bound:.10g}" if isinstance(bound, float) else str(bound) for name, bound in bounds.items()}
     limit = " and ".join(f"{BOUNDS[name]} {bound}" for name, bound in shown.items())
     if field.default is not None and field.default is not PydanticUndefined:
         return f"Use a value {limit}, e.g. {field.default}, the default."

@@ -38,7 +38,7 @@ class TrainConfig(Config):
 
     steps: Annotated[int, Field(gt=0, le=MAX_STEPS)] | None = None
     """Number of optimizer steps. Either `steps` or `epochs` is set."""
-    epochs: PositiveFloat | None = None
+    epochs: Annotated[PositiveFloat, Field(le=MAX_STEPS)] | None = None
     """Number of passes over the training windows. Either `steps` or `epochs` is set."""
     batch_size: Size = 32
     """Number of sequences per optimizer step."""

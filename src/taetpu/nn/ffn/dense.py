@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from taetpu.core.config import MAX_SIZE, Component, Size, Traced
 from taetpu.core.errors import UserError
@@ -26,6 +26,9 @@ class NoFFN(Component):
     def init(self, dims: Dims, *, key: Key) -> None:
         """Return None, because there is no module."""
         return
+
+
+Ratio = Annotated[PositiveFloat, Field(le=MAX_SIZE)]
 
 
 def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> int:
@@ -50,7 +53,7 @@ def inner_size(mult: float, hidden: int | None, dim: int, multiple: int = 1) -> 
 class MLPConfig(Component):
     """act(x W_up) W_down. The inner size is `hidden` if it is set, else `mult` times dim."""
 
-    mult: PositiveFloat = 4.0
+    mult: Ratio = 4.0
     """Inner size as a multiple of dim."""
     hidden: Size | None = None
     """Inner size; `none`: mult * dim."""
@@ -178,7 +181,7 @@ class GLUConfig(Component):
     many parameters as the two matrices of an MLP with `mult: 4`.
     """
 
-    mult: PositiveFloat = 8 / 3
+    mult: Ratio = 8 / 3
     """Inner size as a multiple of dim."""
     hidden: Size | None = None
     """Inner size; `none`: mult * dim, rounded."""

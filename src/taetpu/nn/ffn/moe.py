@@ -19,7 +19,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
 from taetpu.nn.common import Context, Dims, Fixed, project
-from taetpu.nn.ffn.dense import GLU, Stream, clamped_glu, inner_size
+from taetpu.nn.ffn.dense import GLU, Ratio, Stream, clamped_glu, inner_size
 from taetpu.nn.matmul import active_share
 from taetpu.nn.state import State
 
@@ -34,7 +34,7 @@ class ExpertsConfig(Component):
     """Number of experts from which the router chooses."""
     top: PositiveInt = 2
     """Number of experts that compute a token."""
-    mult: PositiveFloat = 8 / 3
+    mult: Ratio = 8 / 3
     """Inner size of one expert as a multiple of dim, rounded to a multiple of 8."""
     hidden: Size | None = None
     """Inner size of one expert; `none`: mult * dim, rounded."""
