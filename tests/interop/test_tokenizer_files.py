@@ -115,7 +115,7 @@ def padded(**options) -> hf.Tokenizer:
 
 def lowercase_characters() -> hf.Tokenizer:
     """A tokenizer that differs from those of kind `char` in its normalizer only."""
-    made = hf.Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("? abot")}, merges=[], unk_token="?"))
+    made = hf.Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("? boat")}, merges=[], unk_token="?"))
     made.decoder, made.normalizer = decoders.Fuse(), normalizers.Lowercase()
     return made
 

@@ -32,11 +32,11 @@ def read_settings(need_project: bool = True) -> "Settings":
     from taetpu.cloud import settings
     from taetpu.cloud.gcloud import use_project
 
-    found = settings.read_settings()
-    if need_project and not found.project:
+    current = settings.read_settings()
+    if need_project and not current.project:
         raise UserError("no project is set", remedy='Set `project = "ID"` below [cloud] in taetpu.toml.')
-    use_project(found.project)
-    return found
+    use_project(current.project)
+    return current
 
 
 def machine_name(settings: "Settings", name: str | None) -> str:
@@ -165,8 +165,8 @@ def confirm(
 def print_commands(commands: "Sequence[Command]") -> None:
     """Print the given gcloud commands for a shell, preceded by a line that sets the project."""
     typer.echo(f"export CLOUDSDK_CORE_PROJECT={shlex.quote(os.environ.get('CLOUDSDK_CORE_PROJECT', ''))}")
-    for one in commands:
-        typer.echo(one.shown)
+    for command in commands:
+        typer.echo(command.shown)
 
 
 def open_zones(settings: "Settings", zones: Sequence[str]) -> list[str]:
@@ -213,7 +213,7 @@ def warn_of_costs(warning: str, name: str = "") -> Iterator[None]:
         received = signal.Signals(number)
         raise KeyboardInterrupt
 
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    numbers = [signum for signum in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(signum) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
@@ -246,11 +246,14 @@ def find_machine(settings: "Settings", name: str | None) -> "Machine":
 
     wanted = machine_name(settings, name)
     machines = list_machines()
-    there = sorted((one for one in machines if one.name == wanted), key=lambda one: one.state != "ready")
+    there = sorted(
+        (machine for machine in machines if machine.name == wanted), key=lambda machine: machine.state != "ready"
+    )
     if not there:
-        hint = suggest(wanted, (one.name for one in machines)) if machines else "Create a machine with `taetpu tpu up`."
+        names = [machine.name for machine in machines]
+        hint = suggest(wanted, names) if names else "Create a machine with `taetpu tpu up`."
         raise CloudError(f"no machine {wanted!r} in {settings.project}", remedy=hint)
-    check_one([one for one in there if one.state == "ready"])
+    check_one([machine for machine in there if machine.state == "ready"])
     return there[0]
 
 

@@ -93,13 +93,13 @@ def bucket_status(name: Bucket = None, as_json: AsJson = False) -> None:
 
     settings = read_settings()
     name = name or settings.bucket
-    found = bucket.describe(name)
-    if found is None:
+    description = bucket.describe(name)
+    if description is None:
         raise CloudError(
             f"gs://{name} is not in {settings.project}", remedy="Create the bucket with `taetpu bucket create`."
         )
     size = bucket.usage(name)
-    cells = {"bucket": name, "region": found.get("location", "").lower(), "bytes": size}
+    cells = {"bucket": name, "region": description.get("location", "").lower(), "bytes": size}
     cells["usd_per_month"] = round(size / 1e9 * bucket.STANDARD_RATE, 2)
     print_json(cells) if as_json else print_table([cells])
 
@@ -116,11 +116,11 @@ def delete_bucket(name: Bucket = None, dry_run: DryRun = False, yes: Yes = False
 
     settings = read_settings()
     name = name or settings.bucket
-    found = bucket.describe(name)
-    if found is None:
+    description = bucket.describe(name)
+    if description is None:
         log(f"gs://{name} is not in {settings.project}")
         return
-    owner = found.get("labels", {}).get(OWNER, "")
+    owner = description.get("labels", {}).get(OWNER, "")
     if owner != label_value(settings.owner):
         problem = f"gs://{name} belongs to {owner or 'an unknown owner'}"
         raise CloudError(problem, remedy=f"Ask the owner to run `{bucket.delete_command(name).shown}`.")
@@ -154,7 +154,7 @@ def build_image(
     name, tag = folder.resolve().name.lower(), container_image.content_tag(folder)
     address = container_image.address(settings, name, tag)
     lines = container_image.repository_commands(settings)
-    built = not lines and any(tag in one.get("tags", ()) for one in container_image.list_images(settings))
+    built = not lines and any(tag in image.get("tags", ()) for image in container_image.list_images(settings))
     if built:
         log(f"{address} exists with the same content")
     else:
@@ -178,9 +178,12 @@ def list_images() -> None:
     from taetpu.cloud import container_image
 
     settings = read_settings()
-    found = [] if container_image.repository_commands(settings) else container_image.list_images(settings)
-    if found:
-        rows = [(one["package"].rpartition("/")[2], one.get("tags") or (), one.get("createTime", "")) for one in found]
+    images = [] if container_image.repository_commands(settings) else container_image.list_images(settings)
+    if images:
+        rows = [
+            (image["package"].rpartition("/")[2], image.get("tags") or (), image.get("createTime", ""))
+            for image in images
+        ]
         print_table([{"image": name, "tags": ", ".join(tags), "created": made} for name, tags, made in rows])
     else:
         typer.echo("no images")

@@ -194,8 +194,8 @@ def _root_address(root: str | None) -> tuple[str | None, str]:
     from taetpu.store.gcs_client import parse_address
 
     named = default_root(root)
-    found = parse_address(named)
-    return (str(found) if found else None), named
+    address = parse_address(named)
+    return (str(address) if address else None), named
 
 
 def _write(file: Path, text: str) -> None:

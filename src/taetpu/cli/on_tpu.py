@@ -216,8 +216,8 @@ class StudyJob:
             patience = 6 * self.settings.poll_seconds
             host_jobs.follow(hosts, self.name, write, patience=patience, offsets=self.offsets)
             ended = host_jobs.find(hosts, self.name).values()
-            codes = [one["rc"] for one in ended]
-        if any(one["stopped"] for one in ended):  # by `taetpu tpu stop`
+            codes = [state["rc"] for state in ended]
+        if any(state["stopped"] for state in ended):  # by `taetpu tpu stop`
             return 128 + signal.SIGTERM
         if None in codes or any(code >= 128 for code in codes):
             raise Lost("a signal ended the study")
@@ -226,8 +226,8 @@ class StudyJob:
     def progress(self) -> object:
         """Return the keys of the finished runs and of the checkpoints."""
         keys = self.store.list(self.study.name)
-        found = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in keys)
-        return {one[0] for one in found if one}
+        matches = (re.search(r".*/runs/.*/result\.json$|.*/packs/[^/]+/\d+(?=/)", key) for key in keys)
+        return {match[0] for match in matches if match}
 
 
 def _coordinator(hosts: "Hosts") -> dict[str, str]:
@@ -308,7 +308,9 @@ def study_files(study: "Study", file: Path) -> tuple[Path, list[str]]:
     """Return a common folder and the relative paths of the study file, its plug-ins and its texts, in this order."""
     texts = [study.folder / source for source in sorted(_sources(study))]
     paths = [path.resolve() for path in (file, *(Path(plugin.file) for plugin in study.plugins), *texts)]
-    files = [one for path in paths for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
+    files = [
+        entry for path in paths for entry in (sorted(path.rglob("*")) if path.is_dir() else [path]) if entry.is_file()
+    ]
     base = Path(os.path.commonpath([path.parent for path in files]))
     return base, [path.relative_to(base).as_posix() for path in files]
 

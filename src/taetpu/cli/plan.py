@@ -391,7 +391,7 @@ def _by_shape(parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
     names_of: dict[str, list[str]] = {}
     for name, shape in parameters.items():
         both = shape if shape and isinstance(shape[0], list) else [shape]
-        names_of.setdefault(" -> ".join(_size(one) for one in both), []).append(name)
+        names_of.setdefault(" -> ".join(_size(dims) for dims in both), []).append(name)
     return sorted((name, shape) for shape, names in names_of.items() for name in fold_layers(names))
 
 

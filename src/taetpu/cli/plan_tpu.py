@@ -98,7 +98,7 @@ def _print_slice(compiled: dict[str, Any]) -> None:
     size = f"{plural(compiled['chips'], 'chip')} on {plural(compiled['hosts'], 'host')}"
     shape = f"{size}, {compiled['hbm'] / 2**30:.4g} GiB per device"
     typer.echo(f"{compiled['tpu']} ({compiled['topology']}): {shape}")
-    print_table([_program(one) for one in compiled["programs"]])
+    print_table([_program(entry) for entry in compiled["programs"]])
     affected: dict[str, list[str]] = {}
     for program in compiled["programs"]:
         for hazard in program["hazards"]:
@@ -108,7 +108,7 @@ def _print_slice(compiled: dict[str, Any]) -> None:
         print_text(f"- {hazard} ({who})", hanging=2)
     for problem in _problems(compiled):
         print_text(f"- {problem}", hanging=2)
-    used = [one["utilisation"][1] for one in compiled["programs"] if "utilisation" in one]
+    used = [entry["utilisation"][1] for entry in compiled["programs"] if "utilisation" in entry]
     if used and max(used) < SMALL:
         print_text("- this study is too small for a TPU, of which it uses less than 1%", hanging=2)
     if bound := _bound(compiled["programs"]):
@@ -119,10 +119,10 @@ def _print_slice(compiled: dict[str, Any]) -> None:
 
 def _bound(programs: list[dict[str, Any]]) -> str:
     """Return text that says whether matmuls or memory traffic bound the programs; "" if no intensity is known."""
-    known = [one for one in programs if one.get("intensity")]
+    known = [program for program in programs if program.get("intensity")]
     if not known:
         return ""
-    low, high = (f([one["intensity"] for one in known]) for f in (min, max))
+    low, high = (f([program["intensity"] for program in known]) for f in (min, max))
     balance = known[0]["balance"]
     if low > ON_CHIP * balance:
         return "almost no memory traffic, because the compiler keeps a step's data on the chip"
@@ -132,21 +132,25 @@ def _bound(programs: list[dict[str, Any]]) -> str:
     return f"{span} FLOPs per byte, and the device balances at {balance:.3g}, so {bounds} the roofline"
 
 
-def _program(one: dict[str, Any]) -> dict[str, Any]:
+def _program(program: dict[str, Any]) -> dict[str, Any]:
     """Return the table row for a program."""
-    others = f" and {len(one['arms']) - 1} more" if len(one["arms"]) > 1 else ""
-    row = {"arm": f"{one['arms'][0]}{others}", "runs": one["runs"], "pack": f"{one['width']} on {one['devices']}"}
-    if "hbm" not in one:
-        why = "too large" if "too_large" in one else "failed"
+    others = f" and {len(program['arms']) - 1} more" if len(program["arms"]) > 1 else ""
+    row = {
+        "arm": f"{program['arms'][0]}{others}",
+        "runs": program["runs"],
+        "pack": f"{program['width']} on {program['devices']}",
+    }
+    if "hbm" not in program:
+        why = "too large" if "too_large" in program else "failed"
         return {**row, "memory": why, "step": "", "tokens/s": "", "used": ""}
     return {
         **row,
-        "memory": f"{one['hbm']['needed'] / one['hbm']['available']:.1%}",
-        "step": format_range(one["step_seconds"], format_seconds),
+        "memory": f"{program['hbm']['needed'] / program['hbm']['available']:.1%}",
+        "step": format_range(program["step_seconds"], format_seconds),
         "tokens/s": format_range(
-            one["tokens_per_second"], lambda rate: _scaled(rate, {"G": 1e9, "M": 1e6, "k": 1e3, "": 1})
+            program["tokens_per_second"], lambda rate: _scaled(rate, {"G": 1e9, "M": 1e6, "k": 1e3, "": 1})
         ),
-        "used": format_range(one["utilisation"], _percent, 100),
+        "used": format_range(program["utilisation"], _percent, 100),
     }
 
 

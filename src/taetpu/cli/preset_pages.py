@@ -24,14 +24,16 @@ def print_presets(name: str, as_json: bool) -> None:
         raise UserError(f"unknown preset {name!r}", remedy=suggest(name, PRESETS))
     chosen = {name: PRESETS[name]} if name else PRESETS
     if as_json:
-        shown = {k: {**vars(one), "settings": one.settings(SHOWN_WIDTH, one.num_layers)} for k, one in chosen.items()}
+        shown = {
+            k: {**vars(entry), "settings": entry.settings(SHOWN_WIDTH, entry.num_layers)} for k, entry in chosen.items()
+        }
         print_json({"preset": shown})
         return
     if name:
         _print_page(name)
         return
-    for one, preset in PRESETS.items():
-        typer.echo(wrapped(f"{preset.about}. {preset.source}.{_compared(preset.reference)}", f"{one:<15} "))
+    for preset_name, preset in PRESETS.items():
+        typer.echo(wrapped(f"{preset.about}. {preset.source}.{_compared(preset.reference)}", f"{preset_name:<15} "))
         typer.echo(wrapped(f"Without: {preset.omits}.", INDENT))
     typer.echo("\n" + wrapped(SHARED_OMISSIONS, "", ""))
     typer.echo("Use one as `model: {preset: NAME, dim: 128}`. Settings: taetpu catalog preset/NAME")

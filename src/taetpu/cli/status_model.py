@@ -29,8 +29,8 @@ class StudyMonitor:
 
     def update(self) -> "list[StudyProgress]":
         """Read new data and return the progress of each study."""
-        found = find_studies(self.place)
-        self.feeds = {folder.name: self.feeds.get(folder.name) or Feed(folder) for folder in found}
+        folders = find_studies(self.place)
+        self.feeds = {folder.name: self.feeds.get(folder.name) or Feed(folder) for folder in folders}
         for feed in self.feeds.values():
             feed.poll()
         return [StudyProgress(feed, self.match) for feed in self.feeds.values()]
@@ -84,14 +84,14 @@ class StudyProgress:
         seeds = study["seeds"] if seed is None else [seed]
         rows = []
         for arm in [chosen] if chosen in study["arms"] else study["arms"]:
-            own = [run for run in self.runs if run.arm == arm and run.seed in seeds]
+            runs = [run for run in self.runs if run.arm == arm and run.seed in seeds]
             rows.append(
                 {
                     "arm": arm,
-                    "runs": f"{sum(run.ended for run in own)}/{len(seeds)}",
-                    "step": min(map(_last_step, own), default=0),
-                    "train/loss": _mean_last(own, "train/loss"),
-                    shown: _mean_last(own, shown),
+                    "runs": f"{sum(run.ended for run in runs)}/{len(seeds)}",
+                    "step": min(map(_last_step, runs), default=0),
+                    "train/loss": _mean_last(runs, "train/loss"),
+                    shown: _mean_last(runs, shown),
                     "effect": judged[arm]["effect"],
                     "ci95": judged[arm]["ci95"],
                     "standing": verdict_label(judged[arm]),
@@ -129,9 +129,9 @@ def _last_step(run: RunState) -> int:
     return steps[-1] if steps else 0
 
 
-def _mean_last(own: Sequence[RunState], name: str) -> float | None:
+def _mean_last(runs: Sequence[RunState], name: str) -> float | None:
     """Return the mean over runs of a series' last value: NaN if any value is not finite, None if no run has a value."""
-    values = [run.series[name][1][-1] for run in own if name in run.series and run.series[name][1]]
+    values = [run.series[name][1][-1] for run in runs if name in run.series and run.series[name][1]]
     return float(np.mean([np.nan if value is None else value for value in values])) if values else None
 
 

@@ -92,7 +92,7 @@ def up(options: UpOptions) -> None:
         zones = open_zones(settings, zones)
         confirm(describe_plan(spec, zones), "Create it?", yes=options.yes)
     with warn_of_costs(lifecycle.describe_possible(spec.name), spec.name):
-        machine = lifecycle.make(spec, zones, settings, log, lambda one: startup.prepare(one, settings, log))
+        machine = lifecycle.make(spec, zones, settings, log, lambda created: startup.prepare(created, settings, log))
     print_machines([machine])
 
 
@@ -111,13 +111,13 @@ def down(name: Name = None, dry_run: DryRun = False, yes: Yes = False) -> None:
     unreachable: list[str] = []
     if not dry_run:
         lifecycle.await_changes(name, log)
-    found = find(name, unreachable=unreachable)
-    mine = lifecycle.select_owned(found, label_value(settings.owner))
-    if not found:
+    existing = find(name, unreachable=unreachable)
+    mine = lifecycle.select_owned(existing, label_value(settings.owner))
+    if not existing:
         log(f"no machine {name!r}")
-    lines = [delete_command(one) for one in mine]
+    lines = [delete_command(machine) for machine in mine]
     doomed = mine and confirm(_describe_deletion(mine), "Delete it?", lines, yes=yes, dry_run=dry_run)
-    if doomed or not (found or dry_run):  # this also ends an `up` that is still creating a machine
+    if doomed or not (existing or dry_run):  # this also ends an `up` that is still creating a machine
         with warn_of_costs(f"{name} may still exist and cost money, so repeat the command"):
             lifecycle.down(name, label_value(settings.owner), settings, log)
     check_reached(unreachable)
@@ -163,7 +163,7 @@ def list_machines(as_json: AsJson = False) -> None:
     unreachable: list[str] = []
     machines = list_machines(unreachable=unreachable)
     if as_json:
-        print_json([asdict(one) for one in machines])
+        print_json([asdict(machine) for machine in machines])
     elif machines:
         print_machines(machines)
     else:
@@ -186,7 +186,7 @@ def gc(dry_run: DryRun = False, yes: Yes = False) -> None:
     doomed = lifecycle.list_expired(label_value(settings.owner), unreachable)
     if not doomed:
         log("none of your machines has expired")
-    lines = [delete_command(one) for one in doomed]
+    lines = [delete_command(machine) for machine in doomed]
     if doomed and confirm(_describe_deletion(doomed), "Delete them?", lines, yes=yes, dry_run=dry_run):
         with warn_of_costs("machines may still exist and cost money, so repeat the command"):
             lifecycle.delete_all(doomed, settings, log)
@@ -206,7 +206,7 @@ def cost(as_json: AsJson = False) -> None:
 
     settings = read_settings()
     rows = []
-    for machine in (one for one in list_machines() if one.owner == label_value(settings.owner)):
+    for machine in (candidate for candidate in list_machines() if candidate.owner == label_value(settings.owner)):
         hourly, left = zone_rates.hourly_cost(machine), hours_left(machine.labels)
         most = None if hourly is None or left is None or left < 0 else hourly * left
         row = {"name": machine.name, "state": machine.state, "usd_per_hour": hourly, "hours_left": left}
@@ -228,7 +228,10 @@ def _rounded(value: Any) -> Any:
 
 
 def _describe_deletion(machines: "Sequence[Machine]") -> str:
-    lines = (f"{one.name}: {one.type} in {one.zone}, {one.detail}, of {one.owner or 'unknown'}" for one in machines)
+    lines = (
+        f"{machine.name}: {machine.type} in {machine.zone}, {machine.detail}, of {machine.owner or 'unknown'}"
+        for machine in machines
+    )
     return "\n".join(f"delete {line}" for line in lines)
 
 
@@ -243,10 +246,10 @@ def print_machines(machines: "Sequence[Machine]") -> None:
     print_table(
         [
             {
-                "name": one.name, "type": one.type, "zone": one.zone, "state": one.state,
-                "hosts": len(one.workers) or None, "owner": one.owner or "unknown", "ends": ends(one),
+                "name": machine.name, "type": machine.type, "zone": machine.zone, "state": machine.state,
+                "hosts": len(machine.workers) or None, "owner": machine.owner or "unknown", "ends": ends(machine),
             }
-            for one in machines
+            for machine in machines
         ]
     )  # fmt: skip
 

@@ -122,8 +122,8 @@ def logs(
     from taetpu.cloud import host_jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    found = host_jobs.find(hosts, job, workers)
-    print_log(hosts, next(iter(found.values()))["name"], sorted(found), to_end=follow)
+    jobs = host_jobs.find(hosts, job, workers)
+    print_log(hosts, next(iter(jobs.values()))["name"], sorted(jobs), to_end=follow)
 
 
 def stop(
@@ -141,12 +141,12 @@ def stop(
     from taetpu.cloud import host_jobs
 
     _, hosts, workers = select_hosts(tpu, worker)
-    running = [one["name"] for one in host_jobs.running(hosts, workers)]
+    running = [state["name"] for state in host_jobs.running(hosts, workers)]
     if not (name := job or (running[-1] if running else "")):
         log(f"no job is running on {hosts.name}")
     else:
         ended = host_jobs.stop(hosts, name, workers, grace=grace)
-        log(f"{name}: {', '.join(f'worker {number} {describe(one)}' for number, one in ended.items())}")
+        log(f"{name}: {', '.join(f'worker {number} {describe(state)}' for number, state in ended.items())}")
 
 
 def clean(
@@ -298,7 +298,7 @@ def _files(root: Path, name: str) -> list[str]:
     from taetpu.cloud import transfer
 
     path = root / name
-    return [f"{name}/{one}" for one in transfer.list_files(path)] if path.is_dir() else [name]
+    return [f"{name}/{file}" for file in transfer.list_files(path)] if path.is_dir() else [name]
 
 
 # --- files and logs ---------------------------------------------------------------------------------------------------
@@ -359,8 +359,8 @@ def run_job(
         for worker in workers:
             transfer.fetch(hosts, worker, f".taetpu/jobs/{name}", fetched / f"worker-{worker}")
         log(f"logs and dumps: {fetched}")
-    if any(one["rc"] != 0 for one in ended.values()):
-        states = "; ".join(f"worker {worker} {describe(one)}" for worker, one in ended.items())
+    if any(state["rc"] != 0 for state in ended.values()):
+        states = "; ".join(f"worker {worker} {describe(state)}" for worker, state in ended.items())
         raise Failed(f"job {name} failed: {states}")
 
 

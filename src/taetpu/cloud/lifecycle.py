@@ -74,7 +74,9 @@ def check_started(machine: Machine) -> None:
 def check_one(machines: Sequence[Machine]) -> None:
     """Raise `CloudError` if several machines have the same name, e.g. if two computers created them at once."""
     if len(machines) > 1:
-        problem = f"{machines[0].name} exists {len(machines)} times: in {', '.join(one.zone for one in machines)}"
+        problem = (
+            f"{machines[0].name} exists {len(machines)} times: in {', '.join(machine.zone for machine in machines)}"
+        )
         raise CloudError(problem, remedy=f"Delete yours with `taetpu tpu down {machines[0].name}`.")
 
 

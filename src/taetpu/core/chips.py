@@ -287,9 +287,8 @@ def parse_slice(name: str) -> Slice:
     size, shape = match.group(2), match.group(3)
     if size:
         return _sized(chip, word, int(size), name)
-    wanted = next(
-        (topology for topology in chip.topologies if sorted(topology) == sorted(_shape(shape))), _shape(shape)
-    )
+    written = _shape(shape)
+    wanted = next((topology for topology in chip.topologies if sorted(topology) == sorted(written)), written)
     if wanted not in chip.topologies:
         near = sorted(chip.topologies, key=lambda t: (abs(math.log(math.prod(t) / max(1, math.prod(wanted)))), t))[:3]
         shapes = ", ".join(f"{word}:{'x'.join(map(str, topology))}" for topology in near)

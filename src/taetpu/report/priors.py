@@ -48,15 +48,15 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     """
     if base.get("model", {}).get("layers"):
         return {}  # layers differ, so no change replaces the same kind in all layers
-    found = {}
+    priors = {}
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
         match = arm.get("role", {}).get("match", {})
         changes = [(path, value) for path, value in changes if path not in match]
         if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
-            found[arm["name"]] = known
-    return found
+            priors[arm["name"]] = known
+    return priors
 
 
 def findings_on(setting: str, kind: str) -> list[str]:
@@ -115,14 +115,14 @@ def _matches(value: Any, allowed: Sequence[Any]) -> bool:
 
 def _baseline_matches(where: Mapping[str, Sequence[Any]], base: Mapping[str, Any]) -> bool:
     """Return whether the baseline meets the conditions of a finding. Unset values meet any condition."""
-    found = [(value_at(base, path), values) for path, values in where.items()]
-    return all(value is None or _kind(value, fields=True) in values for value, values in found)
+    settings = [(value_at(base, path), values) for path, values in where.items()]
+    return all(value is None or _kind(value, fields=True) in values for value, values in settings)
 
 
-def _make_prior(change: str, entry: Mapping[str, Any], found: str) -> Prior:
+def _make_prior(change: str, entry: Mapping[str, Any], finding: str) -> Prior:
     sources = entry["sources"]
     places = [f"{s['by']}, {s['title']}, arXiv {s['arxiv']} ({s['read']})" for s in sources]
-    return Prior(change, found, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
+    return Prior(change, finding, entry["what"], "; ".join(source["by"] for source in sources), "; ".join(places))
 
 
 def priors_section(results: Results, priors: Mapping[str, Prior]) -> Section:

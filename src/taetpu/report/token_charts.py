@@ -197,15 +197,15 @@ def _weights(patterns: Sequence[np.ndarray]) -> tuple[list[list[dict[str, Any]]]
     """
     least = FAINTER if sum(int((pattern >= FAINTER).sum()) for pattern in patterns) <= MAX_MARKS else FAINT
     _check_marks(sum(int((pattern >= least).sum()) for pattern in patterns))
-    found = []
+    rows = []
     for pattern in patterns:
         queries, keys = np.nonzero(pattern >= least)
         weights = pattern[queries, keys].astype(float).round(4)
         columns = zip(queries.tolist(), keys.tolist(), weights.tolist(), strict=True)
-        found.append([{"query": query, "key": key, "weight": weight} for query, key, weight in columns])
+        rows.append([{"query": query, "key": key, "weight": weight} for query, key, weight in columns])
     tokens = max(len(pattern) for pattern in patterns)
     exponent = round(min(1.0, math.log(UNIFORM) / math.log(1 / max(tokens, 2))), 3)
-    return found, alt.Scale(**{**WEIGHTS.to_dict(), "type": "pow", "exponent": exponent})
+    return rows, alt.Scale(**{**WEIGHTS.to_dict(), "type": "pow", "exponent": exponent})
 
 
 def _all(texts: Sequence[str]) -> alt.Scale:
@@ -239,7 +239,7 @@ def layer_chart(
     _check_marks(values.size)
     rows = [{"layer": layers[i], "position": j, "value": float(values[i, j]) if np.isfinite(values[i, j]) else None,
              "word": words[i][j] if words else ""} for i, j in np.ndindex(values.shape)]  # fmt: skip
-    each = 0 if words is None else max(len(shorten_token(word)) for own in words for word in own) * 8 + 8
+    each = 0 if words is None else max(len(shorten_token(word)) for row in words for word in row) * 8 + 8
     x = alt.X("position:O", axis=token_axis(texts, **_across(texts)))
     y = alt.Y("layer:N", sort=[*layers][::-1], title=None, axis=alt.Axis(ticks=False, domain=False))
     scale, options = _logarithmic(values) if logarithmic else (WEIGHTS, {})
@@ -278,7 +278,7 @@ def head_chart(values: Mapping[str, Mapping[tuple[int, int], float]]) -> Any:
     Args:
         values: The numbers by kind, and by layer and head.
     """
-    pictures = [head_picture(title, own) for title, own in values.items()]
+    pictures = [head_picture(title, numbers) for title, numbers in values.items()]
     return themed(alt.hconcat(*pictures).resolve_scale(color="shared"))
 
 

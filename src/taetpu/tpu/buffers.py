@@ -78,7 +78,7 @@ def _buffers(report: str, names: "_SourceNames") -> Iterator[tuple[int, str, str
         full = [
             (shape, names.value(name, shape) or like.get(shape, "")) for held, shape, name in values if held == size
         ]
-        yield size, *next((one for one in full if one[1]), full[0])
+        yield size, *next((pair for pair in full if pair[1]), full[0])
 
 
 def display_path(path: str) -> str:
@@ -153,11 +153,11 @@ class _SourceNames:
             seen.add(frame)
             entry = self.frames.get(frame, {})
             place = self.places.get(entry.get("file_location_id", ""), {})
-            own = OWN_SOURCE.search(self.files.get(place.get("file_name_id", ""), ""))
-            if own and own[2] not in ("common", "matmul"):
-                if own[2] == "stack":
+            match = OWN_SOURCE.search(self.files.get(place.get("file_name_id", ""), ""))
+            if match and match[2] not in ("common", "matmul"):
+                if match[2] == "stack":
                     return KEPT
                 function = self.functions.get(place.get("function_name_id", ""), "")
-                return f"{own[2]}: {function.replace('.<locals>', '').replace('.__call__', '')}"
+                return f"{match[2]}: {function.replace('.<locals>', '').replace('.__call__', '')}"
             frame = entry.get("parent_frame_id")
         return ""

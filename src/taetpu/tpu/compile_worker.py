@@ -119,25 +119,26 @@ def _prepare_task(config: str, folder: str) -> Source:
     return load_config(ResolvedConfig, json.loads(config)).task.prepare(Path(folder))
 
 
-def padded_flops(one: Matmul) -> int:
+def padded_flops(matmul: Matmul) -> int:
     """Return the FLOPs of a matmul with its sides padded to the matrix unit.
 
     Depth is padded to 128. Either rows are padded to 8 and columns to 128, or rows to 128 and columns to 8, whichever
     gives fewer FLOPs. A matmul with a side of 1, such as a depthwise convolution, is not padded, because the vector
     unit may compute it.
     """
-    if min(one.rows, one.columns, one.depth) <= 1:
-        return one.operations
+    if min(matmul.rows, matmul.columns, matmul.depth) <= 1:
+        return matmul.operations
     area = min(
-        _round_up(one.rows, 8) * _round_up(one.columns, LANES),
-        _round_up(one.rows, LANES) * _round_up(one.columns, 8),
+        _round_up(matmul.rows, 8) * _round_up(matmul.columns, LANES),
+        _round_up(matmul.rows, LANES) * _round_up(matmul.columns, 8),
     )
-    return 2 * one.times * one.many * area * _round_up(one.depth, LANES)
+    return 2 * matmul.times * matmul.many * area * _round_up(matmul.depth, LANES)
 
 
-def kernel_flops(one: Matmul) -> int:
+def kernel_flops(matmul: Matmul) -> int:
     """Return the FLOPs of a matmul in a kernel with every side padded to 128, because kernels process blocks."""
-    return 2 * one.times * one.many * prod(_round_up(side, LANES) for side in (one.rows, one.columns, one.depth))
+    sides = matmul.rows, matmul.columns, matmul.depth
+    return 2 * matmul.times * matmul.many * prod(_round_up(side, LANES) for side in sides)
 
 
 def _round_up(size: int, multiple: int) -> int:
@@ -157,7 +158,7 @@ def read_memory(executable: Any, dump: Path) -> Json:
 
 
 def _largest(dump: Path) -> list[Json]:
-    return [asdict(one) for one in buffers.largest_buffers(dump)]
+    return [asdict(buffer) for buffer in buffers.largest_buffers(dump)]
 
 
 def read_costs(dump: Path) -> Json:

@@ -139,9 +139,9 @@ def bill(seconds: Sequence[Range | None], tpu: Slice) -> dict[str, Any]:
     Returns:
         `hours`, `usd_on_demand` and `usd_spot`, each `[low, high]`, or None if unknown.
     """
-    if any(one is None for one in seconds):
+    if any(span is None for span in seconds):
         return {"hours": None, "usd_on_demand": None, "usd_spot": None}
-    known = [one for one in seconds if one is not None]
+    known = [span for span in seconds if span is not None]
     highs = [high for _, high in known]
     hours = sum(low for low, _ in known) / 3600, None if None in highs else sum(h for h in highs if h) / 3600
     rates = tpu.usd_per_hour(False), tpu.usd_per_hour(True)

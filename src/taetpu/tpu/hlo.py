@@ -80,11 +80,11 @@ class Module:
     @cached_property
     def loops(self) -> dict[str, int | None]:
         """Trip count of every loop, by the name of the loop's body; None if the loop's condition has no constant."""
-        found = {}
+        trips = {}
         for op in (op for ops in self.computations.values() for op in ops if op.kind == "while"):
             (body,), (condition,) = op.called("body"), op.called("condition")
-            found[body] = self._trips(condition)
-        return found
+            trips[body] = self._trips(condition)
+        return trips
 
     @cached_property
     def kernels(self) -> int:
@@ -113,8 +113,8 @@ class Module:
                     return body
         for op in self.computations[name]:
             for inner in op.called("body") + op.called("to_apply") if op.kind in ("while", "call") else ():
-                if found := self._step_loop(inner):
-                    return found
+                if loop := self._step_loop(inner):
+                    return loop
         return None
 
     def cost(self, name: str) -> Cost:
@@ -155,7 +155,7 @@ class Module:
         if op.kind in ("copy-start", "fusion-start"):
             return sum(results)  # the result lists destination and source
         operands = [ops[name].result if name in ops else "" for name in op.operands]
-        read = [0 if one.startswith("(") else sum(map(_hbm_bytes, ARRAY.finditer(one))) for one in operands]
+        read = [0 if operand.startswith("(") else sum(map(_hbm_bytes, ARRAY.finditer(operand))) for operand in operands]
         fused = self.computations.get(next(iter(op.called("calls")), ""), []) if op.kind == "fusion" else []
         for number, size in _sliced_operands(fused).items():
             read[number] = min(read[number], size)
@@ -177,8 +177,8 @@ def parse(text: str) -> Module:
         if head and not line.startswith(" "):
             current = computations[head[2]] = []
             entry = head[2] if head[1] else entry
-        elif current is not None and (found := _op(line)):
-            current.append(found)
+        elif current is not None and (op := _op(line)):
+            current.append(op)
     if entry is None:
         raise ValueError("not a program: there is no ENTRY computation")
     return Module(computations, entry)

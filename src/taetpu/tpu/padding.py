@@ -62,7 +62,7 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
 def describe_padding(sizes: list[Size]) -> list[str]:
     """Return a sentence for each size that fills less than `MIN_FILLED` of its tiles, least filled first."""
     return [
-        f"{one.name} {one.size} is padded to {one.padded}, so {one.filled:.0%} of its tiles is used"
-        for one in sorted(sizes, key=lambda one: one.filled)
-        if one.filled < MIN_FILLED
+        f"{dim.name} {dim.size} is padded to {dim.padded}, so {dim.filled:.0%} of its tiles is used"
+        for dim in sorted(sizes, key=lambda dim: dim.filled)
+        if dim.filled < MIN_FILLED
     ]

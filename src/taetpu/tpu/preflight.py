@@ -79,12 +79,12 @@ def preflight(
         answers = compiler.compile_all([request.compile_request(plan, tpu) for tpu, plan in plans])
         results = []
         for tpu in tpus:
-            own = [(plan, facts) for (slice_, plan), facts in zip(plans, answers, strict=True) if slice_ is tpu]
-            fitted = [_halve_until_fitting(plan, facts, tpu, compile_plan) for plan, facts in own]
+            compiled = [(plan, facts) for (slice_, plan), facts in zip(plans, answers, strict=True) if slice_ is tpu]
+            fitted = [_halve_until_fitting(plan, facts, tpu, compile_plan) for plan, facts in compiled]
             advice = [
                 find_advice(plan, facts, tpu, compile_plan) if "too_large" in facts else {} for plan, facts in fitted
             ]
-            programs = [_describe_program(*one, tpu, advised) for one, advised in zip(fitted, advice, strict=True)]
+            programs = [_describe_program(*pair, tpu, advised) for pair, advised in zip(fitted, advice, strict=True)]
             results.append(_describe_slice(tpu, programs))
     return results
 
@@ -109,39 +109,39 @@ def _describe_program(plan: GroupPlan, facts: Facts, tpu: Slice, advice: Mapping
         width=layout.width,
         devices=layout.devices,
     )
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "arms": list(dict.fromkeys(run.arm for run in plan.group.runs)),
         "runs": work.runs,
         "packs": work.packs,
         **asdict(layout),
         "precision": plan.precision,
         **plan.execution.non_default,
-        "routed": [str(one) for one in fallbacks],
+        "routed": [str(fallback) for fallback in fallbacks],
         "program": facts.get("program"),
         "compile_seconds": facts.get("compile_seconds"),
-        "padding": [asdict(one) | {"filled": round(one.filled, 4)} for one in sizes],
+        "padding": [asdict(size) | {"filled": round(size.filled, 4)} for size in sizes],
         "loops": facts.get("loops"),
         "hazards": [*_hazards(plan, tpu), *map(str, fallbacks), *describe_padding(sizes), *_uncertainties(facts)],
     }
     if "too_large" in facts:
-        return {**found, "too_large": {**facts["too_large"], **advice}}
+        return {**row, "too_large": {**facts["too_large"], **advice}}
     if "memory" not in facts:
-        return {**found, "error": facts["error"]}
-    return {**found, "largest": facts["memory"]["largest"], **estimate(facts, work, tpu)}
+        return {**row, "error": facts["error"]}
+    return {**row, "largest": facts["memory"]["largest"], **estimate(facts, work, tpu)}
 
 
 def _hazards(plan: GroupPlan, tpu: Slice) -> list[str]:
     """Describe avoidable losses of time: idle devices and padded packs."""
-    layout, runs, found = plan.layout, len(plan.group.runs), list[str]()
+    layout, runs, hazards = plan.layout, len(plan.group.runs), list[str]()
     if layout.devices < tpu.devices:
         idle = tpu.devices - layout.devices
         sharing = "1 run uses" if runs == 1 else f"{runs} runs share"
-        found.append(
+        hazards.append(
             f"{idle} of {tpu.devices} devices {'is' if idle == 1 else 'are'} idle, because {sharing} this program"
         )
     if spare := plan.packs * layout.width - runs:
-        found.append(f"{spare} of {plan.packs * layout.width} slots in packs are padding")
-    return found
+        hazards.append(f"{spare} of {plan.packs * layout.width} slots in packs are padding")
+    return hazards
 
 
 def _uncertainties(facts: Facts) -> list[str]:
@@ -153,7 +153,7 @@ def _uncertainties(facts: Facts) -> list[str]:
 
 
 def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any]:
-    compiling = sum(one["compile_seconds"] or 0.0 for one in programs)
+    compiling = sum(program["compile_seconds"] or 0.0 for program in programs)
     return {
         "tpu": tpu.name,
         "topology": tpu.topology_name,
@@ -161,10 +161,10 @@ def _describe_slice(tpu: Slice, programs: list[dict[str, Any]]) -> dict[str, Any
         "devices": tpu.devices,
         "hosts": tpu.hosts,
         "hbm": tpu.hbm_bytes_per_device,
-        "fits": not any("too_large" in one or "error" in one for one in programs),
+        "fits": not any("too_large" in program or "error" in program for program in programs),
         "programs": programs,
         "compile_seconds": compiling,
-        **bill([one.get("seconds") for one in programs], tpu),
+        **bill([program.get("seconds") for program in programs], tpu),
         "rates": {"on_demand": tpu.usd_per_hour(False), "spot": tpu.usd_per_hour(True)},
     }
 
@@ -174,7 +174,9 @@ def describe_failures(compiled: Mapping[str, Any]) -> list[str]:
 
     Programs that do not fit are listed first, then programs that do not compile for another reason.
     """
-    too_large = [_describe_too_large(one, compiled["tpu"]) for one in compiled["programs"] if "too_large" in one]
+    too_large = [
+        _describe_too_large(program, compiled["tpu"]) for program in compiled["programs"] if "too_large" in program
+    ]
     failed = [
         f"{', '.join(program['arms'])}: does not compile for {compiled['tpu']}: {program['error']}"
         for program in compiled["programs"]
@@ -189,9 +191,9 @@ def _describe_too_large(program: Mapping[str, Any], tpu: str) -> str:
     needed, available = _gib(large["needed"]), f"{_gib(large['available'])} on a device of {tpu}"
     subject = "the state (parameters and moments) of one run" if "state" in large else "one run"
     lines = [f"{', '.join(program['arms'])}: {subject} needs {needed} of {available}"]
-    for one in large["largest"]:
-        times = f"{one['count']} x " if one["count"] > 1 else ""
-        lines.append(f"  {times}{_gib(one['bytes'])}  {one['shape']}  {one['what']}".rstrip())
+    for buffer in large["largest"]:
+        times = f"{buffer['count']} x " if buffer["count"] > 1 else ""
+        lines.append(f"  {times}{_gib(buffer['bytes'])}  {buffer['shape']}  {buffer['what']}".rstrip())
     return "\n".join([*lines, f"  {_recommend(large, tpu)}"])
 
 

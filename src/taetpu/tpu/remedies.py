@@ -35,10 +35,10 @@ def find_advice(plan: GroupPlan, facts: Facts, tpu: Slice, compile_plan: Compile
         larger slice on which the state fits (see `find_larger_slice`).
     """
     for setting, changed in list_remedies(plan, tpu, state="state" in facts["too_large"]):
-        found = compile_plan(changed, tpu)
-        if "memory" in found:
+        outcome = compile_plan(changed, tpu)
+        if "memory" in outcome:
             option = f"--set {shlex.quote(setting)}"
-            return {"remedy": option, "needs": found["memory"]["needed"], "larger": None}
+            return {"remedy": option, "needs": outcome["memory"]["needed"], "larger": None}
     return {"remedy": None, "needs": None, "larger": find_larger_slice(plan, tpu)}
 
 

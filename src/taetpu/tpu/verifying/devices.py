@@ -52,22 +52,22 @@ def devices(installed: Sequence[Accelerators] | None = None) -> Finding:
     }
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0]
     if platform == "cpu" and installed and requested != "cpu":
-        kinds = " and ".join(one.kind for one in installed)
+        kinds = " and ".join(entry.kind for entry in installed)
         return Finding("FAILED", f"jax runs on the CPU, but this machine has a {kinds}", values)
     chip = find_chip(kind)
-    for one in installed:
-        restricted = os.environ.get(one.variable or "")
-        expected = len(one.files) * (chip.devices_per_chip if chip else 1)
-        same_kind = one.kind == ACCELERATOR_KINDS.get(platform)
-        if same_kind and one.variable and not restricted and len(local) < expected:
+    for accelerator in installed:
+        restricted = os.environ.get(accelerator.variable or "")
+        expected = len(accelerator.files) * (chip.devices_per_chip if chip else 1)
+        same_kind = accelerator.kind == ACCELERATOR_KINDS.get(platform)
+        if same_kind and accelerator.variable and not restricted and len(local) < expected:
             figure = f"jax finds {len(local)} of {expected} devices"
             return Finding("FAILED", figure, values | {"expected": expected})
     return Finding("ok", _format_devices(values), values)
 
 
-def _topology(found: Sequence[Any]) -> list[int] | None:
+def _topology(jax_devices: Sequence[Any]) -> list[int] | None:
     """Return the number of chips along each axis; None for devices without coordinates (CPUs, GPUs)."""
-    coordinates = [device.coords for device in found if hasattr(device, "coords")]
+    coordinates = [device.coords for device in jax_devices if hasattr(device, "coords")]
     return [len(set(axis)) for axis in zip(*coordinates, strict=True)] if coordinates else None
 
 

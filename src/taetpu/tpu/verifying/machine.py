@@ -33,10 +33,10 @@ def versions(installed: Sequence[Accelerators] | None = None) -> Finding:
     installed = find_accelerators() if installed is None else installed
     packages = {name: number for name in PACKAGES if (number := _version(name))}
     values: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform(), **packages}
-    for one in installed:
-        needed, remedy = NEEDED.get(one.kind, ((), ""))
+    for accelerator in installed:
+        needed, remedy = NEEDED.get(accelerator.kind, ((), ""))
         if needed and not any(name in packages for name in needed):
-            figure = f"this machine has a {one.kind}, but {' or '.join(needed)} is not installed"
+            figure = f"this machine has a {accelerator.kind}, but {' or '.join(needed)} is not installed"
             return Finding("FAILED", figure, values, remedy)
     shown = ", ".join(f"{name} {values[name]}" for name in ("python", "jax", "libtpu") if name in values)
     return Finding("ok", shown, values)
@@ -59,10 +59,13 @@ def busy(installed: Sequence[Accelerators] | None = None, lock: Path = LOCK) -> 
     installed = find_accelerators() if installed is None else installed
     if not installed:
         return Finding("skipped", "this machine has no accelerator")
-    has_tpu, locked = any(one.kind == "TPU" for one in installed), lock.exists()
-    files = [file for one in installed for file in one.files] + [lock] * (has_tpu and locked)
+    has_tpu, locked = any(accelerator.kind == "TPU" for accelerator in installed), lock.exists()
+    files = [file for accelerator in installed for file in accelerator.files] + [lock] * (has_tpu and locked)
     holders, unreadable = find_holders(files)
-    figure = ", ".join(f"{len(one.files)} {one.kind}{'s' if len(one.files) > 1 else ''}" for one in installed)
+    figure = ", ".join(
+        f"{len(accelerator.files)} {accelerator.kind}{'s' if len(accelerator.files) > 1 else ''}"
+        for accelerator in installed
+    )
     values = {
         "files": [str(file) for file in files],
         "held_by": {str(file): pids for file, pids in holders.items()},
@@ -97,9 +100,9 @@ def find_holders(files: Iterable[Path]) -> tuple[dict[Path, list[int]], int]:
     """
     paths = {os.path.realpath(file): file for file in files}
     holders: dict[Path, list[int]] = {}
-    unreadable, own = 0, _own_pids()
+    unreadable, own_pids = 0, _own_pids()
     for folder in PROC.iterdir() if PROC.is_dir() else ():
-        if not folder.name.isdecimal() or int(folder.name) in own:
+        if not folder.name.isdecimal() or int(folder.name) in own_pids:
             continue
         try:
             opened = {target for link in (folder / "fd").iterdir() if (target := _link_target(link))}

@@ -154,17 +154,17 @@ def as_data(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "checks": [
             {
-                "check": one.check.name,
-                "about": one.check.about,
-                "status": one.finding.status,
-                "figure": one.finding.figure,
-                "values": one.finding.values,
-                "seconds": round(one.seconds, 3),
-                "remedy": one.remedy,
-                "page": one.page,
+                "check": outcome.check.name,
+                "about": outcome.check.about,
+                "status": outcome.finding.status,
+                "figure": outcome.finding.figure,
+                "values": outcome.finding.values,
+                "seconds": round(outcome.seconds, 3),
+                "remedy": outcome.remedy,
+                "page": outcome.page,
             }
-            for one in outcomes
+            for outcome in outcomes
         ],
-        "failed": [one.check.name for one in outcomes if one.finding.status == "FAILED"],
-        "slow": [one.check.name for one in outcomes if one.finding.status == "slow"],
+        "failed": [outcome.check.name for outcome in outcomes if outcome.finding.status == "FAILED"],
+        "slow": [outcome.check.name for outcome in outcomes if outcome.finding.status == "slow"],
     }
