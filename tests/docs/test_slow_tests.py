@@ -68,6 +68,7 @@ def run_slow(folder: Path, **limits: str) -> str:
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_tests_whose_time_is_over_are_counted_by_file(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: slow\n")
     text = "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_quick(): pass\n"
