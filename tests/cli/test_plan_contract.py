@@ -118,7 +118,8 @@ def test_arm_that_differs_in_numbers_only_has_the_same_program(taetpu):
 def test_diff_of_an_unknown_arm_suggests_the_nearest(taetpu):
     code, out, err = taetpu("plan", "s.yaml", "--diff", "lowlr")
     assert (code, out) == (2, "")
-    assert err == "error: study 'small' has no arm 'lowlr'\n  remedy: Did you mean 'low-lr'? Use one of: baseline, low-lr.\n"
+    remedy = "Did you mean 'low-lr'? Use one of: baseline, low-lr."
+    assert err == f"error: study 'small' has no arm 'lowlr'\n  remedy: {remedy}\n"
 
 
 def test_metric_of_an_unknown_site_is_refused(taetpu, here, text):
