@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests.forged import unsealed
+from tests.ui.conftest import Growing
 
 from taetpu.cli import status as module
 from taetpu.cli.status_model import StudyMonitor
@@ -70,6 +71,21 @@ def test_diverged_run_is_shown_and_json_is_strict(taetpu, here, trained):
     row = taetpu("status", root, "--json").json()["small"][1]
     assert (row["train/loss"], row["val/loss"]) == (None, None)
     assert taetpu("status", root).out.splitlines()[-1].split()[3:5] == ["nan", "nan"]
+
+
+def test_diverged_runs_of_an_arm_are_counted(taetpu, here):
+    """An arm without a finished run has a verdict, but no effect."""
+    growing = Growing(here / "root")
+    for seed in (0, 1):
+        growing.train("baseline", seed, 0, 100)
+        growing.finish("baseline", seed, 0.3 + seed / 50)
+        growing.train("other", seed, 0, 100)
+        outcome = {"outcome": "diverged", "diverged_at": 10, "steps": 10, "metrics": {"val/loss": None}}
+        growing.run("other", seed).finish({**outcome, "params": 10, "environment": {}})
+    study = growing.folder.where
+    rows = taetpu("status", study, "--json").json()["toy"]
+    assert [(row["arm"], row["diverged"]) for row in rows] == [("baseline", 0), ("other", 2)]
+    assert taetpu("status", study).out.splitlines()[-1].endswith(f"{rows[1]['standing']}, 2 diverged")
 
 
 def test_damaged_study_is_listed_with_its_problem(taetpu, here, trained):

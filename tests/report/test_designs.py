@@ -62,7 +62,7 @@ def test_every_design_has_a_report_that_verifies(folder, design) -> None:
 
 def test_excess_of_all_parts_is_shown_at_every_scale(study) -> None:
     results = study("parts")
-    table = section(results, "Parts taken out one by one").tables[0]
+    table = section(results, "Parts removed one by one").tables[0]
     assert sorted(row[0] for row in table.rows) == ["without-all", "without-all@dim=32", "without-all@dim=8"]
     for row in table.rows:
         _, number, together, single, excess, _, p = row

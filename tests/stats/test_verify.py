@@ -13,7 +13,7 @@ from tests.stats.conftest import made_study
 from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA, identity
 from taetpu.stats.analyse import analyse
-from taetpu.stats.verify import verify
+from taetpu.stats.verify import EARLIER_WORDING, find_differences, verify
 from taetpu.store.backend import open_store
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -138,6 +138,12 @@ def test_rounding_differences_are_accepted(folder) -> None:
 
     change(Path(folder.where, "results.json"), edit)
     assert verify(folder) == []
+
+
+@pytest.mark.parametrize(("earlier", "current"), EARLIER_WORDING.items())
+def test_sentences_of_earlier_versions_are_accepted(earlier: str, current: str) -> None:
+    assert not [*find_differences([f"{earlier} 0.5"], [f"{current} 0.5"], "limits")]
+    assert [*find_differences([f"{earlier} 0.6"], [f"{current} 0.5"], "limits")]
 
 
 def test_changed_number_in_a_sentence_is_found(folder) -> None:

@@ -71,15 +71,18 @@ def test_runs_have_one_name_and_one_word_for_each_state(growing, tmp_path, opene
     outcome = {"outcome": "diverged", "diverged_at": 10, "steps": 10, "metrics": {"val/loss": None}}
     run.finish({**outcome, "params": 10, "environment": {}})
     wanted = {"baseline/0 finished", "other/0 diverged", "other/1 unfinished"}
-    read = "[...document.querySelectorAll('table')].at(-1).innerText"
+    read = "[...document.querySelectorAll('table')].at(-1)?.innerText"
     with serving(tmp_path) as port:
         for path in (f"study/{HERE}", "runs"):
             page = opened(address(port, path), offline=False)
-            until(page, f"{read}.includes('other/1')")
+            until(page, f"{read}?.includes('other/1')")
             lines = [" ".join(line.split()) for line in page.evaluate(read).splitlines()]
             for name, state in (text.split() for text in wanted):
                 assert any(line.startswith(name) and state in line.split() for line in lines), lines
             page.context.close()
+        page = opened(address(port, f"study/{HERE}"), offline=False)
+        page.locator("td", has_text="1/2, 1 diverged").wait_for()
+        page.context.close()
         page = opened(
             f"http://127.0.0.1:{port}/run/{HERE}/other/1-{growing.run('other', 1).id}?token={TOKEN}", offline=False
         )

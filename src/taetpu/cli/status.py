@@ -24,7 +24,7 @@ EVERY = 2.0
 """Seconds between updates of `--watch`."""
 BAR = 16
 """Width of a study's progress bar."""
-APART = ("effect", "ci95", "standing", "places")
+APART = ("effect", "ci95", "standing", "places", "diverged")
 """Keys of an arm's row that are not columns of the table."""
 
 
@@ -180,6 +180,7 @@ def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]"
     """Return the headline, the departures from the plan, the packs in training and the table of arms."""
     from rich.text import Text
 
+    from taetpu.report.verdict_style import VERDICTS
     from taetpu.stats import formatting
     from taetpu.stats.deviations import study_departures
 
@@ -193,7 +194,9 @@ def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]"
         cells.append({name: _rounded(row[name], places) for name in measured})
         cells[-1]["effect"] = formatting.effect(row["effect"], row["ci95"], places) if known else ""
         judged = formatting.interval(row["ci95"], places) if interim else row["standing"]
-        cells[-1]["95 % interval" if interim else "verdict"] = judged if known else ""
+        outcome = [judged] if known or (not interim and row["standing"] in VERDICTS) else []
+        outcome += [f"{row['diverged']} diverged"] if row["diverged"] else []
+        cells[-1]["95 % interval" if interim else "verdict"] = ", ".join(outcome)
     lines = [Text(wrap(line, hanging=2)) for line in (*sentences, *study.packs())]
     return [*lines, build_table(cells, console)]
 

@@ -71,9 +71,9 @@ class StudyProgress:
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.
 
-        A row has the number of runs that finished or diverged, the smallest step of any run, the means of the last
-        losses, and the effect in the finished runs. For a study that cannot be read, the only row describes the
-        problem.
+        A row has the number of runs that finished or diverged, the number that diverged, the smallest step of any
+        run, the means of the last losses, and the effect in the finished runs. For a study that cannot be read, the
+        only row describes the problem.
         """
         study, results = self.feed.study, self.feed.results
         if self.feed.problem or results is None:
@@ -89,6 +89,7 @@ class StudyProgress:
                 {
                     "arm": arm,
                     "runs": f"{sum(run.ended for run in runs)}/{len(seeds)}",
+                    "diverged": sum(run.status == "diverged" for run in runs),
                     "step": min(map(_last_step, runs), default=0),
                     "train/loss": _mean_last(runs, "train/loss"),
                     shown: _mean_last(runs, shown),

@@ -11,7 +11,7 @@ from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.ladder import Measure, changes_data
 
-ONE_BY_ONE = {"leave_one_out": "taken out", "add_one_in": "put in"}
+ONE_BY_ONE = {"leave_one_out": "removed", "add_one_in": "added"}
 COMPUTE_OPTIMAL = (
     "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far fewer "
     "tokens may not transfer."

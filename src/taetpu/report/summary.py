@@ -269,11 +269,11 @@ def notices(results: Results) -> list[str]:
         )
     if late := [arm["name"] for arm in arms if not arm["planned"]]:
         texts.append(f"Arms added after the first run: {', '.join(late)}.")
-    if results["label"] == "screening":
-        texts.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
     if outcomes["diverged"]:
         worst = ", ".join(f"{arm['name']} {arm['diverged']} of {seeds}" for arm in arms if arm["diverged"])
         texts.append(f"Diverged runs: {worst}. Means and effects are computed from the runs that finished.")
+    if results["label"] == "screening":
+        texts.append(f"Screening: {seeds} seeds per arm detect only large effects. Confirm findings with more seeds.")
     if len(results["hardware"]) > 1:
         where = ", ".join(f"{_count(kind['runs'], 'run')} on {kind['device']}" for kind in results["hardware"])
         texts.append(
@@ -281,11 +281,9 @@ def notices(results: Results) -> list[str]:
         )
     texts += [*edge_warnings(results), *_test_split_notices(results)]
     if any(group["copies"] for group in results["groups"]):
-        texts.append(
-            "Noise is correlated between arms, as in nearly identical arms, so all effects are tested more cautiously."
-        )
+        texts.append("The noise of runs is correlated between arms, so all effects are tested more conservatively.")
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
-        texts.append(f"Arms that may be noisier than the others, and are tested more cautiously: {', '.join(noisy)}.")
+        texts.append(f"Arms that seem noisier than the others, and are tested more conservatively: {', '.join(noisy)}.")
     return texts
 
 

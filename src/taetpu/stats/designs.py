@@ -15,14 +15,14 @@ LIMITS = {
     "together": "Several settings change at once in {arms}: which of them makes the difference is not known.",
     "combined": "Changes that were also made alone are combined in {arms}: whether they depend on each other was not "
     "tested (`factorial` tests it).",
-    "leave_one_out": "Each part was taken out alone: which parts stand in for each other is seen only in how far the "
-    "single effects are from adding up.",
-    "add_one_in": "Each part was put in alone: which parts need each other is seen only in how far the single effects "
-    "are from adding up.",
-    "factorial": "Interactions of three factors and more are taken to be none.",
-    "fraction": "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller "
-    "of them taken to be none.",
-    "ladder": "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.",
+    "leave_one_out": "Each part was removed alone. The joint effect shows whether parts can replace each other, but "
+    "not which ones.",
+    "add_one_in": "Each part was added alone. The joint effect shows whether parts need each other, but not which "
+    "ones.",
+    "factorial": "Interactions of three or more factors are assumed to be zero.",
+    "fraction": "A fraction of the cells was trained: effects listed as aliases cannot be told apart, and the "
+    "smaller of them are assumed to be zero.",
+    "ladder": "Nothing was trained beyond the largest rung: statements about larger models are extrapolated.",
     "ladder of data": "The rungs of the ladder differ in their data, so effects are compared within rungs only.",
 }
 

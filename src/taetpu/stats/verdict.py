@@ -188,10 +188,10 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
         notes.append(f"{known} smaller than the margin of {plan.equivalence:g}")
     if effect.guarded and effect.interval is not None:
         noisy = f"{sides.first} or {sides.other} is noisier than the rest"
-        notes.append(f"{noisy}, so the most cautious of its tests counts")
+        notes.append(f"{noisy}, so the most conservative of its tests is used")
     elif effect.copies and effect.interval is not None:
         notes.append(
-            "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious"
+            "noise is correlated between arms, so a test that does not pool it is used if it is more conservative"
         )
     return "; ".join([text, *notes, *_divergence_notes(evidence, plan, sides, places)]) + "."
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.blocked_anova import Array
+from taetpu.stats.designs import LIMITS
 from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
@@ -24,6 +25,20 @@ SPENT = ("tokens", "flops")  # costs logged at every evaluation
 COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative tolerance, since means are logged in single precision
 FIGURE = re.compile(r"[+-]?\d+\.\d+")  # a decimal number in a sentence
+EARLIER_WORDING = {
+    "so the most cautious of its tests counts": "so the most conservative of its tests is used",
+    "arms of this study copy each other's noise, so a test that pools none counts if it is more cautious": "noise is "
+    "correlated between arms, so a test that does not pool it is used if it is more conservative",
+    "Each part was taken out alone: which parts stand in for each other is seen only in how far the single effects are "
+    "from adding up.": LIMITS["leave_one_out"],
+    "Each part was put in alone: which parts need each other is seen only in how far the single effects are from "
+    "adding up.": LIMITS["add_one_in"],
+    "Interactions of three factors and more are taken to be none.": LIMITS["factorial"],
+    "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller of them "
+    "taken to be none.": LIMITS["fraction"],
+    "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.": LIMITS["ladder"],
+}
+"""Phrases that earlier versions wrote to `results.json`, and what replaces them."""
 CLOSE = 1e-9  # relative tolerance, since the order of summation differs
 
 
@@ -54,7 +69,7 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     stored, came_to = folder.read_results(), json.loads(json.dumps(compute_results(folder, checked=True)))
     if stored is None:
         return [*differences, "results.json is missing"], came_to
-    return [*differences, *(f"results.json: {problem}" for problem in _differences(stored, came_to, ""))], came_to
+    return [*differences, *(f"results.json: {problem}" for problem in find_differences(stored, came_to, ""))], came_to
 
 
 def find_contradictions(run: RunFolder) -> Iterator[str]:
@@ -173,18 +188,19 @@ def _matches_log(stored: float | None, logged: float) -> bool:
     return stored == logged or (stored is None and logged - logged != 0)
 
 
-def _differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
+def find_differences(stored: Any, computed: Any, path: str) -> Iterator[str]:
+    """Yield the differences between stored and computed results at a path such as `arms[nope].effect`."""
     if isinstance(stored, Mapping) and isinstance(computed, Mapping):
         for name in {**stored, **computed}:
             there = f"{path}.{name}" if path else str(name)
             if name not in stored or name not in computed:
                 yield f"{there} is {'missing' if name not in stored else 'stored, but does not follow from the runs'}"
             else:
-                yield from _differences(stored[name], computed[name], there)
+                yield from find_differences(stored[name], computed[name], there)
     elif isinstance(stored, list) and isinstance(computed, list) and len(stored) == len(computed):
         for i, (a, b) in enumerate(zip(stored, computed, strict=True)):
             name = a.get("name", i) if isinstance(a, Mapping) else i
-            yield from _differences(a, b, f"{path}[{name}]")
+            yield from find_differences(a, b, f"{path}[{name}]")
     elif stored != computed and not _close(stored, computed):
         yield f"{path} is {stored!r}, but the runs give {computed!r}"
 
@@ -196,7 +212,11 @@ def _close(stored: Any, computed: Any) -> bool:
     """
     if isinstance(stored, float) and isinstance(computed, float):
         return math.isclose(stored, computed, rel_tol=CLOSE)
-    if not isinstance(stored, str) or not isinstance(computed, str) or FIGURE.split(stored) != FIGURE.split(computed):
+    if not isinstance(stored, str) or not isinstance(computed, str):
+        return False
+    for earlier, current in EARLIER_WORDING.items():
+        stored = stored.replace(earlier, current)
+    if FIGURE.split(stored) != FIGURE.split(computed):
         return False
     for number, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
         places = min(len(figure.partition(".")[2]) for figure in (number, other))

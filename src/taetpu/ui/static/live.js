@@ -3,6 +3,8 @@
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 const MOST_POINTS = 400; // per line
+const PEAK = 50; // a curve has peaks if its range exceeds that of the lowest 90 % of its values by this factor
+const SHOWN = 3; // the range of a chart with peaks, relative to that of the lowest 90 % of its values
 const REDRAW = 2000; // milliseconds between two redraws of a chart
 const POLL = 2000;
 const PAGE = 200; // rows of a table shown at first
@@ -86,17 +88,24 @@ function look() {
   return { background: null, font: "system-ui, sans-serif", view: { stroke: null }, axis, legend: { labelColor: text, titleColor: text, labelLimit: 220 } };
 }
 
+// The upper end of a chart whose highest values, such as those of a diverged run, would flatten all lines; else null.
+function highestShown(values) {
+  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  const low = sorted[0], range = sorted[Math.floor(0.9 * sorted.length)] - low;
+  return range > 0 && sorted.at(-1) > low + PEAK * range ? low + SHOWN * range : null;
+}
+
 // A chart of lines that can be zoomed and dragged. `update(rows, metric)` takes rows of {step, value, line}.
 function chart(label) {
   const place = h("div", { class: "chart", role: "img", "aria-label": label });
   let view = null, latest = [], metric = "", timer = null, drawn = "";
-  const spec = (title, lines) => ({
+  const spec = (title, lines, top) => ({
     width: "container", height: 320, autosize: { type: "fit-x", contains: "padding" }, data: { name: "points" },
     params: [{ name: "zoom", select: "interval", bind: "scales" }, { name: "picked", select: { type: "point", fields: ["line"] }, bind: "legend" }],
     mark: { type: "line", strokeWidth: 1.8, clip: true, point: false },
     encoding: {
       x: { field: "step", type: "quantitative", axis: { grid: false, tickCount: 8 } },
-      y: { field: "value", type: "quantitative", title, scale: { zero: false } },
+      y: { field: "value", type: "quantitative", title, scale: { zero: false, ...(top === null ? {} : { domainMax: top }) } },
       color: {
         field: "line", type: "nominal", title: null, sort: null, scale: { scheme: lines > 10 ? "tableau20" : "tableau10" },
         legend: innerWidth < 600 ? { orient: "bottom", columns: 2 } : {},
@@ -109,11 +118,12 @@ function chart(label) {
     timer = null;
     if (!latest.length) return;
     const lines = new Set(latest.map((row) => row.line)).size;
-    const wanted = `${metric} ${dark.matches} ${lines > 10}`;
-    if (drawn !== wanted) { // rebuild for another metric or theme; new points alone keep the zoom
+    const top = highestShown(latest.map((row) => row.value));
+    const wanted = `${metric} ${dark.matches} ${lines > 10} ${top !== null}`;
+    if (drawn !== wanted) { // rebuild for another metric, theme or range; new points alone keep the zoom
       drawn = wanted;
       // `ast` makes Vega interpret expressions, as the content security policy requires.
-      view = (await vegaEmbed(place, { ...spec(metric, lines), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
+      view = (await vegaEmbed(place, { ...spec(top === null ? metric : `${metric} (peaks cut off)`, lines, top), datasets: { points: latest } }, { ast: true, actions: false, renderer: "canvas", config: look() })).view;
     } else if (view) {
       await view.data("points", latest).runAsync();
     }
@@ -263,7 +273,7 @@ function study(name) {
     { name: series(), value: (r) => r.shown, cell: (r) => fixed(r.shown), figure: true },
     { name: "train/loss", value: (r) => r.train, cell: (r) => fixed(r.train), figure: true },
     { name: "step", value: (r) => r.step, figure: true },
-    { name: "runs", value: (r) => r.runs },
+    { name: "runs", value: (r) => r.runs, cell: (r) => (r.diverged ? `${r.runs}, ${r.diverged} diverged` : r.runs) },
   ]);
   const runs = table("Runs", [
     { name: "run", value: (r) => `${r.arm}/${r.seed}`, cell: (r) => h("a", { href: `/run/${url(name)}/${r.key.replace(/^runs\//, "").split("/").map(encodeURIComponent).join("/")}` }, `${r.arm}/${r.seed}`) },
@@ -291,7 +301,7 @@ function study(name) {
     head.replaceChildren(...[
       h("p", { class: "title" }, h("span", {}, headline), headline ? h("a", { href: `/report/${url(name)}` }, "Report") : null),
       h("p", { class: "soft" }, h("progress", { max: total || 1, value: finished + diverged, "aria-label": "runs" }), ` ${finished} of ${total} runs finished${diverged ? `, ${diverged} diverged` : ""}`, using ? `. Device: ${using.use}` : ""),
-      counts.length ? h("ul", { class: "counts", "aria-label": "Number of arms by verdict" }, counts.map(([mark, label, number]) => h("li", { class: label }, `${mark} `, h("b", {}, number), ` ${label}`))) : null,
+      counts.length ? h("ul", { class: "counts", "aria-label": "Number of arms by verdict" }, counts.map(([mark, label, number]) => h("li", { class: number ? label : "soft" }, `${mark} `, h("b", {}, number), ` ${label}`))) : null,
       warnings(notices),
       state.problem ? h("p", { class: "notice" }, prose(state.problem)) : null,
     ].filter(Boolean));
@@ -312,7 +322,7 @@ function study(name) {
     arms.fill(state.study.arms.map((arm) => {
       const runsOfArm = all.filter((run) => run.arm === arm);
       const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", runs: `0/${state.study.seeds.length}` };
-      return { ...none, ...rowsByArm[arm], arm, step: runsOfArm.length ? Math.min(...runsOfArm.map(reached)) : 0, train: last(runsOfArm, "train/loss"), shown: last(runsOfArm, series()) };
+      return { ...none, ...rowsByArm[arm], arm, step: runsOfArm.length ? Math.min(...runsOfArm.map(reached)) : 0, diverged: count(runsOfArm, "diverged"), train: last(runsOfArm, "train/loss"), shown: last(runsOfArm, series()) };
     }));
     runs.fill(all);
     forest.update(state.effects.forest ? { "Forest plot of the effects in the table below": state.effects.forest } : {}, state.effects.themes);
