@@ -110,7 +110,7 @@ def test_a_baseline_changed_by_set_is_refused_at_that_option(study, stored):
 
 def test_a_changed_measure_is_refused(study, stored):
     text = refused(stored, study(PARTS + "measure: {primary: val/accuracy}\n"))
-    assert text.startswith("what is measured")
+    assert text.startswith("`measure`")
     assert " study 's' in this folder: measure." in text
     assert "val/accuracy" in text
 

@@ -64,7 +64,7 @@ def accuracy(store_study):
 def test_report_shows_clipping_and_no_impossible_effect(accuracy) -> None:
     arm = accuracy["arms"][1]
     assert arm["ci95"] == [-1.0, 1.0]
-    assert "cut to what" in arm["evidence"]
+    assert "clipped" in arm["evidence"]
     noise = summary.describe_noise(accuracy)
     assert accuracy["noise_floor"]["resolves"] > 1
     assert "detect" not in noise

@@ -31,7 +31,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     try:
         from huggingface_hub import HfApi, snapshot_download
     except ImportError:
-        problem = f"{name!r} is no folder, and models of the hub need huggingface_hub, which is not installed"
+        problem = f"{name!r} is not a folder, and downloading a model requires huggingface_hub, which is not installed"
         raise UserError(problem, remedy="Name a folder, or run: pip install 'taetpu[hub]'") from None
     with _explained(name, revision):
         files = HfApi().list_repo_files(name, revision=revision)

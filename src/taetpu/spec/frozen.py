@@ -15,7 +15,7 @@ from taetpu.spec.resolved_study import Arm, Study, changes
 from taetpu.spec.study_config import Measure, RunConfig
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
-FIXED = {"base": "the baseline", "measure": "what is measured", "data": "the task's data"}
+FIXED = {"base": "the baseline", "measure": "`measure`", "data": "the task's data"}
 # The fields of the baseline that may change: the location of the data, and how runs are observed and computed.
 FREE = ("base.task.source", *(f"base.train.{field}" for field in FIELDS_OUTSIDE_IDENTITY))
 

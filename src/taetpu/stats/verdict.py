@@ -181,7 +181,7 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
         notes.append(_why_no_interval(evidence, plan, sides))
     else:
         p = "" if evidence.p_holm is None else f", Holm p {formatting.p_value(evidence.p_holm)}"
-        cut = ", cut to what is possible" if effect.is_clipped else ""
+        cut = ", clipped to the possible range" if effect.is_clipped else ""
         text += f" ({CONFIDENCE * 100:g} % interval {formatting.interval(effect.interval, places)}{cut}{p})"
     if _is_equivalent(evidence, plan):
         known = "there is a difference, but it is" if _is_significant(evidence, plan) else "any difference is"
