@@ -127,7 +127,8 @@ def test_error_names_the_value_of_a_list_that_changes_nothing(study):
 @pytest.mark.slow
 def test_override_without_effect_is_refused_beside_one_with_effect(study):
     problem, place = refused(study("x: {model.ffn: none, model.mixer.head_dim: 8}"))
-    assert problem.startswith("part of arm 'x' changes nothing: model.mixer.head_dim: none -> 8")
+    assert "'x'" in problem
+    assert "model.mixer.head_dim: none -> 8" in problem
     assert place == "arms.x.model.mixer.head_dim"
 
 

@@ -155,7 +155,7 @@ def test_a_beam_ends_at_the_token_of_stop(lens, opened):
         (("--top-p", "0.9"), "--top-p 0.9 .*random samples", "--top-p, or remove --beams"),
         (("--min-p", "0.1"), "--min-p 0.1 .*random samples", "--min-p, or remove --beams"),
         (("--seed", "0"), "--seed 0 .*random samples", "--seed, or remove --beams"),
-        (("--stop", "a", "--stop", "b"), "one token, and 2 texts", "Use one --stop"),
+        (("--stop", "a", "--stop", "b"), "one end token, got 2", "Use one --stop"),
         (("--stop", "the"), "'the' .* 3 tokens: 't', 'h', 'e'", "one of these"),
     ],
 )

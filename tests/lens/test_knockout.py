@@ -292,7 +292,7 @@ def test_counterfactuals_of_other_lengths_are_refused(of):
     one = read_documents(opened, ROWS[:1])
     with pytest.raises(UserError, match="there are 1 counterfactual documents for 6"):
         make_replacements(opened, components, documents, Method("counterfactual", counterparts=one))
-    with pytest.raises(UserError, match="one document"):
+    with pytest.raises(UserError, match="2 documents, got 1"):
         make_replacements(opened, components, one, Method("resample"))
 
 

@@ -288,7 +288,7 @@ MISTAKES = [
     (("headz", "0.1"), "no components 'headz'", "Did you mean 'heads'"),
     (("heads", "0.5"), "no component '0.5' among its heads", "Use one of: 0.0, 0.1, 1.0"),
     (("heads", ()), "no heads", "0.0"),
-    (("positions", "0"), "of documents", "knockout"),
+    (("positions", "0"), "to documents", "knockout"),
     (("heads", "0.1", "resample"), "'resample' is not one", "mean"),
     (("heads", "0.1", "mean"), "drawn was not", "reference"),
     (("layers", "0", "mean", ROWS), "layers are skipped", "zero"),

@@ -42,7 +42,7 @@ def test_tables_with_different_settings_have_different_names():
     [
         ("[{knockout: heads, how: meen}]", "unknown replacement 'meen'", "Did you mean 'mean'?", "0.how"),
         ("[{knockout: heads, how: counterfactual}]", "sets have none", "zero, mean, resample", "0.how"),
-        ("[{knockout: ffns}, {knockout: positions}]", "not of a", "heads", "1.knockout"),
+        ("[{knockout: ffns}, {knockout: positions}]", "not to models", "heads", "1.knockout"),
         ("[{knockout: layers}]", "no mean activation", "Set how: zero", "0.how"),
         ("[{knockout: heads, how: resample, documents: 1}]", "documents is 1", "at least 2", "0.documents"),
         ("[{knockout: heads, documents: 0}]", "0", "at least 1", "0.documents"),

@@ -41,11 +41,9 @@ class KnockoutOptions(TextOptions):
     """Options of `taetpu lens knockout`."""
 
     what: Annotated[str, typer.Option(help=f"What is removed: {WHAT}.")] = "heads"
-    how: Annotated[str | None, typer.Option(help=f"What takes its place: {HOW}. Default: mean; zero for layers.")] = (
-        None
-    )
+    how: Annotated[str | None, typer.Option(help=f"Its replacement: {HOW}. Default: mean; zero for layers.")] = None
     mode: Annotated[
-        str, typer.Option(help="Remove each part alone, pairs, or more and more: greedy, importance or blocks.")
+        str, typer.Option(help="Remove each part alone, each pair, or a growing set: greedy, importance or blocks.")
     ] = "each"
     layer: Layer = None
     lines: Annotated[bool, typer.Option("--lines", help="Read each line as a document.")] = False
@@ -136,10 +134,10 @@ def _check_options(options: KnockoutOptions) -> None:
             remedy = f"Remove {option}, or use --how {' or '.join(methods)}."
             errors.append(UserError(problem, path=(option,), remedy=remedy))
     if options.split is not None and options.lines:
-        problem = f"--lines is about a text, and the documents are windows of the evaluation set {options.split!r}"
+        problem = f"--lines requires a text, but the documents are windows of the evaluation set {options.split!r}"
         errors.append(UserError(problem, path=("--lines",), remedy="Remove --lines or --split."))
     if options.split is None and options.documents is not None:
-        problem = f"--documents {options.documents} limits the windows of an evaluation set, and --split is missing"
+        problem = f"--documents {options.documents} requires --split"
         errors.append(UserError(problem, path=("--documents",), remedy="Add --split, or remove --documents."))
     if options.controls is not None and options.mode != "each":
         option = "--controls" if options.controls else "--no-controls"

@@ -75,7 +75,7 @@ class ModelOptions:
 
         parts = parse_parts(self.without or ())
         if self.means is not None and not parts:
-            problem = "--means is about the parts that --without removes, and --without is missing"
+            problem = "--means requires --without"
             raise UserError(problem, path=("--means",), remedy="Add --without, or remove --means.")
         folder = Path(self.data_folder)
         opened = open_run(self.run, self.plugin or (), step=self.step, root=self.root, data_folder=folder)

@@ -37,7 +37,7 @@ class SampleOptions(ModelOptions):
     top_k: Annotated[int | None, integer(least=1, help="Draw from the K most likely tokens.")] = None
     top_p: Annotated[float | None, number(least=0, help="Draw from a share P of the probability.")] = None
     min_p: Annotated[
-        float | None, number(least=0, help="Draw from tokens with at least this share of the largest.")
+        float | None, number(least=0, help="Draw from tokens whose probability is at least this share of the largest.")
     ] = None
     seed: Annotated[int | None, integer(least=0, help="The seed of the random numbers. Default: 0.")] = None
     beams: Annotated[
@@ -137,7 +137,7 @@ def _check_beams(options: SampleOptions) -> None:
             problem = f"{option} {value} is for random samples, and beam search draws no tokens"
             errors.append(UserError(problem, path=(option,), remedy=f"Remove {option}, or remove --beams."))
     if len(stop := options.stop or []) > 1:
-        problem = f"beam search ends at one token, and {len(stop)} texts are given"
+        problem = f"beam search supports one end token, got {len(stop)} texts"
         errors.append(UserError(problem, path=("--stop",), remedy="Use one --stop, or remove --beams."))
     errors.raise_all()
 

@@ -83,7 +83,7 @@ def _find_folder(name: str, revision: str | None) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         if revision is not None:
-            problem = f"--revision is for models of the hub, and {name} is a folder"
+            problem = f"--revision requires a model on the hub, but {name} is a folder"
             raise UserError(problem, path=("--revision",), remedy="Remove --revision.")
         return folder
     if folder.exists() or not NAME.fullmatch(name):

@@ -233,7 +233,7 @@ class Contract:
             if config is not None and self.is_same(new, arm, config):
                 why, remedy = explain_no_op(config, new)
                 raise arm.explain(
-                    UserError(f"part of arm {arm.name!r} changes nothing: {why}", path=(path,), remedy=remedy)
+                    UserError(f"arm {arm.name!r} has a change without effect: {why}", path=(path,), remedy=remedy)
                 )
 
     def is_same(self, new: Computation, arm: Arm, config: ResolvedConfig) -> bool:

@@ -88,7 +88,9 @@ class SyntheticTask(GeneratedTask):
     def check_longer(self, longer: Any) -> None:
         """See `GeneratedTask.check_longer`."""
         if longer.longest == self.longest:
-            problem = f"inputs with up to {self.longest} symbols do not become longer in {longer.seq_len} tokens"
+            problem = (
+                f"inputs have at most {self.longest} symbols, so sequences of {longer.seq_len} tokens are not longer"
+            )
             raise UserError(problem, remedy="Remove the length, or change max_length and symbols.")
 
     def special(self, name: str) -> int:

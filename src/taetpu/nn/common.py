@@ -135,7 +135,7 @@ class Carried:
     def __setitem__(self, name: str, value: Array) -> None:
         old = self[name]
         if value.shape != old.shape:
-            problem = f"a layer hands on {name!r} with shape {value.shape}, but `carries` declares {old.shape}"
+            problem = f"a layer passes on {name!r} with shape {value.shape}, but `carries` declares {old.shape}"
             raise UserError(problem, remedy="Return the same shape, without batch and seq, from `carries`.")
         self.values[name], self.written[name] = value.astype(old.dtype), jnp.ones((), bool)
 

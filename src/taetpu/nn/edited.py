@@ -91,5 +91,5 @@ def edit_model(
 def check_unedited(model: LM) -> None:
     """Raise `UserError` if a model has active edits, which files of weights do not hold."""
     if isinstance(model, EditedLM):
-        problem = "parts of this model are removed by active edits, and files of a model hold weights only"
+        problem = "this model lacks parts because of active edits, which files of weights cannot store"
         raise UserError(problem, remedy="Write the model before parts are removed (without).")

@@ -302,7 +302,7 @@ class LMConfig(Config):
             for component in iter_components(layer):
                 for name, shape in declared_arrays(component, dims).items():
                     if shapes.setdefault(name, shape) != shape:
-                        problem = f"layers hand on {name!r} with shapes {shapes[name]} and {shape}"
+                        problem = f"layers pass on {name!r} with shapes {shapes[name]} and {shape}"
                         raise UserError(problem, path=("layers",), remedy="Use equal sizes in all layers.")
         return shapes
 

@@ -71,7 +71,7 @@ def check_first_values(layers: Sequence[Any]) -> None:
         problem = f"layer {number} mixes its values with those of layer 0, whose mixer {kind!r} has no values"
         remedy = "Use attention with values: residual in layer 0, or remove values: residual."
     elif number > 0:
-        problem = f"layer {number} mixes its values with those of layer 0, which does not hand them on"
+        problem = f"layer {number} mixes its values with those of layer 0, which does not pass them on"
         remedy = "Set values: residual in layer 0 too, or in all layers with model.mixer.values."
     elif sum(mixing) == 1:
         problem = "layer 0 mixes its values with themselves, which changes nothing: no later layer has values: residual"

@@ -33,7 +33,7 @@ class PostHocConfig(Config):
     @classmethod
     def _of_the_model(cls, value: str) -> str:
         if value == POSITIONS:
-            problem = "positions are parts of a document, not of a model, so arms cannot be compared by them"
+            problem = "positions belong to documents, not to models, so arms cannot be compared by them"
             raise UserError(problem, path=("knockout",), remedy="Use another kind of part, e.g. heads.")
         return value
 
@@ -53,7 +53,7 @@ class PostHocConfig(Config):
             problem = f"layers are skipped, and a skipped layer has no {self.how} activation"
             raise UserError(problem, path=("how",), remedy="Set how: zero, or knockout: mixers or ffns.")
         if self.how == "resample" and self.documents < 2:
-            problem = f"resample takes activations of other documents, but documents is {self.documents}"
+            problem = f"resample requires at least 2 documents, but documents is {self.documents}"
             raise UserError(problem, path=("documents",), remedy="Set documents to at least 2.")
         return self
 

@@ -194,7 +194,7 @@ def _check_format(store: Store, inside: str, place: str) -> None:
         return
     if isinstance(about, dict) and "model_type" in about:
         remedy = f"Run `taetpu model import {place} -o FOLDER`, and name the new folder."
-        raise UserError(f"{place} is a model of Hugging Face", path=("folder",), remedy=remedy)
+        raise UserError(f"{place} is a Hugging Face model", path=("folder",), remedy=remedy)
 
 
 def _read_tokenizer(store: Store, inside: str) -> Tokenizer | None:

@@ -160,7 +160,7 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
         UserError: if the model has no such site or layer, or the site's activations have no axis of positions.
     """
     if site in (LAYERS, *SITES):
-        problem = f"positions are those of a site, and {site!r} is not one"
+        problem = f"`positions` requires a site, and {site!r} is not one"
         raise UserError(problem, path=("what",), remedy="Add --what residual, or --what embed.")
     whole = find_components(opened, site, layer)
     shape = next(iter(site_shapes(opened, site).values()))

@@ -185,7 +185,7 @@ def check_changes(losses: Float[np.ndarray, "set document"], components: Compone
     """
     if (np.abs(losses[1:] - losses[0]) <= ROUNDING * np.abs(losses[0])).all():
         names = f"{components.what} {components.each[0].name}" if len(components) == 1 else f"the {components.what}"
-        problem = f"no loss changes without {names}: the model does not use them, or lacks them already"
+        problem = f"removing {names} changes no loss: the model does not use them, or already lacks them"
         raise UserError(problem, path=("what",), remedy="Choose other parts, or another replacement (--how).")
 
 

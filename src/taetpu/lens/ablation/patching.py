@@ -79,7 +79,7 @@ def read_pairs(
     counts |= {} if wrong is None else {"wrong answers": len(wrong)}
     if len(set(counts.values())) > 1:
         problem = "there are " + ", ".join(f"{count} {name}" for name, count in counts.items())
-        raise UserError(problem, path=("corrupted",), remedy="Pass one of each for each pair.")
+        raise UserError(problem, path=("corrupted",), remedy="Pass equal numbers of texts and answers.")
     for number, (a, b) in enumerate(zip(clean_rows, corrupted_rows, strict=True)):
         if len(a) != len(b):
             problem = f"clean text {number} has {len(a)} tokens, and the corrupted one has {len(b)}"
@@ -285,7 +285,9 @@ def make_patches(
     mean, corrupted = float(clean.mean()), float(measured[0].mean())
     if abs(mean - corrupted) <= SMALLEST * max(1.0, abs(mean), abs(corrupted)):
         problem = f"clean and corrupted texts have the same measure, {mean:.4g}, so that nothing can be restored"
-        raise UserError(problem, path=("corrupted",), remedy="Use texts or answers that the model tells apart.")
+        raise UserError(
+            problem, path=("corrupted",), remedy="Use texts or answers between which the model distinguishes."
+        )
     effects = estimate_effects(measured[1:] - measured[0], np.ones(measured.shape[1]))
     measure = "log-probability" if pairs.clean.others is None else "logit difference"
     error = float((clean - measured[0]).std(ddof=1) / len(clean) ** 0.5) if len(clean) > 1 else float("nan")

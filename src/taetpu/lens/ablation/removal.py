@@ -68,7 +68,7 @@ def remove_components(
         UserError: see `OpenedModel.without`.
     """
     if how not in HOW:
-        problem = f"parts are replaced by constants, and {how!r} is not one"
+        problem = f"removed parts must be replaced by a constant, and {how!r} is not one"
         raise UserError(problem, path=("how",), remedy=suggest(how, HOW))
     chosen = {what: _choose(opened, what, names) for what, names in parts.items()}
     documents = None if how == "zero" else _read_reference(opened, how, reference)
@@ -112,7 +112,7 @@ def _choose(opened: OpenedModel, what: str, names: str | int | Iterable[str | in
         UserError: if the model has no such component, or no name is given.
     """
     if what == "positions":
-        problem = "positions are those of documents, and a model without positions reads no document"
+        problem = "positions belong to documents, so they cannot be removed from a model"
         raise UserError(problem, path=("what",), remedy="Use knockout, or remove the tokens from the text.")
     components = find_components(opened, what)
     wanted = {str(name) for name in ((names,) if isinstance(names, str | int) else names)}

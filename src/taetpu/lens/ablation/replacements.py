@@ -76,7 +76,7 @@ def check_method(method: Method, documents: Documents, components: Components) -
         raise UserError("optimal constants are not defined for positions", path=("how",), remedy=remedy)
     reference = method.reference or documents
     if method.how == "resample" and len(reference) < 2:
-        problem = "resample takes activations of other documents, and there is one document"
+        problem = "resample requires at least 2 documents, got 1"
         raise UserError(problem, path=("how",), remedy="Use more documents, or --how mean.")
     if method.how != "counterfactual":
         return
