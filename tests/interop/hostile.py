@@ -169,7 +169,8 @@ def damage(folder: Path, at: random.Random) -> list[str]:
         change = at.choice(changes)
         try:
             change(file, at)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, struct.error):  # damaged before
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, struct.error):
+            # The file was damaged before.
             change = change_bytes
             change(file, at)
         done.append(f"{change.__name__} {file.name}")
