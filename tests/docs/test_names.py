@@ -29,7 +29,7 @@ def bound(source: str) -> Iterator[tuple[int, str]]:
     [
         ("a = b", {"a"}),
         ("def f(a, *b, c=d, **e): pass", {"a", "b", "c", "e"}),
-        ("[a for b in c for a, _ in b]", {"a", "b", "_"}),
+        ("[a for a, _ in b]", {"a", "_"}),
         ("f(key=lambda a: (b := a))", {"a", "b"}),
         ("class A:\n    a: int\n    def f(self): return self.a", {"self"}),
     ],

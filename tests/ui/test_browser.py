@@ -111,9 +111,14 @@ def test_tables_are_searched_and_sorted_and_runs_compared(growing, tmp_path, ope
         rows = page.locator("table").last.locator("tbody tr")
         until(page, "document.querySelectorAll('tbody tr').length === 4")
         page.get_by_role("button", name="val/loss").click()
-        assert [row.locator("td").nth(2).inner_text() for row in rows.all()] == ["0.2", "0.3", "0.5", "0.6"]
+        assert [row.locator("td").nth(2).inner_text() for row in rows.all()] == [
+            "0.20000",
+            "0.30000",
+            "0.50000",
+            "0.60000",
+        ]
         page.get_by_role("button", name="val/loss").click()
-        assert rows.first.locator("td").nth(2).inner_text() == "0.6"
+        assert rows.first.locator("td").nth(2).inner_text() == "0.60000"
         page.get_by_role("searchbox").fill("other 0.3")
         assert rows.count() == 1
         page.get_by_role("searchbox").fill("")

@@ -164,8 +164,8 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
     known = table.transform_filter("datum.effect !== null")
     interval = table.transform_filter("datum.low !== null").mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     point = known.mark_point(filled=True, size=110, opacity=1)
-    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.datum(0), text="missing:N")
-    note = unknown.mark_text(align="left", dx=6, style="note")
+    unknown = chart(rows).transform_filter("datum.effect === null").encode(y=y, x=alt.value("width"), text="missing:N")
+    note = unknown.mark_text(align="right", dx=-6, style="note")
     intervals = [interval] if any(row["low"] is not None for row in rows) else []
     return [*intervals, point.encode(x=x, shape=verdict_shape(), tooltip=["arm:N", "evidence:N"]), note]
 

@@ -25,6 +25,7 @@ function h(tag, attributes = {}, ...children) {
 // Text with code between backticks, as a list of nodes.
 const prose = (text) => text.split("`").map((part, i, parts) => (i % 2 && parts.length % 2 ? h("code", {}, part) : part));
 const url = (...parts) => parts.map(encodeURIComponent).join("/");
+const digits = (value) => (typeof value === "number" ? value.toPrecision(5) : short(value)); // of a column, with trailing zeros
 const short = (value) => (typeof value === "number" ? String(Number(value.toPrecision(5))) : value == null ? "-" : typeof value === "object" ? JSON.stringify(value) : String(value));
 const figure = (value) => typeof value === "number";
 
@@ -383,10 +384,10 @@ async function allRuns() {
     { name: "run", value: (r) => `${r.arm}/${r.seed}`, cell: (r) => h("span", {}, h("input", { type: "checkbox", "aria-label": `compare ${address(r)}`, checked: chosen.has(key(r)), onchange: (e) => { e.target.checked ? chosen.add(key(r)) : chosen.delete(key(r)); compare(); } }), " ", h("a", { href: `/run/${url(r.study, r.arm, r.run)}` }, `${r.arm}/${r.seed}`)) },
     { name: "study", value: (r) => r.study, cell: (r) => h("a", { href: `/study/${url(r.study)}` }, r.study) },
     { name: "status", value: (r) => r.status },
-    ...metrics.filter((name) => /^(val|test)\//.test(name)).map((name) => ({ name, value: (r) => r.metrics[name], figure: true })),
+    ...metrics.filter((name) => /^(val|test)\//.test(name)).map((name) => ({ name, value: (r) => r.metrics[name], cell: (r) => digits(r.metrics[name]), figure: true })),
     ...columns.map((path) => ({ name: path, value: (r) => r.settings[path] })),
   ]);
-  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, prose(text))), h("h2", {}, "Compared"), beside, picker, curves.node, list.node);
+  show("Runs", ...problems.map((text) => h("p", { class: "notice" }, prose(text))), h("h2", {}, "Comparison"), beside, picker, curves.node, list.node);
   list.fill(rows);
   await compare();
 }
