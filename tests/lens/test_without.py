@@ -293,7 +293,7 @@ MISTAKES = [
     (("heads", "0.1", "mean"), "drawn was not", "reference"),
     (("layers", "0", "mean", ROWS), "layers are skipped", "zero"),
     (("mixer.pattern", "0", "mean", ROWS), "no single axis", "zero"),
-    (("final", "final"), "behind all layers", "residual"),
+    (("final", "final"), "after all layers", "residual"),
 ]
 
 

@@ -81,7 +81,7 @@ def edit_model(
     parts = {"before": model.before, "within": model.within, "after": model.after}
     for edit in edits:
         if edit.site in BEHIND:
-            problem = f"site {edit.site!r} is behind all layers, where a model has no active edits"
+            problem = f"site {edit.site!r} is after all layers, where active edits are not supported"
             raise UserError(problem, remedy="Edit residual in the last layer.")
         part = "within" if layers[edit.site] else "after" if edit.site.startswith("final_norm.") else "before"
         parts[part] = (*parts[part], edit)

@@ -148,7 +148,7 @@ class WindowConfig(MaskConfig):
     """Letters S (the width) and L (all earlier positions) of the first layers, repeated for the layers that follow;
     `none`: all layers have the width."""
     last: bool = True
-    """Whether the last layer attends to all earlier positions, whatever its letter in the pattern."""
+    """Whether the last layer attends to all earlier positions, regardless of its letter in the pattern."""
 
     @model_validator(mode="after")
     def _check_pattern(self) -> "WindowConfig":

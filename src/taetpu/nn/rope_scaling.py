@@ -68,7 +68,7 @@ class LinearScaling(eqx.Module):
 class NTKScalingConfig(LinearScalingConfig):
     """base * factor^(d / (d - 2)) in place of the base, with d rotated elements of a head. bloc97 2023 (NTK-aware).
 
-    The highest frequency stays as it is, and the lowest is divided by the factor.
+    The highest frequency is unchanged, and the lowest is divided by the factor.
 
     Source: Peng et al. 2023, "YaRN: Efficient Context Window Extension of Large Language Models", arXiv 2309.00071.
     Reference: transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS.
@@ -106,7 +106,7 @@ class YarnConfig(RopeScalingConfig):
     factor: Factor = 4.0
     """The length of sequences as a multiple of `original_seq_len`."""
     beta_fast: Annotated[PositiveFloat, Traced()] = 32.0
-    """Number of turns from which a frequency stays as it is."""
+    """Number of turns from which a frequency is unchanged."""
     beta_slow: Annotated[PositiveFloat, Traced()] = 1.0
     """Number of turns up to which a frequency is divided by the factor."""
     truncate: bool = True
@@ -164,7 +164,7 @@ class Llama3Config(RopeScalingConfig):
     low_freq_factor: Annotated[PositiveFloat, Traced()] = 1.0
     """Number of turns within `original_seq_len` up to which a frequency is divided by the factor."""
     high_freq_factor: Annotated[PositiveFloat, Traced()] = 4.0
-    """Number of turns within `original_seq_len` from which a frequency stays as it is."""
+    """Number of turns within `original_seq_len` from which a frequency is unchanged."""
     original_seq_len: Annotated[PositiveInt, Traced()] = 8192
     """The length of sequences in the earlier training."""
 
