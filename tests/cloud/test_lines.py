@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from tests.cloud.lines import Recorder, call_sites, written_lines
 
-from taetpu.cloud import bucket, container_image, doctor, gcloud, lifecycle, machine_api, ssh, zone_rates
+from taetpu.cloud import (
+    bucket,
+    container_image,
+    deletion_rights,
+    doctor,
+    gcloud,
+    lifecycle,
+    machine_api,
+    ssh,
+    zone_rates,
+)
 from taetpu.cloud.machine_api import Machine, Spec, Worker
 from taetpu.cloud.settings import Settings
 from taetpu.core.chips import generations, parse_slice
@@ -96,11 +106,11 @@ def build_all(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     container_image.list_images(SETTINGS)
     container_image.build_command(SETTINGS, folder, "lab", "0123")
     container_image.delete_command("us-docker.pkg.dev/p/taetpu/lab:1")
-    lifecycle.policy_command("my-project", ACCOUNT)
-    lifecycle.grant_command("my-project", ACCOUNT)
-    lifecycle.role_permissions("projects/my-project/roles/deleter")
-    lifecycle.role_permissions("organizations/123/roles/deleter")
-    lifecycle.default_account("my-project")
+    deletion_rights.policy_command("my-project", ACCOUNT)
+    deletion_rights.grant_command("my-project", ACCOUNT)
+    deletion_rights.role_permissions("projects/my-project/roles/deleter")
+    deletion_rights.role_permissions("organizations/123/roles/deleter")
+    deletion_rights.default_account("my-project")
     assert [one.status for one in doctor.run_checks(SETTINGS, folder)]
     monkeypatch.setattr(doctor, "read", lambda line: [{"account": "me"}])
     doctor.check_account(SETTINGS)

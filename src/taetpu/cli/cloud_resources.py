@@ -60,8 +60,8 @@ def create_bucket(
     Example: taetpu bucket create my-studies --region us-east5
     """
     from taetpu.cloud import bucket
+    from taetpu.cloud.deletion_rights import default_account
     from taetpu.cloud.gcloud import change
-    from taetpu.cloud.lifecycle import default_account
     from taetpu.cloud.names_and_labels import label_value
     from taetpu.store.gcs_client import check_bucket_name
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from taetpu.cloud.deletion_rights import check_can_delete_itself, default_account
 from taetpu.cloud.gcloud import SIGN_IN, CloudError, NotAllowed, command, read
-from taetpu.cloud.lifecycle import default_account
 from taetpu.cloud.machine_api import TAG, Spec
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.transfer import list_files
@@ -218,7 +218,6 @@ def _contains(ports: str, port: int) -> bool:
 
 def check_service_account(settings: Settings) -> Check:
     """Check that the machines' service account can delete queued resources."""
-    from taetpu.cloud.lifecycle import check_can_delete_itself
     from taetpu.core.chips import parse_slice
 
     account = settings.service_account or default_account(settings.project)

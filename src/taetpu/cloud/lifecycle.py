@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.cloud import names_and_labels
+from taetpu.cloud.deletion_rights import check_can_delete_itself
 from taetpu.cloud.gcloud import (
     CloudError,
     Command,
@@ -38,9 +39,6 @@ from taetpu.core.errors import UserError
 
 Tell = Callable[[str], None]
 
-DELETERS = ("roles/tpu.admin", "roles/editor", "roles/owner")
-"""Predefined roles with the permission to delete a queued resource."""
-
 
 def find_existing(spec: Spec) -> Machine | None:
     """Return the machine with the name in a spec, or None if no such machine exists or it is lost or being deleted.
@@ -48,7 +46,7 @@ def find_existing(spec: Spec) -> Machine | None:
     Raises:
         CloudError: if the machine has another owner, differs from the spec or is stopped, or if several have the name.
     """
-    machines = [machine for machine in find(spec.name) if machine.state not in ("lost", "deleting")]
+    machines = _find_usable(spec.name)
     if not machines:
         return None
     check_one(machines)
@@ -63,6 +61,11 @@ def find_existing(spec: Spec) -> Machine | None:
     return machine
 
 
+def _find_usable(name: str) -> list[Machine]:
+    """Return the machines with a name that are neither lost nor being deleted."""
+    return [machine for machine in find(name) if machine.state not in ("lost", "deleting")]
+
+
 def check_started(machine: Machine) -> None:
     """Raise `CloudError` if a machine is stopped. It would not become ready, and its disk may contain data."""
     if machine.state == "stopped":
@@ -74,9 +77,8 @@ def check_started(machine: Machine) -> None:
 def check_one(machines: Sequence[Machine]) -> None:
     """Raise `CloudError` if several machines have the same name, e.g. if two computers created them at once."""
     if len(machines) > 1:
-        problem = (
-            f"{machines[0].name} exists {len(machines)} times: in {', '.join(machine.zone for machine in machines)}"
-        )
+        zones = ", ".join(machine.zone for machine in machines)
+        problem = f"{machines[0].name} exists {len(machines)} times: in {zones}"
         raise CloudError(problem, remedy=f"Delete yours with `taetpu tpu down {machines[0].name}`.")
 
 
@@ -141,11 +143,7 @@ def keep_first(machine: Machine, settings: Settings, tell: Tell) -> Machine:
     Several machines exist if a request that seemed to be refused was granted later, or if another computer created a
     machine with the same name. The kept machine is returned once it is ready.
     """
-    same = [
-        other
-        for other in find(machine.name)
-        if other.owner == machine.owner and other.state not in ("lost", "deleting")
-    ]
+    same = [other for other in _find_usable(machine.name) if other.owner == machine.owner]
     first, *others = sorted(same or [machine], key=lambda other: (other.created, other.zone))
     for other in others:
         delete(other, settings, tell)
@@ -400,53 +398,6 @@ def list_expired(owner: str, unreachable: list[str]) -> list[Machine]:
     """
     mine = [machine for machine in list_machines(unreachable=unreachable) if machine.owner == owner]
     return [machine for machine in mine if (names_and_labels.hours_left(machine.labels) or 0) < 0]
-
-
-def check_can_delete_itself(spec: Spec, project: str) -> None:
-    """Raise an error if the service account of a TPU API machine cannot delete the machine.
-
-    Such a machine is reliably deleted only if it deletes itself.
-
-    Raises:
-        NotAllowed: if the account lacks the role, or the project's policy cannot be read.
-    """
-    if spec.api != "tpu-api":
-        return
-    account = spec.service_account or default_account(project)
-    bindings = [row["bindings"] for row in read(policy_command(project, account)) or []]
-    roles = [binding["role"] for binding in bindings if "condition" not in binding]  # a condition may be false later
-    granted = any("tpu.queuedResources.delete" in role_permissions(role) for role in roles)
-    if granted or any(role in DELETERS for role in roles):
-        return
-    problem = f"{account} cannot delete queued resources, so {spec.name} could not delete itself at the end of its time"
-    unseen = "Roles with a condition, or of a folder or the organisation, do not count."
-    raise NotAllowed(problem, remedy=f"Grant a role with `{grant_command(project, account).shown}`. {unseen}")
-
-
-def policy_command(project: str, account: str) -> Command:
-    """Return the command that reads the roles of a service account in a project."""
-    member = f"bindings.members=serviceAccount:{account}"
-    return command("projects", "get-iam-policy", project, flatten="bindings[].members", filter=member)
-
-
-def grant_command(project: str, account: str) -> Command:
-    """Return the command that lets a service account delete TPUs."""
-    return command("projects", "add-iam-policy-binding", project, member=f"serviceAccount:{account}", role=DELETERS[0])
-
-
-def role_permissions(role: str) -> Iterable[str]:
-    """Return the permissions of a custom role. For a predefined role, the result is empty (see `DELETERS`)."""
-    parts = role.split("/")
-    if len(parts) != 4:
-        return ()
-    place = {parts[0].removesuffix("s"): parts[1]}
-    return (read(command("iam", "roles", "describe", parts[3], **place)) or {}).get("includedPermissions", ())
-
-
-def default_account(project: str) -> str:
-    """Return the project's default service account."""
-    number = read(command("projects", "describe", project))["projectNumber"]
-    return f"{number}-compute@developer.gserviceaccount.com"
 
 
 @contextmanager
