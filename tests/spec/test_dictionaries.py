@@ -36,6 +36,34 @@ def test_values_of_python_become_those_of_a_file(data: dict):
     assert study.arms[1].config.train.optimizer.lr == 0.5
 
 
+def test_changes_of_the_baseline_as_texts_or_a_dictionary(data: dict):
+    texts, values = ["train.steps=4", "train.optimizer.lr=0.5"], {"train.steps": np.int64(4), "train.optimizer.lr": 0.5}
+    assert load_study(data, values).base == load_study(data, texts).base == load_study(data, iter(texts)).base
+
+
+@pytest.mark.parametrize(
+    ("sets", "place", "given"),
+    [
+        ("train.steps=3", "sets", "'train.steps=3'"),
+        (None, "sets", "None"),
+        ([("train.steps", 3)], "--set ('train.steps', 3)", "path=value"),
+        ({"train.stepz": 3}, "sets['train.stepz']", "stepz"),
+        ({"train.steps": "many"}, "sets['train.steps']", "many"),
+        ({"train.steps": object()}, "sets", "object"),
+    ],
+)
+def test_changes_of_another_form_are_refused_with_one_message(data: dict, sets: object, place: str, given: str):
+    with pytest.raises(UserError) as error:
+        load_study(data, sets)  # pyright: ignore[reportArgumentType]
+    assert (len(error.value.all_errors), error.value.path[0]) == (1, place)
+    assert given in str(error.value)
+
+
+@pytest.mark.parametrize("seeds", [range(2), range(3, 5)])
+def test_seeds_may_be_a_range(data: dict, seeds: range):
+    assert load_study({**data, "seeds": seeds}).seeds == tuple(seeds)
+
+
 def test_paths_are_relative_to_the_current_folder(data: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "text.txt").write_text("hello world. " * 40)
     data["base"]["task"] = {"kind": "text", "source": Path("text.txt"), "seq_len": 8}

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -49,6 +49,8 @@ LONGEST_FILE = 500_000  # maximum number of bytes in a file
 MAX_VALUES = 20_000
 MAX_DEPTH = 30
 MAX_STORED = 8  # maximum number of stored studies in a remedy
+NOT_IN_FILE = ("--", "sets[")
+"""How the first part of a path begins if the path is that of an option or an argument, not of a value in the file."""
 MAX_BITS = 1024
 """Maximum size of an integer in a dictionary. Larger ones exceed every number that a study can use."""
 
@@ -100,7 +102,7 @@ class Document:
         return first
 
     def _located(self, error: UserError) -> UserError:
-        if error.file is not None or (error.path and str(error.path[0]).startswith("--")):
+        if error.file is not None or (error.path and str(error.path[0]).startswith(NOT_IN_FILE)):
             return error
         path = tuple(part if isinstance(part, int) else str(part) for part in error.path)
         known = (path[:n] for n in range(len(path), 0, -1))
@@ -236,6 +238,8 @@ def _record_lines(node: Any, path: KeyPath, lines: dict[KeyPath, int | None]) ->
 def _copy_plain(value: Any, path: KeyPath, lines: dict[KeyPath, int | None]) -> Any:
     """Return a copy of a value with lists and dicts in place of other sequences and mappings, as a YAML file gives it.
 
+    A range, for example, becomes a list.
+
     Args:
         value: The value.
         path: The path of the value.
@@ -258,8 +262,8 @@ def _copy_plain(value: Any, path: KeyPath, lines: dict[KeyPath, int | None]) -> 
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise UserError(f"the key {key!r} is not a text", path=path, remedy="Use texts as keys.")
         items = list(value.items())
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value))
+    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        items = enumerate(value)
     elif isinstance(value, int):
         problem = f"an integer of {value.bit_length()} bits is too large"
         raise UserError(problem, path=path, remedy=f"Use at most {MAX_BITS} bits.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from taetpu.core.config import Component, to_data
 from taetpu.core.config_parsing import build_components, load_config
-from taetpu.core.errors import ErrorList, KeyPath, UserError, suggest
+from taetpu.core.errors import ErrorList, KeyPath, UserError, shorten, suggest
 from taetpu.core.plugins import Plugin, load_plugins
 from taetpu.core.registry import kinds
 from taetpu.spec.arms import candidates
@@ -23,14 +23,18 @@ from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfi
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 
+Sets = Iterable[str] | Mapping[str, Any]
+"""Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
 
-def load_study(file: Path | str | Mapping[str, Any], sets: Iterable[str] = ()) -> Study:
+
+def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
     """Read a study file, apply `--set` changes to its baseline, and resolve all arms. No data is read.
 
     Args:
         file: The study file, or a dictionary with the content of a study file. Paths in a file (plug-ins, data) are
             relative to its folder, those in a dictionary to the current folder.
-        sets: Changes to the baseline in the form of `--set` options, `path=value`.
+        sets: Changes to the baseline: a list of texts in the form of `--set` options, `["train.steps=3"]`, or a
+            dictionary, `{"train.steps": 3}`.
 
     Returns:
         The resolved study.
@@ -111,15 +115,15 @@ def _resolved(
     return data, config, resolved
 
 
-def _baseline(data: dict[str, Any], sets: Iterable[str], document: Document) -> tuple[dict[str, Any], RunConfig, Arm]:
-    """Return the baseline's data with `--set` options applied, its config, and the baseline as an arm.
+def _baseline(data: dict[str, Any], sets: Sets, document: Document) -> tuple[dict[str, Any], RunConfig, Arm]:
+    """Return the baseline's data with the changes in `sets` applied, its config, and the baseline as an arm.
 
     Raises:
-        UserError: If the baseline or an option is invalid.
+        UserError: If the baseline or a change is invalid.
     """
     overrides = _parse_sets(sets)
     data = _with_preset(data, {path: value for path, (_, value) in overrides.items()})
-    origins = Origins(document, BASELINE, {path: (f"--set {text}",) for path, (text, _) in overrides.items()})
+    origins = Origins(document, BASELINE, {path: (place,) for path, (place, _) in overrides.items()})
     data, config, resolved = _resolved(data, {path: value for path, (_, value) in overrides.items()}, origins)
     return data, config, Arm(BASELINE, {}, resolved, {}, origins)
 
@@ -136,15 +140,23 @@ def _with_preset(data: dict[str, Any], sets: Mapping[str, Any]) -> dict[str, Any
         raise error.within("base", "model") from None
 
 
-def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:
-    """Return the text and the value of each `--set` option, by path.
+def _parse_sets(sets: Sets) -> dict[str, tuple[str, Any]]:
+    """Return the place and the value of each change to the baseline, by path.
 
     Raises:
-        UserError: If options are invalid or a path is set twice. All errors are raised together.
+        UserError: If changes are invalid or a path is set twice. All errors are raised together.
     """
+    if isinstance(sets, Mapping):
+        try:
+            return {str(path): (f"sets[{path!r}]", value) for path, value in read_document(sets).data.items()}
+        except UserError as error:
+            raise error.within("sets") from None
+    if isinstance(sets, str) or not isinstance(sets, Iterable):
+        problem = f"sets must be a list of texts or a dictionary, got {shorten(repr(sets))}"
+        raise UserError(problem, path=("sets",), remedy='Write e.g. ["train.steps=200"] or {"train.steps": 200}.')
     values: dict[str, tuple[str, Any]] = {}
     mistakes = ErrorList()
-    for text in sets:
+    for text in map(str, sets):
         path, _, value = (part.strip() for part in text.partition("="))
         place = (f"--set {text}",)
         with mistakes.collect():
@@ -154,7 +166,7 @@ def _parse_sets(sets: Iterable[str]) -> dict[str, tuple[str, Any]]:
             if path in values:
                 raise UserError(f"{path} is set twice", path=place, remedy="Remove one of the options.")
             try:
-                values[path] = text, parse_value(value)
+                values[path] = place[0], parse_value(value)
             except UserError as error:
                 raise error.within(*place) from None
     mistakes.raise_all()

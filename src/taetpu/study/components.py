@@ -11,14 +11,14 @@ compared with a different baseline (see `stats.components`):
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from taetpu.core.distributed import require_joined
 from taetpu.core.errors import UserError, suggest
-from taetpu.spec.loading import derive_arm, load_study
+from taetpu.spec.loading import Sets, derive_arm, load_study
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.components import CONTINUED, UNCHANGED, WAYS
@@ -44,7 +44,7 @@ class Part:
 
 def components(
     file: Path | str | Mapping[str, Any],
-    sets: Iterable[str] = (),
+    sets: Sets = (),
     *,
     what: str | None = None,
     arms: Sequence[str] = (),
@@ -60,7 +60,7 @@ def components(
 
     Args:
         file: the study file, or a dictionary with its content (see `taetpu.load_study`).
-        sets: changes to the baseline, each in the form `path=value`, as they were given to `run`.
+        sets: changes to the baseline, in one of the forms that `run` takes, as they were given to `run`.
         what: the parts: `branches` (the mixer and the ffn of each layer), `mixers`, `ffns`, `layers`, `heads`, or
             `arms` (arms of the study that remove parts). By default the arms of `leave_one_out` if there are any,
             otherwise branches.

@@ -23,7 +23,7 @@ import jax
 
 from taetpu.core.errors import Failed, UserError
 from taetpu.core.jax_setup import call_prepared
-from taetpu.spec.loading import load_study
+from taetpu.spec.loading import Sets, load_study
 from taetpu.spec.resolved_study import RunKey, Sources, Study
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address as bucket_address
@@ -76,7 +76,7 @@ class RayExecutor(Executor):
 
     live: bool = False
     file: Path = Path()
-    sets: tuple[str, ...] = ()
+    sets: Sets = ()
     root: str = ""
     platform: str = "cpu"
     node: dict[str, Any] = field(default_factory=dict)
@@ -294,7 +294,7 @@ def shared_root(root: str) -> str:
 # --- tasks, which run on the nodes ------------------------------------------------------------------------------------
 
 
-def on_node(function: str, file: str, sets: Sequence[str], root: str, *arguments: Any) -> Any:
+def on_node(function: str, file: str, sets: Sets, root: str, *arguments: Any) -> Any:
     """Call a function of this module with the study and its folder, in a Ray process."""
     study = load_study(file, sets)
     return globals()[function](study, StudyFolder(open_store(root), study.name), *arguments)

@@ -13,7 +13,7 @@ from taetpu.report.build import build_report
 from taetpu.report.notebook import notebook_html
 from taetpu.report.summary import headline
 from taetpu.spec.frozen import check_frozen
-from taetpu.spec.loading import load_study
+from taetpu.spec.loading import Sets, load_study
 from taetpu.spec.resolved_study import Study
 from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
@@ -103,7 +103,7 @@ DEFAULTS = Options()
 
 def run(
     file: Path | str | Mapping[str, Any],
-    sets: Iterable[str] = (),
+    sets: Sets = (),
     *,
     root: str | None = None,
     pack: str | int = "auto",
@@ -121,7 +121,7 @@ def run(
 
     Args:
         file: the study file, or a dictionary with its content (see `taetpu.load_study`).
-        sets: changes to the baseline, each in the form `path=value`.
+        sets: changes to the baseline: texts of the form `path=value`, or a dictionary of values by path.
         root: the folder of all studies. The default is `TAETPU_ROOT` if set, otherwise `./runs`.
         pack: `auto` (a rule of thumb), the maximum number of runs in a pack, or `off` (one run per pack). Packs that
             are already planned keep their plan.
@@ -151,11 +151,13 @@ def run(
             raise UserError(problem, path=("ray",), remedy="Write the study to a file, or remove `ray`.")
         refuse_accelerator()  # before JAX starts its backend
     require_joined()
+    if not isinstance(sets, str | Mapping):
+        sets = tuple(sets)  # an iterator could not be read again for the nodes of a Ray cluster
     study = load_study(file, sets)
     folder, callback = StudyFolder(open_store(default_root(root)), study.name), callback or Callback()
     if ray is not None:
         shared = shared_root(default_root(root))
-        executor = RayExecutor(folder, file=Path(str(file)).resolve(), sets=tuple(sets), root=shared)
+        executor = RayExecutor(folder, file=Path(str(file)).resolve(), sets=sets, root=shared)
         with connected(ray or None):
             executor.find_devices()
             return run_study(study, folder, callback, options, executor)
