@@ -39,6 +39,14 @@ ladder: {train.steps: [20, 40, 10]}
 arms: {no-ffn: {model.ffn: none}}
 ladder: {task.seq_len: [24, 16]}
 """,
+    "kinds": """\
+arms: {no-ffn: {model.ffn: none}}
+ladder: {model.position: [rope, learned], model.dim: [16, 8]}
+""",
+    "rates": """\
+arms: {no-ffn: {model.ffn: none}}
+ladder: {train.optimizer.lr: [1e-3, 1e-2]}
+""",
     "fraction": """\
 factorial: {model.norm: [rms, layer], model.position: [rope, none], model.ffn: [relu, none], fraction: 1/2}
 """,

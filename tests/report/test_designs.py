@@ -14,6 +14,7 @@ from taetpu.report import charts, design_charts, frontier, summary
 from taetpu.report.build import build_report
 from taetpu.report.sections import build_sections
 from taetpu.report.terminal_text import COLUMNS, table_text
+from taetpu.stats.designs import LIMITS
 from taetpu.stats.verify import verify
 
 RATE = 0.003  # the learning rate at which every arm is best
@@ -114,6 +115,19 @@ def test_ladder_of_data_has_no_trend_and_no_largest_scale(study) -> None:
     points = [point["arm"] for points in frontier.frontiers(results, {}).values() for point in points]
     assert not any("seq_len" in arm for arm in points)
     assert "parameters of the" not in json.dumps(design_charts.draw_panels(results, {}))
+
+
+def test_ladder_of_kinds_or_equal_models_extrapolates_nothing(study) -> None:
+    for design, order in (
+        ("kinds", ["position=rope,dim=16", "position=learned,dim=8"]),
+        ("rates", ["lr=0.001", "lr=0.01"]),
+    ):
+        results = study(design)
+        sizes, _ = section(results, "Effects by scale").tables
+        assert [row[0] for row in sizes.rows] == order
+        assert results["designs"]["limits"] == [LIMITS["ladder without a trend"]]
+        assert summary.headline(results).startswith("Over 2 scales: ")
+    assert LIMITS["ladder"] in study("steps")["designs"]["limits"]
 
 
 def test_effects_are_named_with_their_aliases(study, wording) -> None:

@@ -117,20 +117,22 @@ def test_effects_without_a_measure_of_size_have_no_trend(verdicts, fate) -> None
 
 
 @pytest.mark.parametrize(
-    ("params", "flops", "paths", "size", "trend"),
+    ("params", "flops", "changes", "size", "trend"),
     [
-        ((30, 10, 20), (1, 1, 1), (), "params", "params"),
-        ((10, 10, 20), (1, 2, 3), ("train.steps",), "flops", "flops"),
-        ((10, 10, 10), (1, 1, 3), (), None, None),
-        ((10, 10, 20), (1, 2, None), (), None, None),
-        ((10, 20, 30), (1, 2, 3), ("task.symbols",), "params", None),
-        ((10, 10, 10), (1, 2, 3), ("task",), "flops", None),
+        ((30, 10, 20), (1, 1, 1), {}, "params", "params"),
+        ((10, 10, 20), (1, 2, 3), {"train.steps": 20, "train.optimizer.lr": 0.1}, "flops", "flops"),
+        ((10, 10, 10), (1, 1, 3), {}, None, None),
+        ((10, 10, 20), (1, 2, None), {}, None, None),
+        ((10, 20, 30), (1, 2, 3), {"task.symbols": 1}, "params", None),
+        ((10, 10, 10), (1, 2, 3), {"task": 1}, "flops", None),
+        *(((10, 20, 30), (1, 2, 3), {"model.position": value, "model.dim": 8}, "params", None)
+          for value in ("learned", {"kind": "learned"}, True, None)),
     ],
-)
-def test_rungs_are_ordered_by_parameters_else_by_flops(params, flops, paths, size, trend) -> None:
-    """Rungs on different data have no trend."""
+)  # fmt: skip
+def test_rungs_are_ordered_by_parameters_else_by_flops(params, flops, changes, size, trend) -> None:
+    """Rungs that differ in their data or in a value that is not a number have no trend."""
     columns = zip(params, flops, strict=True)
-    bases = [{"params": p, "flops": f, "diff": dict.fromkeys(paths, 1)} for p, f in columns]
+    bases = [{"params": p, "flops": f, "diff": changes} for p, f in columns]
     assert (size_measure(bases), trend_measure(bases)) == (size, trend)
 
 

@@ -9,7 +9,7 @@ from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
-from taetpu.stats.ladder import Measure, changes_data
+from taetpu.stats.ladder import Measure, size_measure
 
 ONE_BY_ONE = {"leave_one_out": "removed", "add_one_in": "added"}
 COMPUTE_OPTIMAL = (
@@ -136,9 +136,9 @@ def _ladder_section(results: Results, ladder: Mapping[str, Any]) -> Section:
     lead = "Each arm is compared with the baseline of its scale. "
     charts = [(arm, f"ladder {arm}") for arm in ladder["arms"]]
     if measure is None:
-        other_data = changes_data(path for base in rungs.baselines(results).values() for path in base["diff"])
-        lead += f"The scales {'differ in their data' if other_data else 'do not differ in size'}, so effects have no "
-        lead += "trend over them."
+        sized = size_measure(list(rungs.baselines(results).values()))
+        why = "differ in their data or in values that are not numbers" if sized else "do not differ in size"
+        lead += f"The scales {why}, so effects have no trend over them."
         notes = [
             "Holds: significant at every scale in the same direction. Reverses: better at one scale and worse at "
             "another. Unclear: neither.",

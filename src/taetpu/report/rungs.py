@@ -22,9 +22,8 @@ def trend_measure(results: Mapping[str, Any]) -> ladder.Measure | None:
 
 
 def ordered(results: Mapping[str, Any]) -> list[str]:
-    """Return the rungs from the smallest to the largest, or in the order of the study file if they do not differ."""
-    bases = baselines(results)
-    measure = ladder.size_measure(list(bases.values()))
+    """Return the rungs from the smallest to the largest, or in the order of the study file without a trend."""
+    bases, measure = baselines(results), trend_measure(results)
     return list(bases) if measure is None else sorted(bases, key=lambda rung: bases[rung][measure])
 
 

@@ -22,8 +22,9 @@ LIMITS = {
     "factorial": "Interactions of three or more factors are assumed to be zero.",
     "fraction": "A fraction of the cells was trained: effects listed as aliases cannot be told apart, and the "
     "smaller of them are assumed to be zero.",
-    "ladder": "Nothing was trained beyond the largest rung: statements about larger models are extrapolated.",
-    "ladder of data": "The rungs of the ladder differ in their data, so effects are compared within rungs only.",
+    "ladder": "Nothing was trained beyond the largest rung: statements about larger scales are extrapolated.",
+    "ladder without a trend": "Effects have no trend over the rungs of the ladder: they are compared within rungs "
+    "only.",
 }
 
 
@@ -43,17 +44,18 @@ def analyse_designs(
         `components`.
     """
     roles = _original_roles(study)
-    analyses: dict[str, Any] = {}
+    analyses, limits = dict[str, Any](), design_limits(study)
     for kind in ("leave_one_out", "add_one_in"):
         if parts := _parts(roles, kind):
             analyses[kind] = {"scales": {rung: _excess(table, arms, plan) for rung, arms in parts.items()}}
     if "factorial" in study.get("design", {}):
         analyses["factorial"] = _factorial(study, table, plan)
     if "ladder" in study.get("design", {}):
-        analyses["ladder"] = _ladder(study, table, plan, judged)
+        analyses["ladder"], measure = _ladder(study, table, plan, judged)
+        limits += _ladder_limits(analyses["ladder"], measure, plan)
     if "components" in study.get("design", {}):
         analyses["components"] = {**study["design"]["components"], "rows": judge_components(roles, judged)}
-    return {**analyses, "limits": design_limits(study)}
+    return {**analyses, "limits": limits}
 
 
 def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -63,10 +65,6 @@ def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _scale(role: Mapping[str, Any]) -> str:
     return role.get("ladder", {}).get("rung", "")
-
-
-def _is_rung_baseline(role: Mapping[str, Any]) -> bool:
-    return role.get("ladder", {}).get("arm") == BASELINE
 
 
 def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
@@ -108,11 +106,12 @@ def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, 
 
 def _ladder(
     study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], ladder.Measure | None]:
+    """Return the analysis of the ladder, and the measure of its trend."""
     design, roles = study["design"]["ladder"], _original_roles(study)
     scales = {rung: _scale_facts(rung, study, table) for rung in design["rungs"]}
     # Rules 1 order scales by parameters alone.
-    measure = ladder.trend_measure(list(scales.values())) if plan.rules > 1 else "params"
+    measure: ladder.Measure | None = ladder.trend_measure(list(scales.values())) if plan.rules > 1 else "params"
     arms: dict[str, list[ladder.Rung]] = {}
     names: dict[str, dict[str, str]] = {}
     for arm, role in roles.items():
@@ -128,7 +127,7 @@ def _ladder(
             rung = ladder.Rung(note["rung"], sizes[0], differences, verdict["effect"], verdict["verdict"])
             arms.setdefault(note["arm"], []).append(rung)
             names.setdefault(note["arm"], {})[note["rung"]] = arm
-    return {
+    analysis = {
         **design,
         "scales": {
             rung: {name: facts[name] for name in ("baseline", "params", "tokens_per_parameter")}
@@ -138,6 +137,18 @@ def _ladder(
             arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan, measure)} for arm, climbed in arms.items()
         },
     }
+    return analysis, measure
+
+
+def _ladder_limits(analysis: Mapping[str, Any], measure: ladder.Measure | None, plan: Plan) -> list[str]:
+    """Return the limitation of a ladder: its effects are extrapolated, or have no trend.
+
+    Plans of rules 1 stored the limitation of extrapolated effects for every ladder.
+    """
+    if measure is None:
+        return [LIMITS["ladder without a trend"]]
+    extrapolated = any(arm["extrapolated"] for arm in analysis["arms"].values())
+    return [LIMITS["ladder"]] if extrapolated or plan.rules == 1 else []
 
 
 def _scale_facts(rung: str, study: Mapping[str, Any], table: Table) -> dict[str, Any]:
@@ -155,16 +166,13 @@ def _scale_facts(rung: str, study: Mapping[str, Any], table: Table) -> dict[str,
 
 
 def design_limits(study: Mapping[str, Any]) -> list[str]:
-    """Return the limitations of a study's designs, one sentence per limitation."""
+    """Return the limitations of a study's designs, one sentence per limitation, except those of its ladder."""
     design = study.get("design", {})
     roles = _original_roles(study)
     kinds = ("leave_one_out", "add_one_in")
     limits = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
     limits += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
     limits += ["fraction"] if design.get("factorial", {}).get("words") else []
-    if "ladder" in design:
-        changed = [path for arm, role in roles.items() if _is_rung_baseline(role) for path in changes_of(study, arm)]
-        limits.append("ladder of data" if ladder.changes_data(changed) else "ladder")
     return [*_limits_of_arms(study), *(LIMITS[name] for name in limits)]
 
 

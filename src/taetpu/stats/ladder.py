@@ -53,14 +53,21 @@ def size_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
 
 
 def trend_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
-    """Return the measure over which effects have a trend: `size_measure`, or None if rungs differ in their data.
+    """Return the measure over which effects have a trend: `size_measure`, or None if rungs differ in more than size.
 
-    Losses on different data are not on one scale, so no rung is the largest.
+    No rung is the largest if rungs differ in their data, since losses on different data are not on one scale, or in a
+    value that is not a number, such as the kind of a component.
 
     Args:
         baselines: the baseline of each rung. `diff`, its changes to the study's baseline, is read too.
     """
-    return None if changes_data(path for base in baselines for path in base["diff"]) else size_measure(baselines)
+    changes = [change for base in baselines for change in base["diff"].items()]
+    other = changes_data(path for path, _ in changes) or not all(_is_number(value) for _, value in changes)
+    return None if other else size_measure(baselines)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def changes_data(paths: Iterable[str]) -> bool:

@@ -38,6 +38,10 @@ EARLIER_WORDING = {
     "A fraction of the cells was trained: effects listed as aliases were measured as one, and the smaller of them "
     "taken to be none.": LIMITS["fraction"],
     "Nothing was trained beyond the largest rung: what is said about larger models is extrapolated.": LIMITS["ladder"],
+    "Nothing was trained beyond the largest rung: statements about larger models are extrapolated.": LIMITS["ladder"],
+    "The rungs of the ladder differ in their data, so effects are compared within rungs only.": LIMITS[
+        "ladder without a trend"
+    ],
 }
 """Phrases that earlier versions wrote to `results.json`, and what replaces them."""
 CLOSE = 1e-9  # relative tolerance, since the order of summation differs
