@@ -87,6 +87,7 @@ REFUSED = {
     "a": ("'a' matches 3 runs", "a/baseline/0 (00000000), a/x/0 (cafe1111), a/x/1"),
     "a/x": ("'a/x' matches 2 runs", "a/x/0 (cafe1111), a/x/1 (22222222)"),
     "b/x": ("no study 'b'", "Use one of: a, cafe"),
+    "latest/x": ("'latest' is followed by 'x'", "STUDY/x"),
     "a/y": ("no arm 'y' has runs", "baseline, x"),
     "a/x/2": ("arm 'x' has no seed 2", "Use one of: 0, 1"),
     "a/x/1/0": ("arm 'x' has no seed 1/0", "Use one of: 0, 1"),

@@ -35,6 +35,18 @@ def test_tables_agree_with_the_results_and_the_files_of_the_report(root):
     assert study.results["plan"]["sha256"] == outcome.results["plan"]["sha256"]
 
 
+def test_the_address_of_an_arm_or_run_shows_its_rows_and_numbers(root):
+    place, _ = root
+    whole, arm, run = (taetpu.open_study(address, place) for address in ("small", "small/low-lr", "small/low-lr/1"))
+    assert [list(study.arms["name"]) for study in (arm, run)] == [["low-lr"]] * 2
+    assert list(zip(arm.runs["arm"], arm.runs["seed"], strict=True)) == [("low-lr", 0), ("low-lr", 1)]
+    assert list(zip(run.runs["arm"], run.runs["seed"], strict=True)) == [("low-lr", 1)]
+    assert list(taetpu.open_study(run.runs["id"][0], place).runs["id"]) == list(run.runs["id"])
+    assert run.metrics.equals(taetpu.read_metrics("small/low-lr/1", place))
+    assert (len(whole.arms), whole.results) == (2, arm.results)
+    assert repr(arm).startswith("OpenedStudy(small/low-lr: ")
+
+
 def test_report_is_a_picture_that_can_be_saved(root, tmp_path: Path):
     taetpu.open_study("small/low-lr/0", root[0]).report().save(tmp_path / "forest.json")
     assert "low-lr" in json.dumps(json.loads((tmp_path / "forest.json").read_text()))

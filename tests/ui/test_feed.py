@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.ui.conftest import Growing
 
+from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.ui.feed import MAX_MESSAGES, MAX_POINTS, Feed, thin_series
 
 
@@ -103,7 +104,9 @@ def test_effects_come_when_runs_end_and_verdicts_with_the_last(growing: Growing)
     growing.finish("other", 1, 1.6)
     feed.poll()
     assert page.take(feed) == ["run", "effects"]
-    assert page.state["effects"]["rows"][1]["verdict"] != "interim"
+    judged = page.state["effects"]["rows"][1]
+    assert (other["mark"], judged["mark"]) == ("", MARKS[judged["verdict"]])
+    assert judged["verdict"] in VERDICTS
     assert {run["status"] for run in page.state["runs"].values()} == {"finished"}
 
 

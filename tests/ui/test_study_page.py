@@ -8,7 +8,7 @@ from tests.browsers import PHONE, until
 from tests.ui.served import TOKEN, serving
 from tests.ui.test_browser import HERE, address
 
-from taetpu.report.verdict_style import LIGHT
+from taetpu.report.verdict_style import LIGHT, MARKS
 
 HEADS = (
     "[...document.querySelectorAll('th[scope=col]')].filter((head) => head.checkVisibility()).map((h) => h.innerText)"
@@ -40,7 +40,7 @@ def test_forest_plot_forms_and_the_first_screen_has_effect_and_verdict(growing, 
         page.locator(".counts .worse").wait_for()
         until(page, f"document.querySelector('{FOREST}').getBoundingClientRect().bottom < 812")
         row = page.locator("tr", has_text="other").first
-        for text in ("+0.2", "worse"):
+        for text in ("+0.2", f"{MARKS['worse']} worse"):
             box = row.locator("td", has_text=text).first.bounding_box()
             assert 0 <= box["x"] <= box["x"] + box["width"] <= PHONE
             assert box["y"] < 812

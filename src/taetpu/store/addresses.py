@@ -291,6 +291,9 @@ def _unknown(text: str, studies: Iterable[str], place: str, folder: Path) -> Not
             remedy = f"Pass the folder in which the study was run, such as {default_root()}/{Path(path).stem}."
             return NotStored("this is a file, not a study's folder", file=text, remedy=remedy)
         return NotStored("no study is stored here", file=text, remedy="List studies with `taetpu list --root DIR`.")
+    if len(parts) > 1 and parts[0] == LATEST:
+        remedy = f"Use {LATEST} alone, or STUDY/{'/'.join(parts[1:])}."
+        return NotStored(f"{LATEST!r} is followed by {'/'.join(parts[1:])!r}, but takes no arm or seed", remedy=remedy)
     if len(parts) > 1:
         return NotStored(f"no study {parts[0]!r}", file=place, remedy=suggest(parts[0], studies))
     nearest = f"{suggest(text, names)} Or use" if (names := list(studies)) else "Use"

@@ -1,10 +1,12 @@
 """All stored metrics of a study as a pandas table."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from taetpu.store.addresses import resolve
+from taetpu.store.runs import RunFolder
 
 COLUMNS = ("arm", "seed", "step", "metric", "value")
 
@@ -22,8 +24,14 @@ def read_metrics(address: str | Path, root: str | Path | None = None) -> pd.Data
     Raises:
         UserError: if nothing or several studies have this address, or a metrics file is damaged.
     """
-    match, parts = resolve(address, root), []
-    for run in [run for run in match.study.runs() if match.selects(run)]:
+    match = resolve(address, root)
+    return metrics_table([run for run in match.study.runs() if match.selects(run)])
+
+
+def metrics_table(runs: Iterable[RunFolder]) -> pd.DataFrame:
+    """Return the metrics of runs in the form of `read_metrics`."""
+    parts = []
+    for run in runs:
         for metric, series in run.metrics().items():
             columns = {"arm": run.arm, "seed": run.seed, "metric": metric, "step": series.step, "value": series.value}
             parts.append(pd.DataFrame(columns))

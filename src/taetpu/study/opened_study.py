@@ -11,8 +11,8 @@ from taetpu.report.chart_files import as_altair
 from taetpu.report.notebook import notebook_html
 from taetpu.report.text_formats import arm_rows, run_rows
 from taetpu.stats.analyse import compute_results
-from taetpu.store.addresses import find_study
-from taetpu.store.frame import read_metrics
+from taetpu.store.addresses import Match, resolve
+from taetpu.store.frame import metrics_table
 from taetpu.store.study import StudyFolder
 
 if TYPE_CHECKING:
@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 class OpenedStudy:
     """A stored study. Its results are computed from the finished runs when they are first read, and are not stored.
 
+    The tables `arms`, `runs` and `metrics` show the arm or run that the address names, if it names one. Everything else
+    shows the whole study.
+
     Attributes:
-        folder: The study's folder.
+        match: What the address names.
     """
 
-    folder: StudyFolder
+    match: Match
+
+    @property
+    def folder(self) -> StudyFolder:
+        """The study's folder."""
+        return self.match.study
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -42,17 +50,17 @@ class OpenedStudy:
     @property
     def arms(self) -> "pd.DataFrame":
         """A row for each arm with its effect, intervals and verdict; the columns of `arms.csv` in the report."""
-        return _table(*arm_rows(self.results))
+        return self._table(*arm_rows(self.results), "name")
 
     @property
     def runs(self) -> "pd.DataFrame":
         """A row for each finished run with its arm, seed, ID, outcome and value of the primary metric."""
-        return _table(*run_rows(self.results))
+        return self._table(*run_rows(self.results), "arm")
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """All stored metrics of all runs, with the columns `arm, seed, step, metric, value`."""
-        return read_metrics(self.folder.where)
+        """All stored metrics of the runs, with the columns `arm, seed, step, metric, value`."""
+        return metrics_table(self.match.runs())
 
     def report(self) -> "alt.TopLevelMixin":
         """Return the forest plot of the report, which a notebook displays and `.save(file)` writes to a file.
@@ -66,9 +74,21 @@ class OpenedStudy:
             raise UserError("the study has no arm to compare with the baseline", file=self.folder.where, remedy=remedy)
         return as_altair(chart)
 
+    def _table(self, columns: list[str], rows: list[list[Any]], arm: str) -> "pd.DataFrame":
+        """Return the rows of the arm, seed and run that the address names; `arm` is the column of the arms' names."""
+        import pandas as pd
+
+        match = self.match
+        wanted = {arm: match.arm, "seed": match.seed, "id": None if match.run is None else match.run.id}
+        table = pd.DataFrame(rows, columns=columns)
+        for name, value in wanted.items():
+            if value is not None and name in columns:
+                table = table[table[name] == value]
+        return table.reset_index(drop=True)
+
     def __repr__(self) -> str:
-        """Return the study's name and headline."""
-        return f"OpenedStudy({self.folder.name}: {summary.headline(self.results)})"
+        """Return the name of the study, arm or run, and the study's headline."""
+        return f"OpenedStudy({self.match.name}: {summary.headline(self.results)})"
 
     def _repr_html_(self) -> str:
         """Return the headline, the forest plot and the verdicts as HTML for notebooks."""
@@ -79,16 +99,13 @@ def open_study(address: str | Path, root: str | Path | None = None) -> OpenedStu
     """Open a stored study, finished or not.
 
     Args:
-        address: the address of the study (see `taetpu.store.addresses`). That of an arm or run names its study.
+        address: the address of the study (see `taetpu.store.addresses`). That of an arm or run opens its study, with
+            tables of this arm or run only.
         root: the root of the studies; by default, `TAETPU_ROOT` or `runs`.
 
     Raises:
         UserError: if nothing or several studies have this address.
     """
-    return OpenedStudy(find_study(address, root))
-
-
-def _table(columns: list[str], rows: list[list[Any]]) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=columns)
+    opened = OpenedStudy(resolve(address, root))
+    _ = opened.folder  # refuses several studies
+    return opened

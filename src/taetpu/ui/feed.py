@@ -21,7 +21,7 @@ from taetpu.report.components import TITLE as COMPONENTS
 from taetpu.report.components import components_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
-from taetpu.report.verdict_style import MARKS
+from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.load import read_study, run_state
 from taetpu.store import metrics
@@ -244,7 +244,7 @@ def _usage_at(run: RunFolder, segment: str) -> str:
 def _effects_of(results: dict[str, Any]) -> dict[str, Any]:
     """Return the headline, the notices, the counts of verdicts, the verdict table and the pictures of results."""
     rows = [
-        {**vars(row), "runs": _progress(arm)}
+        {**vars(row), "runs": _progress(arm), "mark": MARKS[row.verdict] if row.verdict in VERDICTS else ""}
         for row, arm in zip(summary.verdict_rows(results), results["arms"], strict=True)
     ]
     effects = {"headline": summary.headline(results), "notices": summary.notices(results), "rows": rows}

@@ -269,7 +269,7 @@ function study(name) {
   const arms = table("Arms", [
     { name: "arm", value: (r) => r.arm, cell: (r) => h("span", {}, r.arm, r.change ? h("div", { class: "soft" }, r.change) : null) },
     { name: "effect", value: (r) => (r.effect === "-" ? null : Number(r.effect)), cell: (r) => r.effect, figure: true },
-    { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.verdict) },
+    { name: "verdict", value: (r) => r.verdict, cell: (r) => h("span", { class: r.verdict, title: r.evidence }, r.mark ? h("span", { "aria-hidden": "true" }, `${r.mark} `) : null, r.verdict) },
     { name: "95 % interval", value: (r) => r.interval, figure: true },
     { name: series(), value: (r) => r.shown, cell: (r) => fixed(r.shown), figure: true },
     { name: "train/loss", value: (r) => r.train, cell: (r) => fixed(r.train), figure: true },
@@ -322,7 +322,7 @@ function study(name) {
     const rowsByArm = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
     arms.fill(state.study.arms.map((arm) => {
       const runsOfArm = all.filter((run) => run.arm === arm);
-      const none = { change: "", effect: "-", interval: "-", verdict: "interim", evidence: "", runs: `0/${state.study.seeds.length}` };
+      const none = { change: "", effect: "-", interval: "-", verdict: "interim", mark: "", evidence: "", runs: `0/${state.study.seeds.length}` };
       return { ...none, ...rowsByArm[arm], arm, step: runsOfArm.length ? Math.min(...runsOfArm.map(reached)) : 0, diverged: count(runsOfArm, "diverged"), train: last(runsOfArm, "train/loss"), shown: last(runsOfArm, series()) };
     }));
     runs.fill(all);
