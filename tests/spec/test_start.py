@@ -1,4 +1,7 @@
-"""The stored model that a run starts from: its tokenizer, and folders of other formats."""
+"""The stored model that a run starts from: its tokens, and folders of other formats."""
+
+import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,10 +22,14 @@ OTHER = [
 ]
 
 
+def source(tokenizer, unit="a b <pad>"):
+    return SimpleNamespace(tokenizer=tokenizer, unit=unit)
+
+
 @pytest.mark.parametrize(("stored", "task", "problem"), OTHER)
 def test_another_tokenizer_is_refused(stored, task, problem):
     with pytest.raises(UserError, match=problem) as caught:
-        StoredModel("file", b"", stored).check_tokenizer(task)
+        StoredModel("file", b"", stored).check_vocabulary(source(task))
     assert "vocabulary: drawn" in str(caught.value.remedy)
 
 
@@ -30,11 +37,22 @@ def test_another_tokenizer_is_refused(stored, task, problem):
 def test_equal_tokenizers_are_accepted(config, tmp_path):
     (tmp_path / "model").mkdir()
     save_file({"a": np.zeros(2)}, tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"tokens": "a b <pad>"}))
     if config is not None:
         (tmp_path / "model" / "tokenizer.json").write_text(config.train("abcab").to_json())
     stored = read_start(StartConfig(folder="."), 0, tmp_path)
     assert list(stored.arrays) == ["a"]
-    stored.check_tokenizer(None if config is None else config.train("abcab"))
+    stored.check_vocabulary(source(None if config is None else config.train("abcab")))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [("a c <pad>", "model are 'a c <pad>', and those of the task 'a b <pad>'"), ("", "states none")],
+)
+def test_other_tokens_without_a_tokenizer_are_refused(tokens, problem):
+    with pytest.raises(UserError, match=problem) as caught:
+        StoredModel("file", b"", None, tokens).check_vocabulary(source(None))
+    assert "vocabulary: drawn" in str(caught.value.remedy)
 
 
 def test_a_damaged_tokenizer_is_refused(tmp_path):

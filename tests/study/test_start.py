@@ -153,6 +153,57 @@ def test_a_missing_or_ambiguous_model_is_refused(study, folder, start, problem, 
     assert not (folder / "root/tuned").exists()
 
 
+def other_task(folder, task, start="{folder: first/baseline/0}"):
+    """Load a study on another task that starts from the first one, and return its stored parameters."""
+    text = tuned(arms="{}", hooks="{}").replace(
+        "kind: copy, seq_len: 16, symbols: 6, min_length: 2, max_length: 6", task
+    )
+    text = text.replace('"root/first/runs/baseline/{seed}-*"', start)
+    (folder / "study.yaml").write_text(text)
+    study = load_study(folder / "study.yaml")
+    return study.start(study.arms[0], 0)
+
+
+def test_tokens_of_synthetic_tasks_are_compared_by_name(folder, monkeypatch):
+    """Also with as many tokens as the model has (mqar), with more (mqar, histogram), or with other numbers (sort)."""
+    monkeypatch.setenv("TAETPU_ROOT", str(folder / "root"))
+    for task in ("kind: reverse, seq_len: 32, symbols: 6", "kind: copy, seq_len: 8, symbols: 6, form: encoder"):
+        assert not other_task(folder, task).drawn
+    others = "mqar, symbols: 10, pairs: 2", "mqar, pairs: 2", "histogram, symbols: 6, max_length: 4", "sort, symbols: 7"
+    for task in others:
+        with pytest.raises(
+            UserError, match="other tokens than the task: those of the model are 'a b c d e f <bos>"
+        ) as caught:
+            other_task(folder, f"kind: {task}, seq_len: 16")
+        assert (caught.value.path, "vocabulary: drawn" in caught.value.remedy) == (("base", "train", "start"), True)
+        drawn = other_task(folder, f"kind: {task}, seq_len: 16", "{folder: first/baseline/0, vocabulary: drawn}").drawn
+        assert drawn == {"embedding.weight"}
+
+
+def test_a_start_may_be_an_address(folder, monkeypatch):
+    monkeypatch.setenv("TAETPU_ROOT", str(folder / "root"))
+    task, files = "kind: copy, seq_len: 16, symbols: 6", folder / "root/first/runs/baseline"
+    expected = next(files.glob("0-*/model/model.safetensors")).read_bytes()
+    for address in ("first/baseline/{seed}", "first/baseline/0", "root/first/baseline/{seed}"):
+        assert other_task(folder, task, f'"{address}"').model.data == expected
+    with pytest.raises(UserError, match="matches 2 runs") as caught:
+        other_task(folder, task, "first")
+    assert caught.value.path == ("base", "train", "start", "folder")
+    shutil.rmtree(next(files.glob("0-*")) / "model")
+    with pytest.raises(UserError, match=f"no model is stored in {next(files.glob('0-*'))}"):
+        other_task(folder, task, "first/baseline/0")
+    with pytest.raises(UserError, match="'kept'") as caught:
+        other_task(folder, task, "{folder: first, vocabulary: kept}")
+    assert caught.value.remedy == "Use one of: drawn, loaded."
+
+
+def test_the_plan_says_once_what_arms_load(folder):
+    (folder / "study.yaml").write_text(tuned(arms="{clipped: {train.clip: 0.5}}", hooks="{}"))
+    shown = CliRunner().invoke(app, ["plan", str(folder / "study.yaml"), "--root", str(folder / "other")])
+    assert shown.stdout.count("loaded from") == 1
+    assert "baseline, clipped: 11 parameters loaded from" in shown.stdout
+
+
 def test_a_model_without_a_common_parameter_and_a_damaged_model_are_refused(study, folder):
     text = tuned().replace("dim: 16", "dim: 24")
     with pytest.raises(UserError, match=r"no parameter .*name and shape"):

@@ -241,15 +241,7 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
         yield f"contrast {name}: {compared}"
     for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
-    for arm in planned["arms"]:
-        if start := arm["start"]:
-            note = f"{arm['name']}: {plural(start['loaded'], 'parameter')} loaded from {start['file']}"
-            parts = (
-                ("vocabulary", "drawn, because `vocabulary` is drawn"),
-                ("drawn", "drawn, because the file has none of this shape"),
-                ("unused", "in the file, but unused"),
-            )
-            yield note + "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
+    yield from _starts(planned["arms"])
     yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in planned["arms"]})
     if tuned := planned["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
@@ -261,6 +253,22 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
     yield from _computed(planned["packs"])
     if resolved := _resolution(planned["resolution"]):
         yield resolved
+
+
+def _starts(arms: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what the arms load from stored models, once for all arms of which it is the same."""
+    parts = (
+        ("vocabulary", "drawn, because `vocabulary` is drawn"),
+        ("drawn", "drawn, because the file has none of this shape"),
+        ("unused", "in the file, but unused"),
+    )
+    names: dict[str, list[str]] = {}
+    for arm in arms:
+        if start := arm["start"]:
+            note = f"{plural(start['loaded'], 'parameter')} loaded from {start['file']}"
+            note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
+            names.setdefault(note, []).append(arm["name"])
+    yield from (f"{', '.join(loading)}: {note}" for note, loading in names.items())
 
 
 def _tables(table: dict[str, Any]) -> str:

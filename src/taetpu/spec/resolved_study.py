@@ -153,7 +153,7 @@ class Sources:
         """Return the stored model that a run starts from; None if its parameters are drawn. A file is read once.
 
         Raises:
-            UserError: If the model cannot be read, or its vocabulary is loaded and its tokenizer is not that of the
+            UserError: If the model cannot be read, or its vocabulary is loaded and its tokens are not those of the
                 task. The error's path is relative to the run's config.
         """
         start = config.train.start
@@ -168,7 +168,7 @@ class Sources:
             if key not in self._starts:
                 self._starts[key] = read_start(start, seed, self.folder)
             if start.vocabulary == "loaded":
-                self._starts[key].check_tokenizer(source.tokenizer)
+                self._starts[key].check_vocabulary(source)
         except UserError as error:
             raise error.within("train", "start") from None
         drawn = frozenset[str]()

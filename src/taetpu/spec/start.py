@@ -16,7 +16,9 @@ from safetensors.numpy import load as load_tensors
 
 from taetpu.core.config import Config
 from taetpu.core.errors import UserError
+from taetpu.data.base import Source
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
+from taetpu.store.addresses import only_run, resolve
 from taetpu.store.backend import Store, open_store
 from taetpu.store.errors import NotStored
 
@@ -24,6 +26,8 @@ SEED = "{seed}"
 FOLDERS = ("model/", "")
 """The places of a model's files: in the folder of a run, and in that of a checkpoint or a model."""
 WEIGHTS = "model.safetensors"
+SHOWN = 40
+"""Maximum length of the tokens of a task in a message."""
 CONSTANT = "constant:"  # name prefix of stored arrays that are not trained
 
 
@@ -31,14 +35,13 @@ class StartConfig(Config):
     """The stored model that training starts from. Parameters with the same name and shape are loaded."""
 
     folder: str
-    """Folder of a finished run, of a kept checkpoint (`RUN/checkpoints/STEP`) or of a model, relative to the study file
-    or in a bucket (`gs://...`).
+    """Address of a finished run (`STUDY/ARM/SEED`), or folder of a run, of a checkpoint (`RUN/checkpoints/STEP`) or of
+    a model, relative to the study file or in a bucket (`gs://...`).
 
     `{seed}` is replaced by the seed of the run. A local folder may contain `*`, which must match one folder.
     """
     vocabulary: Literal["loaded", "drawn"] = "loaded"
-    """Parameters whose shape depends on the number of tokens: `loaded`, which requires the same tokenizer, or `drawn`.
-    """
+    """Parameters whose shape depends on the number of tokens: `loaded`, which requires the same tokens, or `drawn`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,11 +58,13 @@ class StoredModel:
         where: The file of the parameters.
         data: The content of this file.
         tokenizer: The tokenizer; None if the tokens are not text.
+        tokens: The `Source.unit` of the task that the model was trained on; empty if it is not stored.
     """
 
     where: str
     data: bytes
     tokenizer: Tokenizer | None
+    tokens: str = ""
 
     @cached_property
     def digest(self) -> str:
@@ -80,17 +85,34 @@ class StoredModel:
             raise UserError(f"the stored model is damaged: {error}", file=self.where, remedy=remedy) from None
         return {name: array for name, array in stored.items() if not name.startswith(CONSTANT)}
 
-    def check_tokenizer(self, tokenizer: Tokenizer | None) -> None:
-        """Raise `UserError` if a tokenizer differs from that of the model. None is the tokenizer of other tokens."""
+    def check_vocabulary(self, source: Source) -> None:
+        """Raise `UserError` if the tokens of a task differ from those of the model.
+
+        Texts have the same tokens if their tokenizers are equal, and other tasks if they have an equal `Source.unit`.
+        """
+        if self.tokenizer is None and source.tokenizer is None:
+            if self.tokens != source.unit:
+                theirs = f"those of the model are {_brief(self.tokens)}" if self.tokens else "the model states none"
+                problem = f"the stored model has other tokens than the task: {theirs}, and those of the task "
+                raise UserError(f"{problem}{_brief(source.unit)}", remedy=_remedy("tokens"))
+            return
+        tokenizer = source.tokenizer
         # The task's tokenizer is read from its stored form too, because reading may complete the form.
         ours = None if tokenizer is None else load_tokenizer(tokenizer.to_json()).to_json()
         if ours != (None if self.tokenizer is None else self.tokenizer.to_json()):
             problem = f"the stored model has another tokenizer than the task: {_difference(self.tokenizer, tokenizer)}"
-            remedy = (
-                "Use a model with the task's tokenizer, or set train.start: {folder: ..., vocabulary: drawn}, which "
-            )
-            remedy += "draws the parameters of tokens and loads the others."
-            raise UserError(problem, remedy=remedy)
+            raise UserError(problem, remedy=_remedy("tokenizer"))
+
+
+def _remedy(what: str) -> str:
+    """Return the remedy for a model with other tokens than the task."""
+    remedy = f"Use a model with the task's {what}, or set train.start: {{folder: ..., vocabulary: drawn}}, which "
+    return remedy + "draws the parameters of tokens and loads the others."
+
+
+def _brief(tokens: str) -> str:
+    """Return the tokens of a task, or their start, in quotes."""
+    return repr(tokens if len(tokens) <= SHOWN else f"{tokens[:SHOWN]}...")
 
 
 def _difference(stored: Tokenizer | None, ours: Tokenizer | None) -> str:
@@ -157,7 +179,8 @@ def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
         folder: The folder that relative paths are relative to.
 
     Raises:
-        UserError: If no model is stored in the folder, or a pattern does not match exactly one folder. The path of the
+        UserError: If no model is stored in the folder, or an address or a pattern does not match exactly
+            one. The path of the
             error is `folder`.
     """
     written = start.folder.replace(SEED, str(seed))
@@ -171,6 +194,32 @@ def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
             remedy = "Write a path, or a pattern that matches one folder."
             raise UserError(f"{count} {written!r}", path=("folder",), remedy=remedy)
         place = str(matches[0])
+    stored = _read_model(place)
+    if stored is None and "*" not in written and (run := _find_run(written, folder)) is not None:
+        place, stored = run, _read_model(run)
+    if stored is None:
+        problem = f"no model is stored in {place}"
+        raise UserError(problem, path=("folder",), remedy="Use a finished run, or the folder of a model.")
+    return stored
+
+
+def _find_run(address: str, folder: Path) -> str | None:
+    """Return the folder of the run with an address; None if no study has it.
+
+    Raises:
+        UserError: If several runs match, or the study has no such arm or seed.
+    """
+    try:
+        match = resolve(address, folder=folder, finished=True)
+        return only_run(match.runs(), address, match.place).where
+    except NotStored:
+        return None
+    except UserError as error:
+        raise UserError(error.problem, path=("folder",), remedy=error.remedy) from None
+
+
+def _read_model(place: str) -> StoredModel | None:
+    """Return the model in a folder; None if there is none."""
     store = open_store(place)
     for inside in FOLDERS:
         try:
@@ -178,23 +227,29 @@ def read_start(start: StartConfig, seed: int, folder: Path) -> StoredModel:
             data = store.read(key)
         except NotStored:
             continue
-        _check_format(store, inside, place)
-        return StoredModel(store.where(key), data, _read_tokenizer(store, inside))
-    _check_format(store, "", place)
-    problem = f"no model is stored in {place}"
-    raise UserError(problem, path=("folder",), remedy="Use the folder of a finished run, or of a model.")
+        config = _read_config(store, inside, place)
+        return StoredModel(store.where(key), data, _read_tokenizer(store, inside), str(config.get("tokens", "")))
+    _read_config(store, "", place)
+    return None
 
 
-def _check_format(store: Store, inside: str, place: str) -> None:
-    """Raise `UserError` if a folder holds the files of a Hugging Face model."""
-    config = store.read(f"{inside}config.json") if store.exists(f"{inside}config.json") else b""
+def _read_config(store: Store, inside: str, place: str) -> Mapping[str, Any]:
+    """Return the content of the `config.json` beside stored parameters; empty if it is damaged or missing.
+
+    Raises:
+        UserError: If it is that of a Hugging Face model.
+    """
+    content = store.read(f"{inside}config.json") if store.exists(f"{inside}config.json") else b""
     try:
-        about = json.loads(config)
+        about = json.loads(content)
     except ValueError:  # damaged or missing: the arrays decide
-        return
-    if isinstance(about, dict) and "model_type" in about:
+        return {}
+    if not isinstance(about, dict):
+        return {}
+    if "model_type" in about:
         remedy = f"Run `taetpu model import {place} -o FOLDER`, and name the new folder."
         raise UserError(f"{place} is a Hugging Face model", path=("folder",), remedy=remedy)
+    return about
 
 
 def _read_tokenizer(store: Store, inside: str) -> Tokenizer | None:

@@ -62,8 +62,9 @@ def to_files(
     seq_len: int,
     tokenizer: Tokenizer | None,
     special_tokens: Mapping[str, Any] | None = None,
+    tokens: str = "",
 ) -> dict[str, bytes]:
-    """Return the files of a model by name.
+    """Return the files of a model by name. `tokens` is the `Source.unit` of its task, if its tokens are not text.
 
     Raises:
         UserError: if the model has active edits.
@@ -78,6 +79,7 @@ def to_files(
         "vocab_size": vocab_size,
         "seq_len": seq_len,
         **({"special_tokens": dict(special_tokens)} if special_tokens else {}),
+        **({"tokens": tokens} if tokens else {}),
     }
     files = {
         WEIGHTS: save_tensors(weights),

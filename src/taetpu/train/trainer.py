@@ -350,6 +350,6 @@ class PackTrainer:
             source = self.source
             files[i] = to_files(
                 model, self.runs[i].config.model, vocab_size=source.vocab_size, seq_len=source.seq_len,
-                tokenizer=source.tokenizer,
+                tokenizer=source.tokenizer, tokens=source.unit if source.tokenizer is None else "",
             )  # fmt: skip
         return files
