@@ -111,7 +111,7 @@ def test_ladder_of_data_has_no_trend_and_no_largest_scale(study) -> None:
     assert list(fates.columns) == ["arm", *(row[0] for row in sizes.rows), "fate"]
     assert [row[-1] for row in fates.rows] == ["holds"]
     assert "extrapolated" not in " ".join([part.lead, *part.notes, *results["designs"]["limits"]])
-    assert summary.headline(results).startswith("Over 2 scales: 2 of 2 arms are worse")
+    assert summary.headline(results).startswith("1 arm at 2 scales: 2 of 2 are worse")
     points = [point["arm"] for points in frontier.frontiers(results, {}).values() for point in points]
     assert not any("seq_len" in arm for arm in points)
     assert "parameters of the" not in json.dumps(design_charts.draw_panels(results, {}))
@@ -126,7 +126,7 @@ def test_ladder_of_kinds_or_equal_models_extrapolates_nothing(study) -> None:
         sizes, _ = section(results, "Effects by scale").tables
         assert [row[0] for row in sizes.rows] == order
         assert results["designs"]["limits"] == [LIMITS["ladder without a trend"]]
-        assert summary.headline(results).startswith("Over 2 scales: ")
+        assert summary.headline(results).startswith("1 arm at 2 scales: ")
     assert LIMITS["ladder"] in study("steps")["designs"]["limits"]
 
 

@@ -51,11 +51,12 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         ["worse", "worse", "better", "inconclusive"],
         ["better"],
         ["inconclusive"] * 3,
+        ["inconclusive"],
         ["equivalent", "equivalent", "inconclusive"],
         [None, None],
         [],
     ],
-    ids=["mixed", "better", "inconclusive", "equivalent", "interim", "no arms"],
+    ids=["mixed", "better", "inconclusive", "one inconclusive", "equivalent", "interim", "no arms"],
 )
 def test_headline_counts_verdicts(verdicts: list[str], wording) -> None:
     wording(summary.headline(results(verdicts)))
@@ -72,6 +73,8 @@ def test_headline_says_that_every_run_diverged() -> None:
     for arm in found["arms"][1:]:
         arm["diverged"] = 3
     assert summary.headline(found) == "Every run of 2 arms diverged."
+    found["arms"][1]["diverged"] = 2
+    assert "Diverged on every seed: arm1." in summary.headline(found)
 
 
 def term(*factors: str, p: float = 0.5, effect: float | None = None) -> dict:
@@ -93,7 +96,7 @@ def test_headline_of_a_factorial_counts_factors() -> None:
     text = summary.headline(found)
     assert text.startswith("None of 3 factors")
     assert "1 of 2 interactions are significant (ffn x norm)." in text
-    assert "Other arms: None of 1 arm" in text
+    assert "Other arms: arm6 does not differ" in text
     found["designs"]["factorial"]["scales"][""]["terms"] = [term("ffn"), term("norm"), term("ffn", "norm")]
     assert "is not significant." in summary.headline(found)
     found["designs"]["factorial"]["scales"][""]["terms"] = terms
@@ -193,8 +196,8 @@ def test_terms_name_matches_tuning_and_other_baselines(wording) -> None:
         ({"params": (900, 20), "flops": (5, 5)}, {}, "At a, the largest of 2 scales: ", 1),
         ({"params": (20, 900), "flops": (9, 5)}, {}, "At b, the largest of 2 scales: ", 1),
         ({"params": (20, 20), "flops": (9, 5)}, {}, "At a, the largest of 2 scales: ", 1),
-        ({"params": (20, 20), "flops": (5, 5)}, {}, "Over 2 scales: ", 2),
-        ({"params": (900, 20), "flops": (9, 5)}, {"task.symbols": 8}, "Over 2 scales: ", 2),
+        ({"params": (20, 20), "flops": (5, 5)}, {}, "1 arm at 2 scales: 1 of 2 is worse than", 2),
+        ({"params": (900, 20), "flops": (9, 5)}, {"task.symbols": 8}, "1 arm at 2 scales: 1 of 2 is worse than", 2),
     ],
 )
 def test_headline_of_a_ladder_counts_arms_at_the_largest_scale(sizes, diff, start, counted) -> None:

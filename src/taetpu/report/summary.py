@@ -190,18 +190,24 @@ def sample_note(name: str) -> str:
 
 
 def headline(results: Results) -> str:
-    """Return the study's main finding."""
-    baseline, name, arms = results["arms"][0], results["primary"], counted_arms(results)
+    """Return the study's main finding, and the arms that diverged on every seed."""
+    baseline, arms = results["arms"][0], counted_arms(results)
     if baseline["mean"] is None:
         why = "diverged on every seed" if all_diverged(baseline) else "has no finished run yet"
         return f"The baseline {why}, so the arms cannot be compared with it."
     if not arms:
-        return f"Baseline only: {name} is {verdict_rows(results)[0].mean}."
-    if all(map(all_diverged, arms)):
-        return f"Every run of {_count(len(arms), 'arm')} diverged."
-    known, total = sum(arm["effect"] is not None for arm in arms), _count(len(arms), "arm")
+        return f"Baseline only: {results['primary']} is {verdict_rows(results)[0].mean}."
+    lost = [arm["name"] for arm in arms if all_diverged(arm)]
+    if len(lost) == len(arms):
+        return f"Every run of {_count_arms(arms)} diverged."
+    diverged = f" Diverged on every seed: {formatting.list_names(lost)}." if lost else ""
+    return f"{_main_finding(arms, results)}{diverged}"
+
+
+def _main_finding(arms: list[Arm], results: Results) -> str:
+    name, known, total = results["primary"], sum(arm["effect"] is not None for arm in arms), _count_arms(arms)
     if not results["complete"]:
-        shown = total if known == len(arms) else f"{known} of {total}"
+        shown = total if known == len(arms) else f"{known} of {_count(len(arms), 'arm')}"
         so_far = f"effects of {shown} on {name} so far, without verdicts" if known else f"no effects on {name} yet"
         return f"Interim: {so_far}."
     if len(results["seeds"]) == 1:
@@ -213,7 +219,7 @@ def headline(results: Results) -> str:
     at = f"At {top}, the largest of {scales} scales: " if top else f"Over {scales} scales: " if scales else ""
     crossed = factors.describe_factorial(results, top or "")
     if crossed is None:
-        return f"{at or tuned}{_count_verdicts(arms, name)}"
+        return f"{at if top else tuned}{_count_verdicts(arms, name)}"
     others = [arm for arm in arms if arm["role"].get("design") != "factorial"]
     return f"{at}{crossed}{f' Other arms: {tuned}{_count_verdicts(others, name)}' if others else ''}"
 
@@ -223,14 +229,25 @@ def all_diverged(arm: Arm) -> bool:
     return arm["diverged"] == len(arm["runs"])
 
 
+def _count_arms(arms: list[Arm]) -> str:
+    """Return the number of arms. An arm at several scales of a ladder counts once, as in `1 arm at 3 scales`."""
+    notes = [arm["role"].get("ladder", {"arm": arm["name"], "rung": ""}) for arm in arms]
+    names, scales = ({note[part] for note in notes} for part in ("arm", "rung"))
+    return f"{_count(len(names), 'arm')} at {len(scales)} scales" if len(scales) > 1 else _count(len(arms), "arm")
+
+
 def _count_verdicts(arms: list[Arm], metric: str) -> str:
-    """Return a sentence with the number of arms for each verdict."""
-    counts, total = Counter(arm["verdict"] for arm in arms), _count(len(arms), "arm")
-    if counts["inconclusive"] == len(arms):
-        return f"None of {total} differs significantly from the baseline in {metric}."
+    """Return a sentence with the number of arms, or of arms at a scale, for each verdict."""
+    counts, total, plain = Counter(arm["verdict"] for arm in arms), _count_arms(arms), _count(len(arms), "arm")
     (first, number), *others = [(verdict, counts[verdict]) for verdict in VERDICTS if counts[verdict]]
+    if first == "inconclusive":
+        none = f"None of {plain} differs" if total == plain else f"{total}: none differs"
+        none = f"{arms[0]['name']} does not differ" if len(arms) == 1 else none
+        return f"{none} significantly from the baseline in {metric}."
+    which = f"{number} of {plain}" if total == plain else f"{total}: {number} of {len(arms)}"
+    which = arms[0]["name"] if len(arms) == 1 else which
     compared = "equivalent to" if first == "equivalent" else f"{first} than"
-    parts = [f"{number} of {total} {_be(number)} {compared} the baseline in {metric}"]
+    parts = [f"{which} {_be(number)} {compared} the baseline in {metric}"]
     return f"{join_and([*parts, *(f'{number} {_be(number)} {verdict}' for verdict, number in others)])}."
 
 
