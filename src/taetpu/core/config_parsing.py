@@ -255,9 +255,9 @@ def _explain(cls: type[Config], first: ErrorDetails, path: KeyPath) -> UserError
     remedy = first.get("ctx", {}).get("remedy") or RIGHT_TYPES.get(first["type"].split("_")[0])
     if first["type"] == "too_short" and where:  # an empty list; the field's description is the remedy
         message, remedy = "must have at least one entry", cls.model_fields[str(where[0])].description
-    if remedy is None and first["type"] == "literal_error":
+    if remedy is None and first["type"] == "literal_error":  # the message lists all values
         values = re.findall(r"'([^']*)'", first.get("ctx", {}).get("expected", ""))
-        remedy = suggest(str(first["input"]), values)
+        remedy = next((f"Did you mean {near!r}?" for near in get_close_matches(str(first["input"]), values, n=1)), None)
     bounds = {name: bound for name, bound in first.get("ctx", {}).items() if name in BOUNDS}
     if remedy is None and where and bounds:
         remedy = _instead(cls.model_fields[str(where[0])], bounds)
