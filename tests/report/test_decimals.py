@@ -81,6 +81,8 @@ def test_effects_have_the_decimals_of_the_means_and_only_zero_is_shown_as_0(draw
         console = Console(file=io.StringIO(), width=80, record=True)
         console.print(render(StudyMonitor(root).update(), console))
         watch = console.export_text()
-        for text in (markdown(results, Inputs()), table_text(results), notebook.notebook_html(results, {}), watch):
+        for text in (markdown(results, Inputs()), notebook.notebook_html(results, {}), watch):
             assert all(row.effect in text for row in rows if row.effect != "-")
+        text = table_text(results)
+        assert all(row.effect in text or formatting.scientific(row.effect) in text for row in rows)
         assert all(f"${row.effect}$" in latex_table(results) for row in rows if row.effect != "-")

@@ -6,7 +6,7 @@ import pytest
 from tests.report.designed import designed
 
 from taetpu.report import summary
-from taetpu.report.terminal_text import table_text
+from taetpu.report.terminal_text import table_text, text_table
 from taetpu.report.verdict_style import PENDING, VERDICTS
 
 ORDER = [*VERDICTS, *PENDING]
@@ -33,6 +33,18 @@ def test_text_table_fits_a_terminal(store_study):
         assert line.endswith(row.verdict)
         assert f" {row.effect} " in line
         assert f" {row.interval} " in line
+
+
+def test_wide_tables_keep_recognisable_names_and_every_digit():
+    names = [f"baseline@train.optimizer.lr=0.{'0' * i}1" for i in range(3)]
+    row = ("0.69314718", "+0.00000746", "+0.00000501 to +0.00000991", "<0.001", "inconclusive")
+    lines = text_table(("arm", "mean", "effect", "95 % interval", "Holm p", "verdict"), [(n, *row) for n in names])
+    assert max(map(len, lines)) <= 80
+    assert all("  0.69314718  +7.46e-6  +5.01e-6 to +9.91e-6  <0.001  inconclusive" in line for line in lines[2:5])
+    legend = dict(line.split(" = ") for line in lines[6:])
+    assert [legend[line.split()[0]] for line in lines[2:5]] == names
+    assert min(map(len, legend)) > 12
+    assert "+0.00000746" in text_table(("arm", "mean", "effect", ""), [("a", "1", "+0.00000746", "")])[2]
 
 
 def test_verdicts_are_sorted_by_kind_and_size(results):

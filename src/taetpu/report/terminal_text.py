@@ -31,18 +31,31 @@ def table_text(results: Results) -> str:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table with at most 80 columns. The first column is shortened if it is too wide.
+    """Return the lines of a table with at most 80 columns.
+
+    If the table is too wide, small figures get a power of ten. If it still is, the first column is shortened, and a
+    legend below the table has the full names.
 
     Args:
         header: the names of the columns, of which the first and the last contain words and the others numbers.
         rows: the cells.
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    gaps = 2 * (len(widths) - 1)
+    widths, gaps = _widths(header, rows), 2 * (len(header) - 1)
+    if sum(widths) + gaps > COLUMNS:
+        rows = [(name, *map(formatting.scientific, figures), last) for name, *figures, last in rows]
+        widths = _widths(header, rows)
     widths[0] = max(8, min(widths[0], COLUMNS - gaps - sum(widths[1:])))
     rule = tuple("-" * width for width in widths)
-    names = shorten_names([cells[0] for cells in rows], widths[0])
-    return [_line(cells, widths) for cells in (header, rule, *((n, *c[1:]) for n, c in zip(names, rows, strict=True)))]
+    full = [cells[0] for cells in rows]
+    names = shorten_names(full, widths[0])
+    shown = [(name, *cells[1:]) for name, cells in zip(names, rows, strict=True)]
+    cut = [f"{name} = {whole}" for name, whole in zip(names, full, strict=True) if name != whole]
+    legend = [textwrap.fill(line, COLUMNS, subsequent_indent="  ", break_on_hyphens=False) for line in cut]
+    return [*(_line(cells, widths) for cells in (header, rule, *shown)), *([""] if cut else []), *legend]
+
+
+def _widths(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
 
 def _wrap(text: str) -> str:

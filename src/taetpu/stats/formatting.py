@@ -1,6 +1,7 @@
 """Formatting of numbers with only as many digits as their uncertainty supports."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 SIGNIFICANT = 2
@@ -8,7 +9,8 @@ SIGNIFICANT = 2
 MAX_PLACES = 12
 """Maximum number of decimal places. Absolute values below `10**-MAX_PLACES` count as zero."""
 
-
+SMALL = re.compile(r"(?<![\d.])([+-]?)0\.(000+)(?:([1-9])(\d*))?(?![\d.])")
+"""A figure below 0.001: its sign, leading zeros, first digit and other digits."""
 MAX_NAMES = 6
 """Maximum number of names listed in a sentence."""
 
@@ -86,6 +88,15 @@ def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
         return "-"
     places = max(decimals(half_width(bounds)), places)
     return f"{number(bounds[0], places, sign=True)} to {number(bounds[1], places, sign=True)}"
+
+
+def scientific(text: str) -> str:
+    """Write the figures below 0.001 in a text with the same digits and a power of ten, e.g. `+5.01e-6`."""
+    return SMALL.sub(lambda figure: _scientific(*figure.groups()), text)
+
+
+def _scientific(sign: str, zeros: str, first: str, digits: str) -> str:
+    return f"{sign}{first}{'.' * bool(digits)}{digits}e-{len(zeros) + 1}" if first else f"{sign}0"
 
 
 def spread(sd: float | None) -> str:
