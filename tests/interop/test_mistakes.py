@@ -42,6 +42,7 @@ LLAMA = {
     "missing": ({"hidden_size": None}, r"'hidden_size' is missing\n  remedy: Add hidden_size"),
     "word": ({"hidden_size": "16"}, r"'16' is not allowed: .*integer\n  where:  hidden_size"),
     "eps": ({"rms_norm_eps": "1e-5"}, r"'1e-5' is not allowed: .*number\n  where:  rms_norm_eps"),
+    "negative-eps": ({"rms_norm_eps": -1}, r"-1 is not allowed: .*greater than 0\n  where:  rms_norm_eps"),
     "heads": ({"head_dim": None, "num_attention_heads": 3, "num_key_value_heads": 3},
               r"dim=16 is not divisible by num_heads=3 \(taetpu's layers.0.mixer.num_heads\)"),
     "vocab": ({"vocab_size": 12}, r"tensor 'model.embed_tokens.weight' has shape \(11, 16\), not \(12, 16\)"),

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from taetpu.core.errors import UserError
 from taetpu.data.tokenizers import LibraryTokenizer, load_tokenizer
-from taetpu.interop.tokenizer_files import read_tokenizer, select_files
+from taetpu.interop.tokenizer_files import FLAGS, read_tokenizer, select_files
 
 TRAINING = ["a small boat crossed the cold river, while two dogs slept near fire no. 27; nobody spoke. " * 9]
 SPECIAL = ["<unk>", "<s>", "</s>", "<pad>"]
@@ -292,10 +292,9 @@ def stored(**changes) -> str:
 
 PATTERN = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 REPLACED = {"type": "Replace", "pattern": {"Regex": "(a|a)*$"}, "content": "b"}
+LONG = {"type": "Replace", "pattern": {"String": "b"}, "content": "a" * 1000}
 WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}
 ENCODING = {
-    "unknown": (stored(model={"unk_token": "<unk>"}), "abc"),
-    "unknown-word": (stored(model=WORDS), "abc"),
     "pattern": (stored(pre_tokenizer=PATTERN), "a" * 40 + "b"),
     "normalizer": (
         stored(normalizer={"type": "Replace", "pattern": {"Regex": "(a|a)*$"}, "content": "b"}),
@@ -315,6 +314,19 @@ def test_texts_that_the_library_rejects(case):
 
 FILES = {
     "number": (stored(model={"vocab": {"a": 2**32 - 2, "b": 1}}), "'a' of the tokenizer has the number 4294967294"),
+    "added-number": (
+        stored(added_tokens=[{"id": 399_999_999, "content": "<x>", **dict.fromkeys(FLAGS, False)}]),
+        "'<x>' of the tokenizer has the number 399999999",
+    ),
+    "number-twice": (stored(model={"vocab": {"a": 5, "zz": 5, "b": 1}}), "'a' and 'zz' both have the number 5"),
+    "unknown": (stored(model={"unk_token": "<unk>"}), "unknown token '<unk>' .* not in its vocabulary"),
+    "unknown-word": (stored(model=WORDS), "unknown token '<unk>' .* not in its vocabulary"),
+    "long-replacement": (stored(normalizer=LONG), "inserts 1,000 characters"),
+    "long-replacement-inside": (
+        stored(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, LONG]}),
+        "inserts 1,000 characters",
+    ),
+    "empty-pattern": (stored(normalizer={**LONG, "pattern": {"String": ""}}), "replaces the empty text"),
     "large-number": (stored(model={"vocab": {"a": 2**33, "b": 1}}), "not a tokenizer"),
     "pattern": (stored(pre_tokenizer={**PATTERN, "pattern": {"Regex": "(a"}}), "not a tokenizer"),
     "other": ("[]", "not a tokenizer"),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tokenizers as hf
 from pydantic import Field
+from pydantic_core import from_json
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from taetpu.core.config import MAX_SIZE, Component
@@ -25,6 +26,10 @@ SPACE = "▁"  # a space in the tokens of SentencePiece, from which the tokenize
 REJECT = "<unseen character>"  # not in the vocabulary, so that the library also rejects unseen characters
 LONGEST_WORD = 4096
 """The length in bytes from which training a BPE divides a word. Its time is quadratic in the length of words."""
+RESTORE = "Copy or download the file again."
+REFUSED = "Use another text, or another tokenizer. If every text fails, the tokenizer.json is damaged."
+LONGEST_REPLACEMENT = 64
+"""Maximum number of characters that a normalizer may insert in one place. Those of known models insert one or two."""
 PROGRESS = 500_000
 """The number of characters from which training a BPE shows its progress in a terminal."""
 
@@ -229,7 +234,8 @@ def load_tokenizer(text: str) -> Tokenizer:
     transformers, and so is the dropout of BPE.
 
     Raises:
-        UserError: If the text is not the content of a `tokenizer.json`, or a token's number is too large.
+        UserError: If the text is not the content of a `tokenizer.json`, a token's number is too large or used twice,
+            the unknown token is missing, or the normalizer inserts long texts.
     """
     return wrap_tokenizer(read_content(text))
 
@@ -238,19 +244,23 @@ def read_content(text: str) -> hf.Tokenizer:
     """Return the tokenizer of the library in the content of a `tokenizer.json`.
 
     Raises:
-        UserError: If the text is not such a content.
+        UserError: If the text is not such a content, or a token's number is too large or used twice.
     """
-    with _explained("not a tokenizer", "Copy or download the file again."):
-        return hf.Tokenizer.from_str(text)
+    with _explained("not a tokenizer", RESTORE):
+        inner = hf.Tokenizer.from_str(text)
+    # The library gives an added token the next number, whatever number the file states.
+    stored = {token["content"]: token["id"] for token in from_json(text).get("added_tokens") or ()}
+    _check_numbers({**inner.get_vocab(), **stored})
+    return inner
 
 
 def wrap_tokenizer(inner: hf.Tokenizer) -> Tokenizer:
     """Return a tokenizer of the library as a `Tokenizer`; see `load_tokenizer`."""
     vocab = inner.get_vocab()
-    token, number = max(vocab.items(), key=lambda entry: entry[1], default=("", 0))
-    if number >= MAX_SIZE:
-        problem = f"token {token!r} of the tokenizer has the number {number}, but numbers must be below {MAX_SIZE}"
-        raise UserError(problem, remedy="Use the tokenizer.json of the model.")
+    _check_numbers(vocab)
+    _check_unknown(inner)
+    if inner.normalizer is not None:
+        _check_normalizer(json.loads(inner.normalizer.__getstate__()))  # as in a `tokenizer.json`
     inner.no_truncation()
     inner.no_padding()
     if getattr(inner.model, "dropout", None) is not None:
@@ -263,6 +273,44 @@ def wrap_tokenizer(inner: hf.Tokenizer) -> Tokenizer:
     return (CharTokenizer if by_char else LibraryTokenizer)(inner)
 
 
+def _check_numbers(vocab: dict[str, int]) -> None:
+    """Raise `UserError` if a token's number is too large, or the number of another token."""
+    tokens: dict[int, str] = {}
+    for token, number in vocab.items():
+        if number >= MAX_SIZE:
+            problem = f"token {token!r} of the tokenizer has the number {number}, but numbers must be below {MAX_SIZE}"
+            raise UserError(problem, remedy=RESTORE)
+        if number in tokens:
+            first, second = sorted((tokens[number], token))
+            raise UserError(f"tokens {first!r} and {second!r} both have the number {number}", remedy=RESTORE)
+        tokens[number] = token
+
+
+def _check_unknown(inner: hf.Tokenizer) -> None:
+    """Raise `UserError` if the unknown token is not in the vocabulary, and a text may need it."""
+    unk: str | None = getattr(inner.model, "unk_token", None)
+    byte_level = "ByteLevel" in str(inner.pre_tokenizer) or getattr(inner.model, "byte_fallback", False)
+    if unk not in (None, REJECT) and inner.token_to_id(unk) is None and not byte_level:
+        raise UserError(f"the unknown token {unk!r} of the tokenizer is not in its vocabulary", remedy=RESTORE)
+
+
+def _check_normalizer(stored: dict[str, Any]) -> None:
+    """Raise `UserError` if a normalizer replaces nothing or inserts long texts, which makes the library fail.
+
+    Args:
+        stored: The normalizer, or a part of it, as in a `tokenizer.json`.
+    """
+    for part in stored.get("normalizers", ()):
+        _check_normalizer(part)
+    if stored.get("pattern") == {"String": ""}:  # the library then fails for every text
+        raise UserError("the tokenizer's normalizer replaces the empty text", remedy=RESTORE)
+    for name in ("content", "prepend"):
+        length = len(stored.get(name, ""))
+        if length > LONGEST_REPLACEMENT:
+            problem = f"the tokenizer's normalizer inserts {length:,} characters at once, but the limit is "
+            raise UserError(f"{problem}{LONGEST_REPLACEMENT}", remedy=RESTORE)
+
+
 def check_unicode(text: str) -> None:
     """Raise `UserError` if a text has a surrogate that is not part of a pair, which UTF-8 cannot represent."""
     try:
@@ -273,7 +321,7 @@ def check_unicode(text: str) -> None:
 
 
 @contextmanager
-def _explained(problem: str, remedy: str = "Use another text, or another tokenizer.") -> Iterator[None]:
+def _explained(problem: str, remedy: str = REFUSED) -> Iterator[None]:
     """Turn errors of the library in the `with` block into a `UserError`."""
     try:
         yield

@@ -31,7 +31,7 @@ class SpecialTokens(Config):
     eos_token_id: TokenNumbers = None
     pad_token_id: TokenNumbers = None
 
-    @field_validator("*", mode="before")
+    @field_validator("bos_token_id", "eos_token_id", "pad_token_id", mode="before")
     @classmethod
     def _minus_one(cls, value: Any) -> Any:
         """Return None in place of -1, as the first Llama states that it has no token for padding."""
