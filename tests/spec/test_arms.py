@@ -122,6 +122,8 @@ SCHEDULE = ("steps: 10", "steps: 10, schedule: {kind: cosine, warmup: 5, min_lr:
         ("train.schedule: constant", {"train.schedule.warmup": [5, 0]}),
         ("train.schedule: {kind: wsd, warmup: 5, min_lr: 0.001}", {}),
         ("train.schedule: {kind: cosine, min_lr: 0.002}", {"train.schedule.warmup": [5, 0]}),
+        ("train.schedule: {kind: wsd, warmup: 3}", {"train.schedule.min_lr": [0.001, 0.0]}),
+        ("train.schedule.kind: wsd, train.schedule.warmup: 3", {}),
         ("train.schedule.kind: wsd", {}),
         ("train.schedule.warmup: 3", {}),
     ],

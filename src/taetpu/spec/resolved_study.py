@@ -95,8 +95,17 @@ class Arm:
         """The arm's changes to the baseline on one line; empty for the baseline."""
         return ", ".join(
             f"{path}: {format_brief(old)} -> {format_brief(new)}"
-            for path, (old, new) in {**self.diff, **self.resets}.items()
+            for path, (old, new) in {**self.diff, **self._field_changes()}.items()
         )
+
+    def _field_changes(self) -> Diff:
+        """Return the changes of the fields that a slot's old and new component have in common."""
+        fields: Diff = {}
+        for path, (old, new) in self.diff.items():
+            if isinstance(old, Mapping) and isinstance(new, Mapping):
+                for name in [name for name in old if name in new and name != "kind"]:
+                    fields |= changes(old[name], new[name], (path, name))
+        return fields
 
     @property
     def resets(self) -> Diff:
@@ -105,14 +114,13 @@ class Arm:
         A new component has the default of each field that the override does not set. The changes of fields that only
         one of two kinds has are left out.
         """
+        fields = self._field_changes()
         resets: Diff = {}
-        for path, (old, new) in self.diff.items():
-            if isinstance(old, Mapping) and isinstance(new, Mapping):
-                for name in [name for name in old if name in new and name != "kind"]:
-                    resets |= changes(old[name], new[name], (path, name))
-            elif any(path.startswith(f"{above}.") and not _sets(value, path.removeprefix(f"{above}.").split("."))
-                     for above, value in self.overrides.items()):  # fmt: skip
-                resets[path] = old, new
+        for path, pair in {**self.diff, **fields}.items():
+            slots = {above: value for above, value in self.overrides.items() if path.startswith(f"{above}.")}
+            written = [_sets(value, path.removeprefix(f"{above}.").split(".")) for above, value in slots.items()]
+            if path not in self.overrides and (path in fields or slots) and not any(written):
+                resets[path] = pair
         return resets
 
     def explain(self, error: UserError) -> UserError:
