@@ -48,11 +48,21 @@ def test_activations_beyond_float32_are_not_finite(opened, view):
 
 def test_the_table_of_norms_shows_the_first_layer_that_is_not_finite(opened):
     found, _ = residual_norms(broken(opened, np.inf), ["the fox", "a dog"])
-    assert found.not_finite == "1"
+    assert (found.not_finite, found.not_finite_positions) == ("1", [*range(len(found.tokens))])
     assert np.isfinite(found.norms[:2]).all()
     assert not np.isfinite(found.norms[2]).any()
     assert json.loads(found.chart().to_json())
-    assert residual_norms(opened, "the fox")[0].not_finite is None
+    intact = residual_norms(opened, "the fox")[0]
+    assert (intact.not_finite, intact.not_finite_positions) == (None, [])
+
+
+def test_norms_name_the_tokens_whose_embeddings_are_not_finite(opened):
+    (intact,) = residual_norms(opened, "the fox")
+    token = int(intact.tokens[-1])
+    wrong = with_weights(opened, lambda weights: weights["embedding.weight"][token].fill(np.nan))
+    (found,) = residual_norms(wrong, "the fox")
+    assert found.not_finite == "embed"
+    assert found.to_dict()["not_finite_positions"] == np.flatnonzero(intact.tokens == token).tolist()
 
 
 @pytest.mark.parametrize("command", by_default(COMMANDS, "attention"))

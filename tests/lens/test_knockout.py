@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from tests.lens.cases import MODELS, ROWS, SEQ
+from tests.lens.cases import ATTENTION, MODELS, ROWS, SEQ
 from tests.suites import by_default
 
 from taetpu.core.errors import UserError
@@ -320,3 +320,12 @@ def test_notebooks_show_the_picture_and_the_largest_effects(of):
     assert "14 more" in text
     neurons = knockout(opened, ROWS, find_components(opened, "neurons"), "zero", controls=False)
     assert f"{len(neurons.components) - 10} more" in neurons._repr_html_()
+
+
+def test_windows_of_a_long_text_are_called_windows(of):
+    opened = of({"mixer": ATTENTION})
+    text = np.arange(2 * opened.seq_len + 3) % opened.vocab_size
+    described = read_documents(opened, [text]).last().described
+    assert described.startswith(f"3 windows of up to {opened.seq_len} tokens of one text")
+    assert "of 2 texts" in read_documents(opened, [text, text[:4]]).described
+    assert read_documents(opened, [text[:4]]).described == "1 document"

@@ -31,6 +31,14 @@ def test_each_view_refuses_a_text_whose_attention_weights_need_too_much_memory(o
     assert f"at most {8_192 if read == 'attention' else 11_585:,} tokens" in str(caught.value.remedy)
 
 
+def test_norms_need_no_logits(opened):
+    wide = replace(opened, vocab_size=2**28)
+    (found,) = residual_norms(wide, [1, 2])
+    assert found.norms.tolist() == residual_norms(opened, [1, 2])[0].norms.tolist()
+    with pytest.raises(UserError, match="logits"):
+        taetpu.logit_lens(wide, [1, 2])
+
+
 def test_logits_of_all_positions_are_limited_and_mixers_without_weights_are_not(opened, of):
     recurrent = of({"mixer": "lstm"})
     recurrent.check_length(2**20)

@@ -71,7 +71,7 @@ def test_repeated_texts_share_a_fold(opened):
     texts = TEXTS[:2] * 5
     with pytest.raises(UserError, match=r"5 folds .* 2 different texts") as caught:
         probe(opened, texts, [str(i % 2) for i in range(10)])
-    assert "Use 2 to 2 folds, or more texts." in str(caught.value.remedy)
+    assert "Use 2 folds, or more texts." in str(caught.value.remedy)
 
 
 def test_the_regression_has_the_least_loss():

@@ -239,9 +239,7 @@ def print_found(knockouts: "Knockouts", top: int) -> None:
         print_text(f"{others}, with effects from {low:+.4f} to {high:+.4f}: see --top and --json")
     loss, error = knockouts.intact
     noise = "" if error != error else f" ± {error:.4f}"
-    print_text(
-        f"loss of the intact model: {loss:.4f}{noise} nats per target, over {plural(effects.documents, 'document')}"
-    )
+    print_text(f"loss of the intact model: {loss:.4f}{noise} nats per target, over {knockouts.over}")
     print_text("effect: the loss without the part, minus that of the intact model. It is a lower bound of what the "
                "part does, because later parts may compensate.")  # fmt: skip
     if knockouts.method.how in ("mean", "optimal"):

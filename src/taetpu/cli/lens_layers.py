@@ -12,6 +12,8 @@ from taetpu.cli.output import log, print_json, print_table, print_text
 if TYPE_CHECKING:
     from taetpu.lens.opened import OpenedModel
 
+MAX_PLACES = 5
+"""The maximum number of token positions in the warning of norms that are not finite."""
 Target = Annotated[
     str | None,
     typer.Option(
@@ -149,5 +151,9 @@ def norms(options: NormsOptions) -> None:
         print_table([{name: f"{value:.3f}" if isinstance(value, float) else value for name, value in row.items()}
                      for row in table.rows()])  # fmt: skip
     if table.not_finite is not None:
-        log(f"warning: norms of {table.model} are not finite, first in the row {table.not_finite}")
+        places = table.not_finite_positions
+        shown = ", ".join(f"{place} ({table.texts[place]!r})" for place in places[:MAX_PLACES])
+        more = f" and {len(places) - MAX_PLACES:,} more" if len(places) > MAX_PLACES else ""
+        log(f"warning: norms of {table.model} are not finite, first in the row {table.not_finite}, "
+            f"at the token position{'s' * (len(places) > 1)} {shown}{more}")  # fmt: skip
     write_picture(table.chart, options.out)

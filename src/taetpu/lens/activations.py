@@ -23,13 +23,14 @@ MAX_LOGITS = 2**26
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
-def sequences(opened: OpenedModel, inputs: Any, heads: int | None = None) -> list[np.ndarray]:
+def sequences(opened: OpenedModel, inputs: Any, heads: int | None = None, *, logits: bool = True) -> list[np.ndarray]:
     """Return the token numbers of each input.
 
     Args:
         opened: The model.
         inputs: See `OpenedModel.encode`.
         heads: See `OpenedModel.check_length`.
+        logits: See `OpenedModel.check_length`.
 
     Raises:
         UserError: if an input is empty or unknown, or as in `OpenedModel.check_length`.
@@ -37,7 +38,7 @@ def sequences(opened: OpenedModel, inputs: Any, heads: int | None = None) -> lis
     if isinstance(inputs, Tokens):
         return [inputs.of(i) for i in range(len(inputs))]
     rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
-    opened.check_length(max(map(len, rows)), logits=True, heads=heads)
+    opened.check_length(max(map(len, rows)), logits=logits, heads=heads)
     return rows
 
 

@@ -1,13 +1,17 @@
 """Norms of the residual stream after each layer."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax import Array
 from jaxtyping import Float, Int
 
 from taetpu.core.short_repr import short_repr
-from taetpu.lens.activations import by_layer, in_batches, logit_tokens, sequences
+from taetpu.core.sites import Read, capture
+from taetpu.lens.activations import by_layer, in_batches, sequences
+from taetpu.lens.inputs import Tokens
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.token_texts import visible
 
@@ -40,6 +44,12 @@ class ResidualNorms:
         wrong = ~np.isfinite(self.norms).all(-1)
         return self.layers[int(wrong.argmax())] if wrong.any() else None
 
+    @property
+    def not_finite_positions(self) -> list[int]:
+        """The positions whose norms are NaN or infinite in the layer `not_finite`; empty if all norms are finite."""
+        wrong = ~np.isfinite(self.norms)
+        return np.flatnonzero(wrong[int(wrong.any(-1).argmax())]).tolist()
+
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each layer: statistics over positions, and the norm of the first token."""
         return [
@@ -58,7 +68,8 @@ class ResidualNorms:
         norms = [{"layer": layer, "norms": layer_norms.astype(float).tolist()}
                  for layer, layer_norms in zip(self.layers, self.norms, strict=True)]  # fmt: skip
         return {"model": self.model, "ids": self.tokens.tolist(), "tokens": self.texts,
-                "not_finite": self.not_finite, "layers": norms}  # fmt: skip
+                "not_finite": self.not_finite, "not_finite_positions": self.not_finite_positions,
+                "layers": norms}  # fmt: skip
 
     def chart(self) -> Any:
         """Return an Altair chart of the norm for each layer and position.
@@ -83,11 +94,11 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
     Raises:
         UserError: if an input cannot be read.
     """
-    rows = sequences(opened, inputs)
+    rows = sequences(opened, inputs, logits=False)
     layers = ["embed", *map(str, range(len(opened.config.layers)))]
     results: dict[int, ResidualNorms] = {}
-    for numbers, _, batch in in_batches(rows, logit_tokens(opened)):
-        sites = opened(batch, ["embed", "residual"], finite=False).sites
+    for numbers, _, batch in in_batches(rows):
+        sites = _read_streams(opened, batch)
         first = np.asarray(sites["embed"]) * opened.model.streams
         streams = [first, *(_sum_streams(opened, x) for x in by_layer(opened, "residual", sites["residual"]).values())]
         norms = np.linalg.norm(np.stack(streams), axis=-1)
@@ -95,6 +106,18 @@ def residual_norms(opened: OpenedModel, inputs: Any) -> list[ResidualNorms]:
             text_norms = batch.strip(place, norms[:, place], 1)
             results[i] = ResidualNorms(opened.name, rows[i], opened.token_texts(rows[i]), layers, text_norms)
     return [results[i] for i in range(len(rows))]
+
+
+def _read_streams(opened: OpenedModel, batch: Tokens) -> Mapping[str, Read]:
+    """Return the activations at the sites `embed` and `residual`. The logits are not computed."""
+
+    def build() -> Callable[..., Any]:
+        def read(model: Any, ids: Array, padding: Array) -> Any:
+            return capture(model, ["embed", "residual"])(ids, padding=padding)[1]
+
+        return read
+
+    return opened.program(("norms",), build, finite=False)(opened.model, batch.ids, batch.padding)
 
 
 def _sum_streams(opened: OpenedModel, x: np.ndarray) -> np.ndarray:

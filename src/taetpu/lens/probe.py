@@ -198,7 +198,8 @@ def _folds(
     different = np.unique(groups)
     if not 2 <= folds <= len(different):
         problem = f"{folds} folds were requested for {len(different)} different texts with labels"
-        remedy = f"Use 2 to {len(different)} folds, or more texts." if len(different) > 1 else "Use more texts."
+        most = f"2 to {len(different)}" if len(different) > 2 else "2"
+        remedy = f"Use {most} folds, or more texts." if len(different) > 1 else "Use more texts."
         raise UserError(problem, path=("folds",), remedy=remedy)
     order = rng.permutation(different)
     fold = np.zeros(groups.max() + 1, int)

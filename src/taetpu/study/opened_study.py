@@ -79,12 +79,10 @@ class OpenedStudy:
         import pandas as pd
 
         match = self.match
-        wanted = {arm: match.arm, "seed": match.seed, "id": None if match.run is None else match.run.id}
-        table = pd.DataFrame(rows, columns=columns)
-        for name, value in wanted.items():
-            if value is not None and name in columns:
-                table = table[table[name] == value]
-        return table.reset_index(drop=True)
+        wanted: dict[Any, Any] = {arm: match.arm, "seed": match.seed, "id": None if match.run is None else match.run.id}
+        wanted = {columns.index(name): value for name, value in wanted.items() if value is not None and name in columns}
+        kept = [row for row in rows if all(row[place] == value for place, value in wanted.items())]
+        return pd.DataFrame(kept, columns=columns)
 
     def __repr__(self) -> str:
         """Return the name of the study, arm or run, and the study's headline."""

@@ -26,6 +26,7 @@ class Documents:
         segments: The document within a window of each token, if windows contain several; else None.
         others: A wrong answer for each target. If given, the logit of the target minus that of the wrong answer is
             measured, in place of the loss.
+        cut: The number of texts, if the documents are windows of texts that exceed the model's `seq_len`; else None.
     """
 
     __repr__ = short_repr
@@ -35,10 +36,21 @@ class Documents:
     weights: list[Float[np.ndarray, " seq"]]
     segments: list[Int[np.ndarray, " seq"]] | None = None
     others: list[Int[np.ndarray, " seq"]] | None = None
+    cut: int | None = None
 
     def __len__(self) -> int:
         """Return the number of documents."""
         return len(self.inputs)
+
+    @property
+    def described(self) -> str:
+        """What losses are measured over, such as `12 documents`."""
+        count = f"{len(self):,}"
+        if self.cut is None:
+            return f"{count} document{'s' * (len(self) != 1)}"
+        texts = "one text" if self.cut == 1 else f"{self.cut:,} texts"
+        longest = max(map(len, self.inputs))
+        return f"{count} windows of up to {longest:,} tokens of {texts} (intervals assume that they are independent)"
 
     @property
     def scored(self) -> Float[np.ndarray, " document"]:
@@ -114,9 +126,9 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
     size = opened.seq_len
     opened.check_length(min(size, max(map(len, rows)) - 1))
     cut = [row[start : start + size + 1] for row in rows for start in range(0, len(row) - 1, size)]
-    return Documents(
-        [row[:-1] for row in cut], [row[1:] for row in cut], [np.ones(len(row) - 1, np.float32) for row in cut]
-    )
+    inputs, targets = [row[:-1] for row in cut], [row[1:] for row in cut]
+    weights = [np.ones(len(row), np.float32) for row in targets]
+    return Documents(inputs, targets, weights, cut=len(rows) if len(cut) > len(rows) else None)
 
 
 def split_documents(split: Split, most: int | None = None) -> Documents:

@@ -49,6 +49,7 @@ class Knockouts:
         method: How activations are replaced.
         intact: The loss of the intact model and its standard error, in nats per target.
         effects: The effects under each of `CONDITIONS` that was measured.
+        over: What losses are measured over, such as `12 documents`.
     """
 
     __repr__ = short_repr
@@ -58,6 +59,7 @@ class Knockouts:
     method: Method
     intact: tuple[float, float]
     effects: dict[str, Effects]
+    over: str
 
     @property
     def effect(self) -> Effects:
@@ -102,7 +104,7 @@ class Knockouts:
         loss, error = self.intact
         noise = "" if error != error else f" ± {error:.4f}"
         about = (
-            f"loss {loss:.4f}{noise} nats per target over {self.effect.documents:,} documents; effect: the rise of the "
+            f"loss {loss:.4f}{noise} nats per target over {self.over}; effect: the rise of the "
             f"loss without each of the {self.components.what} ({self.method.how} ablation)"
         )
         return effects_html(self.model, about, self.rows(), self.chart)
@@ -173,7 +175,8 @@ def knockout(
     scored = documents.scored
     effects = {condition: estimate_effects(changes, scored, seed=method.seed) for condition, changes in whole.items()}
     loss = estimate_effects(intact[None], scored, draws=1)
-    return Knockouts(opened.name, components, method, (float(loss.estimate[0]), float(loss.error[0])), effects)
+    intact_loss = float(loss.estimate[0]), float(loss.error[0])
+    return Knockouts(opened.name, components, method, intact_loss, effects, documents.described)
 
 
 def check_changes(losses: Float[np.ndarray, "set document"], components: Components) -> None:
