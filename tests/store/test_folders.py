@@ -273,6 +273,24 @@ def test_result_of_another_run_is_damage_although_its_files_came_along(study: St
         run.result()
 
 
+def test_only_the_content_tells_metrics_and_samples_of_another_run(study: StudyFolder):
+    """Wall times and added files are bound to no run (docs/internals.md)."""
+    for name in ("metrics/", "samples/1.txt"):
+        run, other = (study.run(arm, len(name), arm * 8) for arm in "ab")
+        for each in (run, other):
+            each.start({"arm": each.arm, "schema": SCHEMA})
+            each.append(0, 10, {"train/loss": ([10], [ord(each.arm)])}, {"seconds": ([10], [ord(each.arm)])})
+            each.write_sample(1, each.arm)
+            each.finish({"outcome": "finished"})
+        other.write_sample(2, "added")
+        copy_files(other, run, "times/", "samples/2.txt")
+        assert run.find_damage() == []
+        copy_files(other, run, name)
+        assert run.find_damage(contents=False) == []
+        (problem,) = run.find_damage()
+        assert name.strip("/") in problem
+
+
 def test_model_of_another_run_is_not_opened(study: StudyFolder):
     run, other = finished(study, "a", 0, "a" * 8), finished(study, "b", 0, "b" * 8)
     copy_files(other, run, "model/")
