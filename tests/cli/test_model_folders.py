@@ -29,6 +29,7 @@ def test_folders_that_are_not_empty_are_refused(taetpu, here, folder, contents):
             ("out", "this folder is not empty: it contains tokenizer.json"),
             ("file", "this is not a folder"),
             ("file/below", "cannot write: file is not a folder"),
+            ("x" * 300, "cannot write: File name too long"),
         ):
             done = taetpu("model", command, folder, "-o", out)
             assert (done.code, done.err.splitlines()[0]) == (2, f"error: {problem}")
@@ -84,5 +85,7 @@ def test_weights_that_are_not_finite_are_said(process, here, folder):
     done = process("model", "import", folder, "-o", "ours")
     assert (done.code, done.err) == (0, warning)
     done = process("model", "export", "ours", "-o", "again")
+    assert (done.code, done.err) == (0, warning)
+    done = process("model", "export", folder, "-o", "directly")
     assert (done.code, done.err) == (0, warning)
     assert json.loads((here / "again" / "config.json").read_text())["model_type"] == "llama"

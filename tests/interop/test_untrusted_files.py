@@ -1,5 +1,6 @@
 """JSON files of models are read with limits: no traceback, no hang, no memory beyond their size."""
 
+import codecs
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import taetpu
-from taetpu.core.errors import UserError
+from taetpu.core.errors import DataWarning, UserError
+from taetpu.data.tokenizers import ByteConfig
 from taetpu.interop.huggingface import import_folder
 from taetpu.interop.json_files import LARGEST_FILE
 
@@ -104,6 +106,20 @@ def test_special_tokens(folder, config, generation, expected):
     (folder / "config.json").write_text(json.dumps(stored | config))
     (folder / "generation_config.json").write_text(json.dumps(generation))
     assert import_folder(folder).special_tokens == expected
+
+
+def test_end_tokens_that_the_model_cannot_produce_are_named(folder, llama):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 99999]}))
+    rows = llama[0]["vocab_size"]
+    with pytest.warns(DataWarning, match=f"eos_token_id contains 99999, but the model's tokens are 0 to {rows - 1}"):
+        assert import_folder(folder).special_tokens["eos_token_id"] == [2, 99999]
+
+
+def test_a_byte_order_mark_is_skipped(folder):
+    for name in FILES:
+        (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
+    (folder / "tokenizer.json").write_text(ByteConfig().train("").to_json(), encoding="utf-8-sig")
+    assert import_folder(folder).tokenizer.vocab_size == 256
 
 
 def test_missing_tokens_are_those_of_the_class(folder):

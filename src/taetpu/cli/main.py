@@ -7,6 +7,7 @@ still train packs (`--no-wait`), 130 interrupted.
 import errno
 import sys
 import warnings
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -129,7 +130,7 @@ def main() -> None:
     """Run the command in `sys.argv` and exit with its code. An error is printed and determines the exit code."""
     arguments = sys.argv[1:] or ["--help"]
     prepare_streams()
-    warnings.showwarning = _show_warning
+    warnings.showwarning = partial(_show_warning, set())
     try:
         code = app(arguments, prog_name="taetpu", standalone_mode=False)
         sys.stdout.flush()
@@ -154,10 +155,14 @@ def main() -> None:
     sys.exit(code)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
-    """Print a warning about data in one line, and any other warning as Python does."""
+def _show_warning(
+    shown: set[str], message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any
+) -> None:
+    """Print a warning about data in one line, unless its text is in `shown`, and any other warning as Python does."""
     if issubclass(category, DataWarning):
-        sys.stderr.write(escape_controls(f"warning: {message}\n"))
+        if str(message) not in shown:  # reading and writing a model may give the same warning
+            shown.add(str(message))
+            sys.stderr.write(escape_controls(f"warning: {message}\n"))
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 

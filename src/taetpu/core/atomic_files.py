@@ -42,6 +42,8 @@ def explain_os_error(doing: str, path: Path, needed: int = 0, option: str = "--r
         elif error.errno in _CLOSED:
             problem = f"cannot {doing}: {reason}"
             remedy = f"Grant access to the path, or choose another folder with {option}."
+        elif error.errno == errno.ENAMETOOLONG:
+            problem, remedy = f"cannot {doing}: {reason}", f"Use a shorter name with {option}."
         else:
             problem, remedy = f"cannot {doing}: {reason}", "Check the disk, then run the same command again."
         raise UserError(problem, file=path, remedy=remedy) from error

@@ -36,7 +36,7 @@ def check_output(file: str | Path, formats: Iterable[str], what: str = "file") -
 
 def check_new_folder(folder: Path) -> None:
     """Raise `UserError` if a folder to write is a file, or contains anything but the rest of an interrupted write."""
-    with explain_os_error("read", folder, option="-o"):
+    with explain_os_error("write", folder, option="-o"):
         if not folder.exists():
             return
         if not folder.is_dir():

@@ -6,6 +6,7 @@ changed: tensors are transposed, split and joined, and stored as float32.
 
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ import jax
 import numpy as np
 
 from taetpu.core.config_parsing import load_config
-from taetpu.core.errors import UserError, dotted_path, suggest
+from taetpu.core.errors import DataWarning, UserError, dotted_path, suggest
 from taetpu.core.output_files import check_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.blank import blank_model
@@ -387,7 +388,20 @@ def import_folder(path: str | Path, *, tokenizer: bool = True) -> ImportedModel:
     except UserError as error:
         raise error.within(file=folder / CONFIG if error.path else place) from None
     special = {**made.special_tokens, **read_generation_tokens(folder)}
+    _warn_of_absent_end(special.get("eos_token_id"), made.vocab_size)
     return replace(made, tokenizer=read_tokenizer(folder) if tokenizer else None, special_tokens=special)
+
+
+def _warn_of_absent_end(end: int | list[int] | None, vocab_size: int) -> None:
+    """Warn of tokens at which samples should end, but which the model cannot produce."""
+    absent = [
+        number for number in (end if isinstance(end, list) else [end]) if number is not None and number >= vocab_size
+    ]
+    if absent:
+        problem = (
+            f"eos_token_id contains {', '.join(map(str, absent))}, but the model's tokens are 0 to {vocab_size - 1}"
+        )
+        warnings.warn(f"{problem}: samples cannot end there", DataWarning, stacklevel=3)
 
 
 def save_folder(

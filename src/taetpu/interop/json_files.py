@@ -1,5 +1,6 @@
 """Reading of JSON files from untrusted folders, with limits on size and depth."""
 
+import codecs
 import re
 import stat
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def read_bytes(file: Path, remedy: str, largest: int = LARGEST_FILE) -> bytes:
 def parse_object(data: bytes, file: str | Path) -> dict[str, Any]:
     """Return the JSON object in the content of a file; see `read_object`."""
     try:
-        content = from_json(data)
+        content = from_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         place = re.search(r" at line (\d+) column \d+$", str(error))
         problem = f"not JSON: {str(error)[: place.start()] if place else error}"

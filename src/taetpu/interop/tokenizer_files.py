@@ -54,7 +54,7 @@ def read_tokenizer(folder: str | Path) -> Tokenizer | None:
     file = folder / TOKENIZER
     try:
         if not is_missing(file):
-            inner = read_content(read_bytes(file, RESTORE, LARGEST_TOKENIZER).decode())
+            inner = read_content(read_bytes(file, RESTORE, LARGEST_TOKENIZER).decode("utf-8-sig"))
         else:
             file = folder / VOCAB
             inner, settings = _read_vocab(folder, settings)
