@@ -326,6 +326,7 @@ def test_windows_of_a_long_text_are_called_windows(of):
     opened = of({"mixer": ATTENTION})
     text = np.arange(2 * opened.seq_len + 3) % opened.vocab_size
     described = read_documents(opened, [text]).last().described
-    assert described.startswith(f"3 windows of up to {opened.seq_len} tokens of one text")
-    assert "of 2 texts" in read_documents(opened, [text, text[:4]]).described
+    for part in ("3 windows", f" {opened.seq_len} tokens", "one text"):
+        assert part in described
+    assert "2 texts" in read_documents(opened, [text, text[:4]]).described
     assert read_documents(opened, [text[:4]]).described == "1 document"
