@@ -85,7 +85,7 @@ MISTAKES = {
     "no folder": (("import", "./nothing"), "no such folder\n  where:  ./nothing\n  remedy: Name a folder"),
     "no config": (("import", "empty", "-o", "out"), "no such file\n  where:  empty/config.json\n  remedy: Use a "),
     "a full folder": (("import", "models/tiny", "-o", "models"), "not empty: it contains tiny\n  where:  models\n"),
-    "a revision": (("import", "models/tiny", "--revision", "a"), "--revision is for models of the hub, and models/tin"),
+    "a revision": (("import", "models/tiny", "--revision", "a"), "hub, but models/tiny is a folder"),
     "unknown family": (("import", "other", "-o", "out"),
                        "model type 'mamba9' is not supported\n  where:  other/config.json at model_type\n"),
     "a type": (("export", "models/tiny", "-o", "out", "--family", "gemma4"), "model type 'gemma4' is not supported"),

@@ -122,7 +122,7 @@ def test_a_table_of_positions_is_refused_even_if_it_claims_to_extrapolate(checke
 
 
 def test_tasks_that_cannot_produce_the_length_are_refused(checked):
-    assert "up to 2 symbols" in str(checked(("min_length: 1", "min_length: 1, max_length: 2")))
+    assert "at most 2 symbols" in str(checked(("min_length: 1", "min_length: 1, max_length: 2")))
     assert "vocabulary differs" in str(checked(("kind: copy", "kind: histogram")))
     assert "listed twice" in str(checked(("[16]", "[16, 16]")))
     assert "val@16/los" in str(checked(("val@16/loss", "val@16/los")))
