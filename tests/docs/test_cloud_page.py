@@ -12,8 +12,8 @@ from tests.small import TINY
 
 from taetpu.cli.cloud_common import LONGEST_HOURS, SHORTEST_HOURS
 from taetpu.cloud.container_image import BUILD_MINUTES, BUILD_RATE
+from taetpu.cloud.deletion_rights import DELETERS
 from taetpu.cloud.doctor import APIS
-from taetpu.cloud.lifecycle import DELETERS
 from taetpu.cloud.settings import Settings
 from taetpu.cloud.supervise import Limits
 

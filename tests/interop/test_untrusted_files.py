@@ -111,7 +111,7 @@ def test_special_tokens(folder, config, generation, expected):
 def test_end_tokens_that_the_model_cannot_produce_are_named(folder, llama):
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 99999]}))
     rows = llama[0]["vocab_size"]
-    with pytest.warns(DataWarning, match=f"eos_token_id contains 99999, but the model's tokens are 0 to {rows - 1}"):
+    with pytest.warns(DataWarning, match=f"eos_token_id contains 99999, .* 0 to {rows - 1}"):
         assert import_folder(folder).special_tokens["eos_token_id"] == [2, 99999]
 
 

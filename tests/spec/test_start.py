@@ -47,7 +47,7 @@ def test_equal_tokenizers_are_accepted(config, tmp_path):
 
 @pytest.mark.parametrize(
     ("tokens", "problem"),
-    [("a c <pad>", "model are 'a c <pad>', and those of the task 'a b <pad>'"), ("", "states none")],
+    [("a c <pad>", "'a c <pad>', .* the task 'a b <pad>'"), ("", "states none")],
 )
 def test_other_tokens_without_a_tokenizer_are_refused(tokens, problem):
     with pytest.raises(UserError, match=problem) as caught:

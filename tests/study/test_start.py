@@ -171,9 +171,7 @@ def test_tokens_of_synthetic_tasks_are_compared_by_name(folder, monkeypatch):
         assert not other_task(folder, task).drawn
     others = "mqar, symbols: 10, pairs: 2", "mqar, pairs: 2", "histogram, symbols: 6, max_length: 4", "sort, symbols: 7"
     for task in others:
-        with pytest.raises(
-            UserError, match="other tokens than the task: those of the model are 'a b c d e f <bos>"
-        ) as caught:
+        with pytest.raises(UserError, match=r"other tokens .*'a b c d \w \w <bos>") as caught:
             other_task(folder, f"kind: {task}, seq_len: 16")
         assert (caught.value.path, "vocabulary: drawn" in caught.value.remedy) == (("base", "train", "start"), True)
         drawn = other_task(folder, f"kind: {task}, seq_len: 16", "{folder: first/baseline/0, vocabulary: drawn}").drawn
@@ -190,7 +188,7 @@ def test_a_start_may_be_an_address(folder, monkeypatch):
         other_task(folder, task, "first")
     assert caught.value.path == ("base", "train", "start", "folder")
     shutil.rmtree(next(files.glob("0-*")) / "model")
-    with pytest.raises(UserError, match=f"no model is stored in {next(files.glob('0-*'))}"):
+    with pytest.raises(UserError, match=f"stored in {next(files.glob('0-*'))}"):
         other_task(folder, task, "first/baseline/0")
     with pytest.raises(UserError, match="'kept'") as caught:
         other_task(folder, task, "{folder: first, vocabulary: kept}")
