@@ -167,7 +167,7 @@ def other_task(folder, task, start="{folder: first/baseline/0}"):
 def test_tokens_of_synthetic_tasks_are_compared_by_name(folder, monkeypatch):
     """Also with as many tokens as the model has (mqar), with more (mqar, histogram), or with other numbers (sort)."""
     monkeypatch.setenv("TAETPU_ROOT", str(folder / "root"))
-    for task in ("kind: reverse, seq_len: 32, symbols: 6", "kind: copy, seq_len: 8, symbols: 6, form: encoder"):
+    for task in ("kind: reverse, seq_len: 32, symbols: 6", "kind: copy, seq_len: 8, symbols: 6, max_length: 2"):
         assert not other_task(folder, task).drawn
     others = "mqar, symbols: 10, pairs: 2", "mqar, pairs: 2", "histogram, symbols: 6, max_length: 4", "sort, symbols: 7"
     for task in others:
