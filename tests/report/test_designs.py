@@ -125,7 +125,8 @@ def test_ladder_of_kinds_or_equal_models_extrapolates_nothing(study) -> None:
         results = study(design)
         sizes, _ = section(results, "Effects by scale").tables
         assert [row[0] for row in sizes.rows] == order
-        assert results["designs"]["limits"] == [LIMITS["ladder without a trend"]]
+        limit = LIMITS["ladder without a trend"]
+        assert results["designs"]["limits"] == [limit]
         assert summary.headline(results).startswith("1 arm at 2 scales: ")
     assert LIMITS["ladder"] in study("steps")["designs"]["limits"]
 
