@@ -28,7 +28,8 @@ def test_the_plan_lists_matched_arms_and_what_tuning_adds(taetpu, fair):
     assert arms["wide@flops"]["change"].startswith("wide; train.steps: 6 -> ")
     assert plan["at_run"] == ["wide", "low-lr"]
     # baseline, wide and wide@flops try four combinations, low-lr two: each on two seeds, then its best on two.
-    assert plan["tuning"] == {"trials": 28, "done": 0, "tuned": 8}
+    tuning = {"trials": 28, "done": 0, "tuned": 8, "metric": "val/loss", "seeds": [1000000, 1000001]}
+    assert plan["tuning"] == tuning
     runs = [name for pack in plan["packs"] for name, _, _ in pack["runs"]]
     assert len(runs) == 2 * len(arms) + 28
 
@@ -40,7 +41,8 @@ def test_plan_states_detectable_effects_and_their_cost(taetpu, fair):
     out = " ".join(printed.out.split())
     assert "noise 0.01 (stated): " in out
     assert "an effect of 0.02 takes " in out
-    assert "tuning: 28 runs, then 8 with" in out
+    assert "tuning: 28 runs" in out
+    assert "; then 8 with " in out
     assert "matched by time" in out
     assert ": wide, low-lr" in out
 

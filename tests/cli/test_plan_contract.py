@@ -78,7 +78,7 @@ def test_diff_shows_changes_of_parameters_and_operations(taetpu, here, contents,
     write(*ARMS)
     before = contents(here)
     found = taetpu("plan", "s.yaml", "--diff", "relu", "--json").json()
-    assert list(found["config"]) == ["model.ffn"]
+    assert list(found["config"]) == ["model.ffn", "model.ffn.mult"]  # relu resets mult
     assert found["removed"] == {"layers.0.ffn.gate": [16, 40]}
     assert found["reshaped"] == {"layers.0.ffn.down": [[40, 16], [64, 16]], "layers.0.ffn.up": [[16, 40], [16, 64]]}
     assert (found["added"], found["redrawn"], found["breaks"]) == ({}, {}, None)

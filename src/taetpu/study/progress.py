@@ -56,6 +56,7 @@ class StudyProgress(Callback):
         self.bar = self.bars.add_task("preparing", total=None, rate="", left="")
         self.losses: dict[str, dict[int, float]] = {}
         self.primary = "val/loss"
+        self.header = ""
         self.evals: dict[str, dict[int, dict[str, float]]] = {}
         self.text = ""
         self.use = ""
@@ -73,10 +74,12 @@ class StudyProgress(Callback):
             self.live.stop()
 
     def on_study_begin(self, study: Study) -> None:
-        """Store the name of the primary metric, whose value is displayed for each evaluation. Print a log's header."""
+        """Store the name of the primary metric, which is displayed for each evaluation, and the header of a log."""
         self.primary = study.measure.primary
-        self.log(f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {self.primary}")
-        self.log("a line for each evaluation of a pack: the mean of each arm over its seeds (speed, memory, time left)")
+        self.header = (
+            f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {self.primary}\n"
+            "a line for each evaluation of a pack: the mean of each arm over its seeds (speed, memory, time left)\n"
+        )
 
     def on_step_timing(self, arm: str) -> None:
         """Display the arm whose step is timed."""
@@ -238,9 +241,10 @@ class StudyProgress(Callback):
         self.bars.update(self.bar, total=(self.bars.tasks[0].total or 0) + run_steps)
 
     def log(self, line: str) -> None:
-        """Print a line in logs. A terminal shows the live table instead."""
+        """Print a line in logs, the first one below the header. A terminal shows the live table instead."""
         if not self.console.is_terminal:
-            self.console.print(Text(line), soft_wrap=True)
+            self.console.print(Text(self.header + line), soft_wrap=True)
+            self.header = ""
 
     def warn(self, line: str) -> None:
         """Print a line in logs and on terminals."""
