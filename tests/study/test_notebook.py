@@ -13,6 +13,7 @@ import taetpu
 from taetpu.core.errors import UserError
 from taetpu.report import summary
 from taetpu.report.notebook import notebook_html
+from taetpu.report.verdict_style import COLOURS
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +31,14 @@ def cells(text: str, number: int = 0) -> list[list[str]]:
 
 
 def check(text: str) -> None:
-    """Check that HTML has no scripts, no external content and no text colours."""
+    """Check that HTML has no scripts, no external content and no text colours, except those of verdicts."""
     tags = {element.tag.rpartition("}")[2] for element in parsed(text).iter()}
     assert not tags & {"script", "link", "img", "iframe", "style", "object"}
     attributes = [(name, value) for element in parsed(text).iter() for name, value in element.attrib.items()]
     assert not [name for name, _ in attributes if name.startswith("on") or name in ("href", "src")]
     assert not re.search(r"(?<!-)color:|background", " ".join(value for name, value in attributes if name == "style"))
     fills = {element.get("fill") for element in parsed(text).iter() if element.tag.endswith("}text")}
-    assert fills <= {"currentColor"}
+    assert fills <= {"currentColor", *COLOURS.values()}
 
 
 @pytest.fixture(scope="module")

@@ -89,12 +89,12 @@ class StoredModel:
         """Raise `UserError` if the tokens of a task differ from those of the model.
 
         Texts have the same tokens if their tokenizers are equal, and other tasks if they have an equal `Source.unit`.
+        Models of earlier versions do not state it, and are accepted for such tasks.
         """
         if self.tokenizer is None and source.tokenizer is None:
-            if self.tokens != source.unit:
-                theirs = f"those of the model are {_brief(self.tokens)}" if self.tokens else "the model states none"
-                problem = f"the stored model has other tokens than the task: {theirs}, and those of the task "
-                raise UserError(f"{problem}{_brief(source.unit)}", remedy=_remedy("tokens"))
+            if self.tokens and self.tokens != source.unit:
+                problem = f"the stored model has other tokens than the task: those of the model are {_brief(self.tokens)}"
+                raise UserError(f"{problem}, and those of the task {_brief(source.unit)}", remedy=_remedy("tokens"))
             return
         tokenizer = source.tokenizer
         # The task's tokenizer is read from its stored form too, because reading may complete the form.
