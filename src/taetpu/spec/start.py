@@ -93,8 +93,8 @@ class StoredModel:
         """
         if self.tokenizer is None and source.tokenizer is None:
             if self.tokens and self.tokens != source.unit:
-                problem = f"the stored model has other tokens than the task: those of the model are {_brief(self.tokens)}"
-                raise UserError(f"{problem}, and those of the task {_brief(source.unit)}", remedy=_remedy("tokens"))
+                both = f"those of the model are {_brief(self.tokens)}, and those of the task {_brief(source.unit)}"
+                raise UserError(f"the stored model has other tokens than the task: {both}", remedy=_remedy("tokens"))
             return
         tokenizer = source.tokenizer
         # The task's tokenizer is read from its stored form too, because reading may complete the form.
