@@ -69,7 +69,7 @@ def lens(trained, monkeypatch):
         result = CliRunner().invoke(app, ["lens", *arguments, "--root", "runs"])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return result.output
+        return result.stdout if "--json" in arguments else result.stdout + result.stderr
 
     return run
 

@@ -140,7 +140,7 @@ def test_padding_and_other_texts_change_nothing(opened):
         (alone,) = attribution(opened, text)
         np.testing.assert_allclose(found.values, alone.values, atol=1e-4)
         assert found.targets.tolist() == alone.targets.tolist()
-        assert found.values.shape == (6, len(text))
+        assert found.values.shape == (5, len(text))
 
 
 @pytest.mark.slow
