@@ -88,7 +88,7 @@ def catalog(
 
 
 def _kinds_named(name: str) -> "dict[tuple[str, str], type[Component]]":
-    """Return the kinds with a name, by slot and kind. A name that is also a slot or a field stands for that."""
+    """Return the kinds with a name, by slot and kind. A slot or field of that name has precedence."""
     from taetpu.core.registry import kinds, slots
     from taetpu.spec.field_paths import known_paths
 

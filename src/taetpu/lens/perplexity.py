@@ -65,7 +65,7 @@ class Perplexity:
         split: The name of the evaluation set; None for other texts.
         num_bytes: The number of UTF-8 bytes of all texts; None if tokens do not determine them.
         unpredicted_bits: The bits of first tokens and of characters without a token (see `data.base.Split`), without
-            those of tokens that the tokenizer adds to every text, such as `<s>`, which are no part of the text.
+            those of tokens that the tokenizer adds to every text, such as `<s>`, which the text does not contain.
     """
 
     __repr__ = short_repr

@@ -122,8 +122,7 @@ def preview(
         `memory`: the arms that do not fit into the memory of this machine (see `validate.too_large`).
         `at_run`: the arms to match by time if their times have not been measured, else empty.
         `resolution`: see the function `resolution`.
-        `tuning`: the numbers of runs that tuning adds, and the metric and seeds by which it chooses; None if nothing is
-        tuned.
+        `tuning`: the runs that tuning adds, and the metric and seeds by which it chooses; None without tuning.
 
     Raises:
         UserError: if the noise or the effect is invalid.

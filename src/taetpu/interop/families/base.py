@@ -161,7 +161,7 @@ def complete_settings(family: Family, config: Settings) -> dict[str, Any]:
         if config.get(name) is not None and config[name] != value:
             problem, remedy = f"{name}={config[name]!r} is not supported", f"Use a model with {name}={value!r}."
             raise UserError(problem, path=(name,), remedy=remedy)
-    # null stands for a missing setting where the architecture has no default
+    # null means a missing setting where the architecture has no default
     given = {
         n: value for n, value in config.items() if n in fields and (value is not None or not fields[n].is_required())
     }
