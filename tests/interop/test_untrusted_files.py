@@ -10,9 +10,9 @@ from safetensors.numpy import save_file
 
 import taetpu
 from taetpu.core.errors import DataWarning, UserError
+from taetpu.core.json_files import LARGEST_FILE
 from taetpu.data.tokenizers import ByteConfig
 from taetpu.interop.huggingface import import_folder
-from taetpu.interop.json_files import LARGEST_FILE
 
 FILES = ("config.json", "generation_config.json", "model.safetensors.index.json")
 
@@ -119,7 +119,9 @@ def test_a_byte_order_mark_is_skipped(folder):
     for name in FILES:
         (folder / name).write_bytes(codecs.BOM_UTF8 + (folder / name).read_bytes())
     (folder / "tokenizer.json").write_text(ByteConfig().train("").to_json(), encoding="utf-8-sig")
-    assert import_folder(folder).tokenizer.vocab_size == 256
+    tokenizer = import_folder(folder).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.vocab_size == 256
 
 
 def test_missing_tokens_are_those_of_the_class(folder):

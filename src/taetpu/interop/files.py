@@ -10,11 +10,11 @@ from typing import Any
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
+from taetpu.core.json_files import RESTORE, is_missing, read_object
 from taetpu.core.output_files import write_new_folder
 from taetpu.data.tokenizers import Tokenizer
 from taetpu.interop.families import Settings
 from taetpu.interop.families.base import SpecialTokens
-from taetpu.interop.json_files import RESTORE, is_missing, read_object
 from taetpu.interop.weights import WEIGHTS, Tensors, write_tensors
 
 CONFIG = "config.json"

@@ -12,9 +12,9 @@ import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from taetpu.core.errors import UserError
+from taetpu.core.json_files import RESTORE, check_regular, is_missing, read_bytes, read_object
 from taetpu.data.tokenizers import Tokenizer, read_content, wrap_tokenizer
 from taetpu.interop.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG
-from taetpu.interop.json_files import RESTORE, check_regular, is_missing, read_bytes, read_object
 
 VOCAB, MERGES = "vocab.json", "merges.txt"
 LARGEST_TOKENIZER = 3 * 2**24

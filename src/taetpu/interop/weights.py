@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from taetpu.core.config import Config
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import DataWarning, UserError
-from taetpu.interop.json_files import RESTORE, check_regular, explain_unreadable, is_missing, read_object
+from taetpu.core.json_files import RESTORE, check_regular, explain_unreadable, is_missing, read_object
 
 Tensors = Mapping[str, np.ndarray]
 

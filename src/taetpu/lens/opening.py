@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.json_files import RESTORE, is_missing, parse_object, read_object
 from taetpu.core.plugins import load_plugins
 from taetpu.interop.huggingface import import_folder
-from taetpu.interop.json_files import RESTORE, is_missing, parse_object, read_object
 from taetpu.lens.opened import OpenedModel
 from taetpu.store.addresses import find_run, find_run_folder
 from taetpu.store.backend import open_store

@@ -38,7 +38,7 @@ def check_regular(file: Path, remedy: str, largest: int | None = None) -> None:
             raise UserError("no such file", file=file, remedy=remedy) from None
     if not stat.S_ISREG(status.st_mode):
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, socket or device"
-        raise UserError(f"expected a file, but this is {what}", file=file, remedy="Replace it by the model's file.")
+        raise UserError(f"expected a file, but this is {what}", file=file, remedy="Replace it by a regular file.")
     if largest is not None and status.st_size > largest:
         raise UserError(f"this file has more than {largest:,} bytes", file=file, remedy=RESTORE)
 
