@@ -12,6 +12,7 @@ from typing import Any
 
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import KeyPath, UserError, dotted_path
+from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
 from taetpu.spec.fractional_factorial import Fraction, build_fraction
 from taetpu.spec.overrides import apply_overrides
@@ -24,7 +25,6 @@ from taetpu.spec.unresolved_arms import (
     check_part,
     check_paths,
     label,
-    short_paths,
 )
 
 FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}

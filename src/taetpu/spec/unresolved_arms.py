@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-from taetpu.core.errors import KeyPath, UserError, dotted_path
+from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
+from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
 from taetpu.spec.study_config import LONGEST_NAME, check_name
 
@@ -160,13 +161,3 @@ def bounded(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def short_paths(paths: list[str]) -> dict[str, str]:
-    """Shorten each path to its last n parts, with the smallest n that keeps them distinct. `x.kind` counts as `x`."""
-    split = {path: (path.removesuffix(".kind") or path).split(".") for path in paths}
-    for size in range(1, max(map(len, split.values()), default=0) + 1):
-        names = {path: dotted_path(parts[-size:]) for path, parts in split.items()}
-        if len(set(names.values())) == len(names):
-            return names
-    return {path: path for path in paths}
