@@ -5,7 +5,9 @@ import re
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from taetpu.cli.main import app
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation import passes
 from taetpu.lens.ablation.documents import split_documents
@@ -93,7 +95,9 @@ def test_the_time_is_printed_first_without_a_terminal(lens, monkeypatch, mode, w
     assert title not in lens(*given)
     monkeypatch.setattr(passes, "TIMED", 0)
     monkeypatch.setattr(passes, "LONG", 0.0)
-    assert lens(*given).startswith(title)
+    result = CliRunner().invoke(app, ["lens", *given, "--root", "runs"])
+    assert result.output.startswith(title)  # both streams, in the order of their lines
+    assert result.stderr.startswith(title)
 
 
 def test_a_knockout_of_parts_that_are_missing_already_is_refused(lens):

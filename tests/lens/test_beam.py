@@ -87,7 +87,7 @@ def test_an_end_token_ends_a_sequence(opened):
     assert all(end not in beam.tokens for beam in found)
     assert min(len(beam.tokens) for beam in found) < 10
     by_length = beam_search(opened, "the qui", beams=5, max_tokens=10, end=end, length_power=1.0)
-    rates = [beam.score / max(1, len(beam.tokens)) for beam in by_length]
+    rates = [beam.score / min(len(beam.tokens) + 1, 10) for beam in by_length]  # the end token counts
     assert rates == sorted(rates, reverse=True)
 
 
