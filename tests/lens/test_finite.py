@@ -40,7 +40,7 @@ def test_each_view_names_the_parameters_that_are_not_finite(opened, view):
         VIEWS[view](broken(opened, np.nan))
 
 
-@pytest.mark.parametrize("view", by_default(READING_LOGITS, "knock-outs"))
+@pytest.mark.parametrize("view", by_default(READING_LOGITS, "beams", "knock-outs"))
 def test_activations_beyond_float32_are_not_finite(opened, view):
     with pytest.raises(NotFinite, match=r"parameters are finite, .*activations .*float32"):
         VIEWS[view](with_weights(opened, lambda weights: weights["norm.weight"].fill(3e38)))

@@ -53,7 +53,7 @@ def beam_search(
             included) to this power (Wu et al. 2016).
 
     Raises:
-        NotFinite: if a score is not finite.
+        NotFinite: if a logit is not finite.
         UserError: if a number is below 1, a mixer offers no cache, or the prompt is empty or too long.
     """
     for name, value in (("beams", beams), ("max_tokens", max_tokens)):
@@ -67,7 +67,7 @@ def beam_search(
     ends = opened.end_tokens if end is None else (end,) if isinstance(end, int) else tuple(end)
     key = ("beams", beams, max_tokens, ends, length_power)
     search = opened.program((*key, length), lambda: _search(beams, max_tokens, ends, length, length_power))
-    finished = jax.tree.map(np.asarray, search(opened.unrolled, batch.ids, batch.padding))
+    finished, _ = jax.tree.map(np.asarray, search(opened.unrolled, batch.ids, batch.padding))
     rows = zip(finished.tokens, finished.lengths, finished.scores, finished.exists, strict=True)
     return [
         _beam(opened, batch.of(0), tokens[:size], float(score), ends) for tokens, size, score, exists in rows if exists
@@ -99,8 +99,12 @@ class Finished(NamedTuple):
 
 def _search(
     beams: int, max_tokens: int, ends: tuple[int, ...], length: int, power: float
-) -> Callable[[LM, Array, Array], Finished]:
-    """Return the function `(model, ids, padding) -> Finished`."""
+) -> Callable[[LM, Array, Array], tuple[Finished, Array]]:
+    """Return the function `(model, ids, padding) -> (finished, largest)`.
+
+    `largest` is the largest absolute logit of each step. It is not finite if any logit is not: the order of sequences
+    with such scores would be arbitrary.
+    """
 
     def advance(
         scores: Float[Array, " beam"],
@@ -129,24 +133,26 @@ def _search(
         going = jnp.where(jnp.arange(beams) < len(total), going, -jnp.inf)
         return going, extended[kept], source[kept], finished
 
-    def search(model: LM, ids: Array, padding: Array) -> Finished:
+    def search(model: LM, ids: Array, padding: Array) -> tuple[Finished, Array]:
         logits, cache = extend(model, ids, empty_cache(model, 1, length), padding=padding, last=True)
         cache = cache.choose(jnp.zeros(beams, jnp.int32))
         scores = jnp.where(jnp.arange(beams) == 0, 0.0, -jnp.inf)  # all beams are equal before the first token
         first = jnp.broadcast_to(logits[:, -1], (beams, logits.shape[-1]))
         tokens, zeros = jnp.zeros((beams, max_tokens), jnp.int32), jnp.zeros(beams)
         nothing = Finished(tokens, jnp.zeros(beams, jnp.int32), zeros, zeros, jnp.zeros(beams, bool))
+        largest = jnp.abs(first).max()
         scores, tokens, _, finished = advance(scores, tokens, nothing, first, 0)
 
-        def step(carry: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], None]:
+        def step(carry: tuple[Any, ...], number: Array) -> tuple[tuple[Any, ...], Array]:
             cache, scores, tokens, finished = carry
             logits, cache = extend(model, tokens[:, number - 1][:, None], cache)
             scores, tokens, source, finished = advance(scores, tokens, finished, logits[:, -1], number)
-            return (cache.choose(source), scores, tokens, finished), None
+            return (cache.choose(source), scores, tokens, finished), jnp.abs(logits).max()
 
         carry = (cache, scores, tokens, finished)
-        (_, _, _, finished), _ = jax.lax.scan(step, carry, jnp.arange(1, max_tokens))
+        (_, _, _, finished), others = jax.lax.scan(step, carry, jnp.arange(1, max_tokens))
         absent = jax.tree.map(lambda values: jnp.where(finished.exists, values, 0), (finished.scores, finished.rates))
-        return finished._replace(scores=absent[0], rates=absent[1])
+        finished = finished._replace(scores=absent[0], rates=absent[1])
+        return finished, jnp.append(others, largest)
 
     return search
