@@ -53,17 +53,18 @@ def explain_unreadable(file: Path) -> Iterator[None]:
         raise UserError(problem, file=file, remedy="Check the file and its permissions.") from None
 
 
-def read_object(file: Path, remedy: str) -> dict[str, Any]:
+def read_object(file: Path, remedy: str, largest: int = LARGEST_FILE) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Args:
         file: The file.
         remedy: The remedy if the file is missing.
+        largest: The size up to which the file is read, in bytes.
 
     Raises:
         UserError: If the file is missing, no regular file or too large, or its content is not a JSON object.
     """
-    return parse_object(read_bytes(file, remedy), file)
+    return parse_object(read_bytes(file, remedy, largest), file)
 
 
 def read_bytes(file: Path, remedy: str, largest: int = LARGEST_FILE) -> bytes:

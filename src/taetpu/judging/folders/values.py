@@ -1,0 +1,143 @@
+"""Metrics and settings as formats report them: numbers that may not be finite, steps that restart, nested settings."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from taetpu.core.errors import UserError
+from taetpu.core.json_files import read_bytes
+from taetpu.store.documents import from_yaml
+from taetpu.store.metrics import Series
+
+MAX_SETTINGS = 10_000
+"""The maximum number of settings of a run. YAML aliases can stand for more than memory holds."""
+MAX_DEPTH = 100
+LARGEST_YAML = 2**20
+"""The size up to which a YAML file is read, in bytes."""
+LARGEST_METRIC = 1.7976931348623157e308
+"""MLflow stores an infinite value as this number, the largest float."""
+
+_NOT_FINITE = {"nan", "inf", "infinity"}
+
+
+class Points:
+    """The values of a run's metrics in the order in which they were reported."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, list[tuple[int, float]]] = {}
+        self._last: dict[str, float] = {}
+
+    def add(self, metric: str, value: float, step: int | None = None) -> None:
+        """Add a value, which belongs to the metric's curve if its step is known."""
+        self._last[metric] = value
+        if step is None:
+            return
+        points = self._points.setdefault(metric, [])
+        while points and points[-1][0] >= step:  # a resumed run repeats the steps after its checkpoint
+            points.pop()
+        points.append((step, value))
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The last reported value of each metric; None if it is not finite."""
+        return {name: value if is_finite(value) else None for name, value in self._last.items()}
+
+    @property
+    def curves(self) -> dict[str, Series]:
+        """The steps and values of each metric that was reported with steps."""
+        return {
+            name: Series(np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
+            for name, points in self._points.items()
+            for steps, values in [zip(*points, strict=True)]
+        }
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a metric's value is finite, also in the notation of MLflow's database."""
+    return math.isfinite(value) and abs(value) < LARGEST_METRIC
+
+
+def parse_metric(value: Any) -> float | None:
+    """Return a reported value as a number. Return None if it is none, such as text, a table, a picture or a boolean.
+
+    NaN and infinities may be text, as JSON has no such numbers.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    if isinstance(value, str) and value.strip().lstrip("+-").lower() in _NOT_FINITE:
+        return float(value)
+    return None
+
+
+def parse_reported(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of each number in a reported JSON value. A mapping's names are dotted.
+
+    None is NaN, which JSON of some writers cannot represent. Text, lists and media (mappings with `_type`) are no
+    metrics.
+    """
+    if isinstance(value, Mapping):
+        if "_type" not in value and depth < MAX_DEPTH:
+            for key, item in value.items():
+                yield from parse_reported(item, f"{name}.{key}" if name else str(key), depth + 1)
+    elif (number := math.nan if value is None else parse_metric(value)) is not None:
+        yield name, number
+
+
+def flatten_settings(settings: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Return nested settings by dotted names. Lists and other values than text, numbers and booleans become text.
+
+    Args:
+        settings: The settings.
+        file: The file that contains them, for messages.
+
+    Raises:
+        UserError: If there are more than `MAX_SETTINGS`, or more than `MAX_DEPTH` inside each other.
+    """
+    budget = iter(range(MAX_SETTINGS))
+
+    def visit(value: Any, depth: int) -> Any:
+        if next(budget, None) is None or depth > MAX_DEPTH:
+            problem = f"this file has more than {MAX_SETTINGS:,} settings, or more than {MAX_DEPTH} inside each other"
+            raise UserError(problem, file=file, remedy="Remove the settings that do not tell runs apart.")
+        if isinstance(value, Mapping):
+            return {str(key): visit(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [visit(item, depth + 1) for item in value]
+        return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+    return dict(_leaves(visit(settings, 0)))
+
+
+def _leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
+
+
+def read_yaml(file: Path, remedy: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file; an empty file is an empty mapping.
+
+    Args:
+        file: The file.
+        remedy: The remedy if the file is missing or damaged, or contains other tags than those of plain data.
+
+    Raises:
+        UserError: If the file is missing, not regular, too large, or not a mapping of plain data.
+    """
+    data = read_bytes(file, remedy, LARGEST_YAML)
+    if not data.strip():
+        return {}
+    try:
+        return from_yaml(data, str(file), remedy)
+    except (RecursionError, ValueError) as error:  # ValueError: a date that does not exist
+        problem = "nested too deeply" if isinstance(error, RecursionError) else f"not valid YAML: {error}"
+        raise UserError(problem, file=file, remedy=remedy) from None
