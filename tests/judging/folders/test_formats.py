@@ -45,7 +45,7 @@ EXPECTED = {
     "tensorboardx": TENSORBOARD,
     "torch-tensorboard": TENSORBOARD,
     "lightning": Expected("lightning", steps=[0, 1, 2]),
-    "trainer": Expected("trainer", "eval_accuracy", steps=[1, 2, 3], arm="folder", rate="learning_rate"),
+    "trainer": Expected("trainer", "eval_accuracy", steps=[1, 2, 3], arm="label", rate="learning_rate"),
     "mlflow": MLFLOW,
     "mlflow-database": MLFLOW,
 }
@@ -114,7 +114,7 @@ def check(folder, expected):
 def check_lm_eval(folder):
     with pytest.warns(DataWarning, match=r"results_.*\.json"):
         records = read_folder(folder, "lm-eval")
-    assert [(record.fields["folder"], record.fields["seed"]) for record in records] == [tuple(run) for run in RUNS]
+    assert [(record.fields["label"], record.fields["seed"]) for record in records] == [tuple(run) for run in RUNS]
     for run, record in zip(RUNS, records, strict=True):
         answer = "a" if run.arm == "base" else "b"
         items = {

@@ -29,7 +29,7 @@ def recognises(tree: Tree) -> bool:
 def read(tree: Tree) -> list[Record]:
     """Read each folder with a `metrics.csv` as a run.
 
-    `version` is the number in `version_3`; `folder` is without it and without Lightning's own `lightning_logs`.
+    `version` is the number in `version_3`; `label` is without it and without Lightning's own `lightning_logs`.
     """
     return [_read_run(tree, folder) for folder in tree.with_file(METRICS)]
 

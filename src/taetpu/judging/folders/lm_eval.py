@@ -31,8 +31,8 @@ def recognises(tree: Tree) -> bool:
 def read(tree: Tree) -> list[Record]:
     """Read each task of each model as a run. If a model was evaluated on a task several times, the newest counts.
 
-    `model` is its name, `folder` the results' folder, or the model's name if only that names a seed. A group of tasks
-    with a score of its own is one task. A metric such as `acc,none` is named `acc`, and `acc,strict` as it is.
+    `model` is its name, and `label` is from the results' folder, or from the model's name if only that names a seed. A
+    group of tasks with a score of its own is one task. The metric `acc,none` is named `acc`, and `acc,strict` as it is.
     """
     results: dict[tuple[str, str, str], tuple[Path, Mapping[str, Any]]] = {}
     older = []
@@ -92,7 +92,7 @@ def _read_task(tree: Tree, folder: str, model: str, task: str, file: Path, conte
     scores = _scores(content["results"][task])
     fields = describe_place(tree, folder)
     if "seed" not in fields:
-        fields |= describe_place(tree, folder, model or folder)
+        fields |= describe_place(tree, folder, model)
     fields |= {"model": model, "task": task}
     shots = _mapping(content, "n-shot", file).get(task)
     fields |= {} if shots is None else {"num_fewshot": shots}

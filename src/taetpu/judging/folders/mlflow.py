@@ -36,7 +36,7 @@ def read(tree: Tree) -> list[Record]:
             unfinished.add(run.place, run.status)
         tags = {f"tags.{key}": value for key, value in run.tags.items() if not key.startswith("mlflow.")}
         name = run.name or run.tags.get("mlflow.runName") or run.id
-        fields = describe_place(tree, name) | {"run": run.id, "name": name, "experiment": run.experiment}
+        fields = describe_place(tree, run.id, name) | {"name": name, "experiment": run.experiment}
         fields |= {"status": run.status} | tags | run.params
         records.append(Record(f"{run.place}, run {name}", fields, run.points.metrics, run.points.curves))
     unfinished.warn()

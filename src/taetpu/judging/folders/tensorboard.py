@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, check_regular, explain_unreadable
@@ -50,56 +50,64 @@ def read(tree: Tree) -> list[Record]:
         for folder, files in tree.folders.items()
         if any(map(_is_event_file, files))
     }
-    runs: dict[str, list[str]] = {}
-    for folder in events:
-        runs.setdefault(_run_folder(folder, events), []).append(folder)
     unfinished.warn()
-    return [_join(tree, run, {folder: events[folder] for folder in folders}) for run, folders in runs.items()]
+    runs: dict[str, dict[str, _Part]] = {}
+    for folder in events:
+        part = _find_part(folder, events)
+        runs.setdefault(part.run, {})[folder] = part
+    return [_join(tree, run, parts, events) for run, parts in runs.items()]
 
 
 def _is_event_file(name: str) -> bool:
     return "tfevents" in name and not name.endswith((".profile-empty", ".gz"))
 
 
-def _run_folder(folder: str, events: Mapping[str, _Events]) -> str:
-    """Return the folder of the run to which a folder's events belong."""
+class _Part(NamedTuple):
+    """The run to which a folder's events belong, and what surrounds the names of their metrics."""
+
+    run: str
+    prefix: str = ""
+    suffix: str = ""
+
+
+def _find_part(folder: str, events: Mapping[str, _Events]) -> _Part:
     above, _, name = folder.rpartition("/")
-    if not folder:
-        return folder
-    if name.lower() in SPLITS:
-        return above
-    if above in events and (events[folder].has_session or _added_scalars(folder, events[folder]) is not None):
-        return above
-    return folder
+    if name.lower() in SPLITS and (above or all(other.partition("/")[0].lower() in SPLITS for other in events)):
+        part = _find_part(above, events)
+        return part._replace(prefix=f"{part.prefix}{name}/")
+    if folder and above in events:
+        if events[folder].has_session:
+            return _find_part(above, events)
+        if added := _added_scalars(name, events[folder]):
+            return _find_part(above, events)._replace(suffix=f"/{added}")
+    return _Part(folder)
 
 
-def _added_scalars(folder: str, events: _Events) -> str | None:
-    """Return `twice` for a folder `loss_twice` that has only the metric `loss`; return None for other folders.
+def _added_scalars(name: str, events: _Events) -> str:
+    """Return `twice` for a folder `loss_twice` that has only the metric `loss`; return "" for other folders.
 
     PyTorch's `add_scalars` writes such folders.
     """
-    metrics = {metric for metric, _, _ in events.scalars}
-    start = f"{next(iter(metrics)).replace('/', '_')}_" if len(metrics) == 1 else "/"
-    name = folder.rpartition("/")[2]
-    return name.removeprefix(start) if name.startswith(start) else None
+    metrics = {metric.replace("/", "_") for metric, _, _ in events.scalars}
+    start = f"{metrics.pop()}_" if len(metrics) == 1 else name
+    return name.removeprefix(start) if name.startswith(start) else ""
 
 
-def _join(tree: Tree, run: str, parts: Mapping[str, _Events]) -> Record:
-    points, settings, session = Points(), {}, []
-    for folder, events in parts.items():
-        settings |= events.settings
-        name, added = folder.rpartition("/")[2], _added_scalars(folder, events)
-        if folder != run and events.has_session:
-            session += events.scalars
-        else:
-            for metric, value, step in events.scalars:
-                if folder != run:
-                    metric = f"{name}/{metric}" if name.lower() in SPLITS else f"{metric}/{added}"
-                points.add(metric, value, step)
+def _join(tree: Tree, run: str, parts: Mapping[str, _Part], events: Mapping[str, _Events]) -> Record:
+    points, settings, results = Points(), {}, []
+    for folder, part in parts.items():
+        settings |= events[folder].settings
+        is_session = folder != run and events[folder].has_session
+        for metric, value, step in events[folder].scalars:
+            name = f"{part.prefix}{metric}{part.suffix}"
+            if is_session:  # a result of the whole run, whose step means nothing
+                results.append((name, value))
+            else:
+                points.add(name, value, step)
     known = set(points.metrics)
-    for metric, value, _ in session:  # a result of the whole run, whose step means nothing
-        if metric not in known:
-            points.add(metric, value)
+    for name, value in results:
+        if name not in known:
+            points.add(name, value)
     hparams = read_hparams(tree, run) if run in tree.folders else {}
     fields = describe_place(tree, run) | hparams | settings
     return Record(str(tree.path(run)), fields, points.metrics, points.curves)

@@ -80,22 +80,27 @@ def natural_order(path: str) -> list[tuple[str, int]]:
     return [(text, int(digits[:18] or -1)) for text, digits in parts]
 
 
-def describe_place(tree: Tree, run: str, folder: str | None = None) -> dict[str, Any]:
-    """Return the fields that a run's place gives it.
+def describe_place(tree: Tree, run: str, name: str = "") -> dict[str, Any]:
+    """Return the fields that a run's place and name give it.
 
     Args:
         tree: The tree.
         run: The run's folder in the tree.
-        folder: The folder whose name tells runs apart; by default the run's folder.
+        name: The name that tells the run from others; by default its folder.
 
     Returns:
-        `run`, the run's folder; `folder` without the part that names a seed, e.g. `wide` for `wide-seed3` or
-        `wide/seed=3`; and `seed`, if exactly one part names a number such as `seed3`, `seed_3` or `seed=3`.
+        `run`, the run's folder; `label`, the name without the part that names a seed, such as `wide` for `wide-seed3`
+        or `wide/seed=3`; `label.1`, `label.2` and so on, its folders, if there are several; and `seed`, if exactly one
+        part names a number such as `seed3`, `seed_3` or `seed=3`.
     """
-    folder = (run if folder is None else folder) or tree.root.absolute().name
-    fields: dict[str, Any] = {"run": run or tree.root.absolute().name, "folder": folder}
-    seeds = _SEED.findall(folder)
+    root = tree.root.absolute().name
+    label = name or run or root
+    fields: dict[str, Any] = {"run": run or root}
+    seeds = _SEED.findall(label)
     if len(seeds) == 1:
-        rest = [part.strip("-_,. ") for part in _SEED.sub("", folder).split("/")]
-        fields |= {"folder": "/".join(filter(None, rest)) or tree.root.absolute().name, "seed": int(seeds[0][:18])}
-    return fields
+        rest = [part.strip("-_,. ") for part in _SEED.sub("", label).split("/")]
+        label = "/".join(filter(None, rest)) or root
+        fields["seed"] = int(seeds[0][:18])
+    parts = label.split("/")
+    levels = {f"label.{i + 1}": part for i, part in enumerate(parts)} if len(parts) > 1 else {}
+    return fields | {"label": label} | levels

@@ -82,7 +82,7 @@ def _read_run(tree: Tree, folders: list[str], unfinished: UnfinishedRuns) -> Rec
                 run.points.add(metric, value)
     above = folders[-1].rpartition("/")[0].removesuffix("wandb").rstrip("/")
     config = flatten_settings({key: value for key, value in run.config.items() if not key.startswith("_")}, place)
-    fields = describe_place(tree, folders[-1], above) | run.names | config
+    fields = describe_place(tree, folders[-1], run.names.get("name", above)) | run.names | config
     return Record(str(place), fields, run.points.metrics, run.points.curves)
 
 
