@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from taetpu.core.errors import Failed, UserError
     from taetpu.core.registry import register
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
+    from taetpu.judging.judged import judge
     from taetpu.lens.ablation.knockout import knockout
     from taetpu.lens.attention import attention_maps
     from taetpu.lens.attribution import attribution
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from taetpu.lens.opening import open_run
     from taetpu.lens.perplexity import perplexity
     from taetpu.lens.probe import probe
+    from taetpu.report.opened_study import open_study
     from taetpu.spec.loading import load_study
     from taetpu.store.frame import read_metrics
     from taetpu.study.components import components
-    from taetpu.study.opened_study import open_study
     from taetpu.study.plots import plot
     from taetpu.study.run import run
 
@@ -41,6 +42,7 @@ __all__ = [
     "from_huggingface",
     "generate",
     "head_scores",
+    "judge",
     "knockout",
     "load_folder",
     "load_study",
@@ -60,6 +62,7 @@ _HOMES = {
     "core.errors": ("Failed", "UserError"),
     "core.registry": ("register",),
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
+    "judging.judged": ("judge",),
     "lens.ablation.knockout": ("knockout",),
     "lens.attention": ("attention_maps",),
     "lens.attribution": ("attribution",),
@@ -70,10 +73,10 @@ _HOMES = {
     "lens.opening": ("open_run",),
     "lens.perplexity": ("perplexity",),
     "lens.probe": ("probe",),
+    "report.opened_study": ("open_study",),
     "spec.loading": ("load_study",),
     "store.frame": ("read_metrics",),
     "study.components": ("components",),
-    "study.opened_study": ("open_study",),
     "study.plots": ("plot",),
     "study.run": ("run",),
 }

@@ -21,6 +21,7 @@ COMMANDS = (
     "list",
     "report",
     "check",
+    "judge",
     "catalog",
     "verify",
     "chips",

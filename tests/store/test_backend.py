@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from taetpu.core.errors import UserError
 from taetpu.store.backend import LocalStore, Store, default_root, open_store
 from taetpu.store.errors import NotStored, check_name
+from taetpu.store.memory import MemoryStore
 
 
 def test_key_is_written_once(store: Store):
@@ -205,3 +206,30 @@ def test_root_is_the_option_or_the_environment_variable_or_runs(monkeypatch: pyt
 def test_importing_the_store_imports_no_jax():
     script = "import sys, taetpu.store.index; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_in_memory_keeps_the_rules_of_the_others():
+    test_key_is_written_once(MemoryStore())
+    test_missing_keys_are_not_stored(MemoryStore())
+    test_list_is_sorted_and_stops_at_the_depth(MemoryStore())
+    test_delete_removes_a_key_and_all_keys_below(MemoryStore())
+    for name in ("..", ".hidden", "a\0"):
+        with pytest.raises(UserError):
+            MemoryStore().write(f"s/{name}/b", b"")
+    store = MemoryStore("place")
+    store.write("s/a/1", b"x")
+    store.move("s/a", "t/b")
+    assert (store.list(""), store.size("t/b/1"), store.where("t/b/1")) == (["t/b/1"], 1, "place/t/b/1")
+    with pytest.raises(UserError, match="place/t/b/1"):
+        store.write("t/b/1/c", b"")
+    with pytest.raises(UserError, match="place/packs"):
+        store.folder("packs")
+
+
+def test_files_that_are_not_synced_are_written_once_too(tmp_path: Path):
+    store = LocalStore(tmp_path / "root", sync=False)
+    test_key_is_written_once(store)
+    test_list_is_sorted_and_stops_at_the_depth(LocalStore(tmp_path / "other", sync=False))

@@ -32,6 +32,7 @@ COMMANDS = {
     "list": ("status:list_studies", "List studies with their progress, or runs by settings and dates."),
     "report": ("report_commands:report", "Analyse the stored runs, and write the report and results.json."),
     "check": ("report_commands:check", "Check claims about a study."),
+    "judge": ("judge:judge", "Judge the arms of a table of results that other programs wrote."),
     "plot": ("report_commands:plot", "Draw a metric of all runs of one or more studies."),
     "ui": ("status:ui", "Serve a live page with progress, curves and effects."),
     "verify": ("verify_machine:verify", "Check this machine: devices, numerics, speed and training."),

@@ -56,37 +56,47 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
-def write_file(path: Path, data: bytes, *, replace: bool) -> bool:
-    """Write `data` to a file atomically, and sync it to disk.
+def write_file(path: Path, data: bytes, *, replace: bool, sync: bool = True) -> bool:
+    """Write `data` to a file atomically.
+
+    Args:
+        path: The file.
+        data: Its content.
+        replace: Whether to replace an existing file.
+        sync: Whether to sync the file to disk. Otherwise, it survives a kill of this process, but not a crash of the
+            machine.
 
     Returns:
         True if the file was written, or False if it already existed and `replace` is not set.
     """
-    make_folder(path.parent)
+    make_folder(path.parent, sync=sync)
     temporary = path.parent / (UNFINISHED + secrets.token_hex(8))
     with open(temporary, "xb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # `remove_unfinished` skips locked files
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
             written = _rename(temporary, path) if replace else _link(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    if sync:
+        _sync_folder(path.parent)
     return written
 
 
-def make_folder(folder: Path) -> None:
-    """Create a folder and its parents. Each folder is synced to disk before the next is created."""
+def make_folder(folder: Path, sync: bool = True) -> None:
+    """Create a folder and its parents. Each folder is synced to disk before the next is created, if `sync` is set."""
     if folder.is_dir():
         return
-    make_folder(folder.parent)
+    make_folder(folder.parent, sync)
     try:
         folder.mkdir(exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, f"{folder} is not a folder") from None
-    _sync_folder(folder.parent)
+    if sync:
+        _sync_folder(folder.parent)
 
 
 def remove(path: Path) -> None:

@@ -129,7 +129,7 @@ def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: 
 
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
-    lines = [summary.metric_with_unit(results["primary"]), "arm minus baseline"]
+    lines = [summary.primary_with_unit(results), "arm minus baseline"]
     return [*lines, LOGARITHMIC] if logarithmic else lines
 
 

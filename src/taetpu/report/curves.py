@@ -32,6 +32,7 @@ class Curves:
 
     Attributes:
         metric: the metric's name.
+        known: whether the metric is one of taetpu's, with a known unit.
         arms: mean, minimum and maximum over seeds, by arm.
         seeds: lines for single seeds, by arm.
         differences: mean, minimum and maximum of arm minus baseline, paired by seed, by arm.
@@ -40,6 +41,7 @@ class Curves:
     """
 
     metric: str
+    known: bool
     arms: dict[str, Columns]
     seeds: dict[str, Columns]
     differences: dict[str, Columns]
@@ -60,6 +62,8 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
         UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
+    known = results["plan"].get("known_metric", True)
+    least = 1 if known else 2  # a table without steps has one value for each run
     by_metric: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:
@@ -67,14 +71,14 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
                 continue
             series = folder.run(arm["name"], run["seed"], run["id"]).metrics()
             for metric in (curve_metric(name, series) for name in wanted):
-                if metric in series:
+                if metric in series and len(series[metric].step) >= least:
                     by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
-    curves = [_curves(metric, arms, against) for metric, arms in by_metric.items()]
+    curves = [_curves(metric, known, arms, against) for metric, arms in by_metric.items()]
     return [each for each in curves if each.arms]
 
 
-def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
+def _curves(metric: str, known: bool, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
     every = {arm: summarise_seeds(list(runs.values())) for arm, runs in arms.items()}
     lines = {arm: line for arm, line in every.items() if line["step"]}
     shown = {arm: [line, lines.get(against[arm] or arm, _NONE)] for arm, line in lines.items()}
@@ -82,6 +86,7 @@ def _curves(metric: str, arms: Mapping[str, BySeed], against: Mapping[str, str |
     differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs}
     return Curves(
         metric,
+        known,
         arms=lines,
         seeds={arm: seed_lines(arms[arm]) for arm in lines},
         differences=differ,

@@ -7,6 +7,7 @@ from typing import Any
 from taetpu.report import evaluation_text, overview, summary
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
+from taetpu.report.judged import block_label, block_noun, judged_table
 from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
@@ -97,7 +98,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
             *overview.learning_cautions(results, next(iter(data.values()), {})),
             *evaluation_text.describe_evaluation_text(data),
         ],
-        priors=find_priors(results, folder.read_study().get("base", {})),
+        priors={} if judged_table(results) else find_priors(results, folder.read_study().get("base", {})),
     )
 
 
@@ -140,8 +141,9 @@ def _runs_table(arm: Arm, base: Arm, runs: Sequence[RunFolder], results: Results
         outcome = run["outcome"] if step is None else f"{run['outcome']} at step {step}"
         difference = None if value is None or other is None else value - other
         shown = formatting.number(value, places), formatting.number(difference, places, sign=True)
-        lines.append((str(run["seed"]), outcome, *shown))
-    return Table(("seed", "outcome", results["primary"], "minus baseline"), lines, left=2).without_empty_columns()
+        lines.append((block_label(results, run["seed"]), outcome, *shown))
+    columns = (block_noun(results), "outcome", results["primary"], "minus baseline")
+    return Table(columns, lines, left=2).without_empty_columns()
 
 
 def _last_sample(runs: Sequence[RunFolder]) -> Sample | None:

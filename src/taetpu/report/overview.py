@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.report import summary
+from taetpu.report.judged import describe_source, judged_blocks, judged_limits, judged_table
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
-from taetpu.stats.plan import metric_bounds
 from taetpu.store.study import StudyFolder
 
+SHARED = (
+    "Arms with the same seed see the same data in the same order and start from the same weights, except where the "
+    "change affects them."
+)
 OTHER_SIZE = 0.1
 """Relative difference in parameter count above which an arm's size counts as different from its baseline's size."""
 
@@ -74,7 +78,10 @@ def describe_training(results: Results, folder: StudyFolder, baseline: Mapping[s
         "learning rate": baseline.get("train.optimizer.lr"),
     }
     facts = ", ".join(f"{name} {value}" for name, value in what.items() if value not in (None, ""))
-    return [*([f"Baseline: {facts}."] if facts else []), _describe_cost(results, folder)]
+    return [
+        *([f"Baseline: {facts}."] if facts else []),
+        *(describe_source(results) or [_describe_cost(results, folder)]),
+    ]
 
 
 def _describe_cost(results: Results, folder: StudyFolder) -> str:
@@ -124,7 +131,8 @@ def study_limits(results: Results) -> list[str]:
     if len(arms) > 1:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
         limits.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
-    if arms and not results["tuning"]:
+    limits += judged_limits(results)
+    if arms and not results["tuning"] and judged_table(results) is None:
         limits.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
     sizes = {arm["name"]: _size_difference(results, arm) for arm in arms}
     others = [f"{name} ({share:+.0%})" for name, share in sizes.items() if abs(share) > OTHER_SIZE]
@@ -147,11 +155,11 @@ def reading_guide(results: Results) -> list[str]:
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
-    low, high = metric_bounds(results["primary"])
+    low, high = summary.primary_bounds(results)
+    shared = SHARED if judged_table(results) is None else judged_blocks(results)
     guide = [
         summary.describe_noise(results),
-        "Arms with the same seed see the same data in the same order and start from the same weights, except where the "
-        "change affects them. The effect of the seed is removed before arms are compared. The remaining noise is "
+        f"{shared} The effect of the seed is removed before arms are compared. The remaining noise is "
         "pooled over arms, so most intervals have the same width. An arm that seems noisier than the others (F-test at "
         "15 %) is tested with its own noise.",
         f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "
@@ -163,7 +171,8 @@ def reading_guide(results: Results) -> list[str]:
     ]
     if margin:
         guide.append(
-            f"Equivalent: the 90 % interval is within {margin:g} of zero, the margin set before the first run."
+            f"Equivalent: the 90 % interval is within {margin:g} of zero, the margin"
+            f"{'' if judged_table(results) else ' set before the first run'}."
         )
     if math.isfinite(high):
         guide.append(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from taetpu.report.judged import block_noun, judged_table
 from taetpu.report.summary import Results
 from taetpu.store.flat_config import flatten
 from taetpu.store.runs import RunFolder
@@ -22,10 +23,10 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     If a fact differs between runs, all its values are listed, or counted if they are many.
     """
     outcomes = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]
-    counts = {name: outcomes.count(name) for name in ("finished", "diverged", "unfinished")}
+    counts = {name: outcomes.count(name) for name in ("finished", "diverged", "unfinished", "missing")}
     study = [
         ("study", results["study"]),
-        ("seeds", ", ".join(map(str, results["seeds"]))),
+        (f"{block_noun(results)}s", _format_seeds(results)),
         ("runs", ", ".join(f"{number} {name}" for name, number in counts.items() if number)),
     ]
     groups: dict[str, dict[str, list[Any]]] = {part: {} for part in GROUPS}
@@ -39,9 +40,17 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
             if value is not None and value not in values:
                 values.append(value)
     steps = groups[""].pop("steps", [])
-    study += [("steps", _format_values(steps))] * bool(steps)
+    study += [("steps", _format_values(steps))] * any(steps)
     titled = ((GROUPS[part], [*_joined(facts)]) for part, facts in groups.items())
-    return [("Study", study), *((title, facts) for title, facts in titled if facts)]
+    table = judged_table(results)
+    read = [("Table", [("file", table["source"]), ("SHA-256", table["sha256"])])] if table else []
+    return [("Study", study), *read, *((title, facts) for title, facts in titled if facts)]
+
+
+def _format_seeds(results: Results) -> str:
+    if block_noun(results) == "block":
+        return str(len(results["seeds"]))
+    return ", ".join(map(str, results["seeds"]))
 
 
 def _joined(facts: Mapping[str, list[Any]]) -> Iterator[tuple[str, str]]:

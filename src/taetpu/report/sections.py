@@ -7,6 +7,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
+from taetpu.report.judged import judged_table
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -56,12 +57,14 @@ def costs_section(results: Results, measured: Costs) -> Section:
     columns = (
         "arm", "effect", "params", "FLOPs", "tokens", "train time", "inference/token", "train memory", "KV cache",
     )  # fmt: skip
-    costs = frontiers(results, measured)
+    costs, table = frontiers(results, measured), Table(columns, rows).without_empty_columns()
+    if set(table.columns) <= {"arm", "effect"}:  # the costs of a judged table are not known
+        return Section("Costs")
     charts = [(f"{results['primary']} over {title}", title) for title in costs]
     return Section(
         "Costs",
         lead,
-        [Table(columns, rows).without_empty_columns()],
+        [table],
         charts,
         describe_frontiers(costs, results["primary"]),
     )
@@ -197,7 +200,7 @@ def efficiency_section(results: Results) -> Section:
         "step."
     )
     columns = ("arm", "seeds that reach it", "steps", "95 % interval", "FLOPs", "95 % interval")
-    return Section("Training efficiency", lead, [Table(columns, rows)], folded=True)
+    return Section("Training efficiency", lead, [Table(columns, rows).without_empty_columns()], folded=True)
 
 
 def _ratio(estimate: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -212,7 +215,7 @@ def plan_section(results: Results) -> Section:
     planned = summary.join_and([str(number) for number in frozen["looks"]])
     better = "lower" if results["direction"] == "min" else "higher"
     notes = [
-        f"The primary metric is {summary.metric_with_unit(results['primary'])}, and {better} values are better. "
+        f"The primary metric is {summary.primary_with_unit(results)}, and {better} values are better. "
         f"Verdicts are given at {planned} seeds per arm.",
         f"The chance of any false verdict, over all arms and analyses, is at most {frozen['error_rate']:.0%}.",
         "The plan sets no equivalence margin, so no arm can be called equivalent."
@@ -221,5 +224,5 @@ def plan_section(results: Results) -> Section:
         *(f"Departure from the plan: {departure}." for departure in results.get("departures", ())),
         f"The plan's SHA-256 is {frozen['sha256']}. `taetpu report DIR --verify` recomputes this report.",
     ]
-    when = "after runs had ended" if "written_after" in frozen else "before the first run"
-    return Section(f"Analysis plan, frozen {when}", notes=notes)
+    late = "written_after" in frozen or judged_table(results) is not None
+    return Section(f"Analysis plan, frozen {'after runs had ended' if late else 'before the first run'}", notes=notes)

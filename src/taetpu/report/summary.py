@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from taetpu.report import factors, rungs
+from taetpu.report.judged import block_noun, judged_notices
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
-from taetpu.stats.plan import metric_bounds
+from taetpu.stats.plan import UNBOUNDED, metric_bounds
 from taetpu.store.metrics import SAMPLED
 
 Results = Mapping[str, Any]
@@ -169,16 +170,37 @@ def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
     return formatting.interval(bounds, mean_places(results))
 
 
-def metric_with_unit(name: str) -> str:
-    """Return a metric's name, with its unit if the unit is known, e.g. `val/loss (nats per token)`."""
-    unit = UNITS.get(name.rpartition("/")[2])
+def metric_with_unit(name: str, known: bool = True) -> str:
+    """Return a metric's name, with its unit if the unit is known, e.g. `val/loss (nats per token)`.
+
+    Args:
+        name: the name.
+        known: whether the metric is one of taetpu's (see `Plan.known_metric`).
+    """
+    unit = UNITS.get(name.rpartition("/")[2]) if known else None
     return f"{name} ({unit})" if unit else name
+
+
+def is_known_metric(results: Results) -> bool:
+    """Return whether the primary metric is one of taetpu's, whose unit and bounds are known."""
+    return results["plan"].get("known_metric", True)
+
+
+def primary_with_unit(results: Results) -> str:
+    """Return the name of the primary metric, with its unit if the unit is known."""
+    return metric_with_unit(results["primary"], is_known_metric(results))
+
+
+def primary_bounds(results: Results) -> tuple[float, float]:
+    """Return the smallest and largest possible value of the primary metric; infinite if they are not known."""
+    return metric_bounds(results["primary"]) if is_known_metric(results) else UNBOUNDED
 
 
 def describe_metric(results: Results) -> str:
     """Return a sentence on the primary metric and the meaning of effects."""
-    better, seeds = "lower" if results["direction"] == "min" else "higher", _count(len(results["seeds"]), "seed")
-    return f"{metric_with_unit(results['primary'])}, {better} is better. Effects are arm minus baseline over {seeds}."
+    better = "lower" if results["direction"] == "min" else "higher"
+    seeds = _count(len(results["seeds"]), block_noun(results))
+    return f"{primary_with_unit(results)}, {better} is better. Effects are arm minus baseline over {seeds}."
 
 
 def sample_note(name: str) -> str:
@@ -273,7 +295,7 @@ def notices(results: Results) -> list[str]:
     """Return the caveats that a reader must know before relying on the verdicts."""
     arms = results["arms"]
     outcomes = Counter(run["outcome"] for arm in arms for run in arm["runs"])
-    seeds, texts = len(results["seeds"]), []
+    seeds, texts = len(results["seeds"]), judged_notices(results)
     if not results["complete"]:
         texts.append(f"Not final: {outcomes['unfinished']} of {_count(outcomes.total(), 'run')} have not finished.")
     elif not results["final"]:
@@ -342,7 +364,7 @@ def describe_noise(results: Results) -> str:
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
-    seeds, (low, high) = _count(floor["seeds"], "seed"), metric_bounds(results["primary"])
+    seeds, (low, high) = _count(floor["seeds"], block_noun(results)), primary_bounds(results)
     text = f"Across {seeds}, the baseline's {results['primary']} has a standard deviation of"
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:

@@ -143,8 +143,12 @@ def arm_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
 
 
 def runs_csv(results: Results) -> str:
-    """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric."""
-    return _csv(*run_rows(results))
+    """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric.
+
+    The value of a diverged run is `nan`, which `taetpu judge` reads as such; that of an unfinished run is empty.
+    """
+    columns, rows = run_rows(results)
+    return _csv(columns, [[*row[:-1], "nan" if row[3] == "diverged" else row[-1]] for row in rows])
 
 
 def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:

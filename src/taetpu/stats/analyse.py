@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
-from taetpu.stats.arm_changes import changes_of, format_changes
+from taetpu.stats.arm_changes import baseline_settings, changes_of, format_changes
 from taetpu.stats.components import arms_with_own_noise, format_component_arm
 from taetpu.stats.contrasts import Contrast, estimate_contrasts
 from taetpu.stats.designs import analyse_designs, design_limits
@@ -21,7 +21,7 @@ from taetpu.stats.results_table import Table, check_same_evaluation_set, count_d
 from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
-from taetpu.store.study import StudyFolder
+from taetpu.store.study import JUDGED, StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
@@ -104,6 +104,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     return finite(
         {
             "study": study["study"],
+            **({JUDGED: _judged_table(study, table)} if JUDGED in study else {}),
             "primary": plan.primary,
             "direction": plan.direction,
             "plan": {
@@ -134,14 +135,14 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
 
 def baselines(study: Mapping[str, Any]) -> dict[str, str]:
     """Return the baseline of each arm, by arm. Baselines themselves are omitted."""
-    roles = study.get("roles", {})
-    against = {arm: roles.get(arm, {}).get("against", BASELINE) for arm in study["arms"]}
+    roles, main = study.get("roles", {}), study.get("baseline", BASELINE)
+    against = {arm: roles.get(arm, {}).get("against", main) for arm in study["arms"]}
     return {arm: base for arm, base in against.items() if arm != base}
 
 
 def _compared(table: Table, against: Mapping[str, str], plan: Plan) -> list[list[str]]:
     """Return the groups of arms that are compared by the primary metric: of each baseline, and of each contrast."""
-    bases = dict.fromkeys([BASELINE, *against.values()])
+    bases = dict.fromkeys([plan.arms[0], *against.values()])
     groups = [[base, *(arm for arm in against if against[arm] == base)] for base in bases]
     for entry in plan.contrasts.values():
         groups += [entry["compare"], entry["to"]] if "spread" in entry else [[*entry["compare"], *entry["to"]]]
@@ -167,10 +168,11 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
         alone: the arms whose noise is not pooled with that of other arms. Each is a group.
     """
     fitted = []
-    for baseline in dict.fromkeys([BASELINE, *against.values()]):
+    main = plan.arms[0]
+    for baseline in dict.fromkeys([main, *against.values()]):
         every = [arm for arm, base in against.items() if base == baseline]
         pooled = [arm for arm in every if arm not in alone]
-        groups = [pooled] if pooled or baseline == BASELINE else []
+        groups = [pooled] if pooled or baseline == main else []
         fitted += [
             _fit_group(table, baseline, arms, len(every), plan)
             for arms in [*groups, *([arm] for arm in every if arm in alone)]
@@ -361,7 +363,14 @@ def _format_change(name: str, changes: Mapping[str, Any], study: Mapping[str, An
     role = study.get("roles", {}).get(name, {})
     if role.get("design") == "components":
         return format_component_arm(role, changes, study["base"], study["design"]["components"]["steps"])
-    return format_changes(changes, study["base"], study.get("resets", {}).get(name))
+    return format_changes(changes, baseline_settings(study), study.get("resets", {}).get(name))
+
+
+def _judged_table(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
+    """Return what is known of the table from which a study was made."""
+    missing = {arm: [cell.seed for cell in row if cell.outcome == "missing"] for arm, row in table.cells.items()}
+    known = {name: value for name, value in study[JUDGED].items() if name != "path"}
+    return {**known, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
 
 
 def _mean(values: Mapping[int, float]) -> float | None:

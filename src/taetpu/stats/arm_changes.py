@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from taetpu.store.flat_config import COLUMNS
+
 
 def effective_overrides(overrides: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
     """Return the overrides except those at `idle` paths.
@@ -26,8 +28,18 @@ def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
     }
 
 
+def baseline_settings(study: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the baseline's config; in a study that was made from a table, the values of its columns."""
+    return study["base"].get(COLUMNS, study["base"])
+
+
 def value_at(base: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path in nested mappings; None if the path does not exist."""
+    """Return the value at a dotted path in nested mappings; None if the path does not exist.
+
+    A mapping of columns has dotted paths as keys.
+    """
+    if path in base:
+        return base[path]
     value: Any = base
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

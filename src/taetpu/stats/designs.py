@@ -8,6 +8,7 @@ from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.components import judge_components
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
+from taetpu.store.study import JUDGED
 
 BASELINE = "baseline"
 LIMITS = {
@@ -173,7 +174,9 @@ def design_limits(study: Mapping[str, Any]) -> list[str]:
     limits = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
     limits += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
     limits += ["fraction"] if design.get("factorial", {}).get("words") else []
-    return [*_limits_of_arms(study), *(LIMITS[name] for name in limits)]
+    judged = study.get(JUDGED)
+    named = judged is not None and len(judged["arm"]) < 2  # the name of an arm does not say what it changes
+    return [*([] if named else _limits_of_arms(study)), *(LIMITS[name] for name in limits)]
 
 
 def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:

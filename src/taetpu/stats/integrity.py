@@ -14,6 +14,7 @@ from taetpu.stats.load import read_config
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import RETRAIN
 from taetpu.store.runs import RunFolder
+from taetpu.store.study import JUDGED
 
 BASELINE = "baseline"
 NOT_COMPARED = ("layers", "num_layers")  # model fields that resolved configs replace with a list of all layers
@@ -66,6 +67,8 @@ def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterat
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
     # Defaults are removed because the runs of an arm may be recorded by versions whose configs have different fields.
     trimmed = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
+    if JUDGED in study:  # its columns are no config that arms could override
+        configs = {}
     usual = _most_common_configs(trimmed)
     written = {**study["arms"], **_tuning_overrides(study)}
     for run, config in configs.items():

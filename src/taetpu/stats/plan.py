@@ -22,6 +22,7 @@ BOUNDS = {
     **dict.fromkeys(("accuracy", "exact_match", "macro_f1"), (0.0, 1.0)),
 }
 """The smallest and largest possible values of metrics."""
+UNBOUNDED = (-math.inf, math.inf)
 
 FIRST_FIELDS = ("primary", "direction", "arms", "seeds", "looks", "equivalence", "alpha")
 """The fields that every stored plan has. Other fields are stored only if they differ from their default."""
@@ -35,7 +36,7 @@ MIN_SEEDS = 2
 
 def metric_bounds(metric: str) -> tuple[float, float]:
     """Return the smallest and largest possible value of a metric; infinite if they are not known."""
-    return BOUNDS.get(metric.rpartition("/")[2], (-math.inf, math.inf))
+    return BOUNDS.get(metric.rpartition("/")[2], UNBOUNDED)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Plan:
         contrasts: contrasts by name, with the arms that they compare (see `stats.contrasts`).
         post_hoc: settings of the post-hoc ablation tables, by the name of the table (see `stats.post_hoc`).
         rules: version of the rules of analysis, at most `RULES`. Plans that store none have version 1.
+        known_metric: whether the primary metric is one of taetpu's, whose unit and bounds are known. A judged table may
+            have an `accuracy` in percent.
     """
 
     primary: str
@@ -70,6 +73,7 @@ class Plan:
     contrasts: Mapping[str, Any] = field(default_factory=dict)
     post_hoc: Mapping[str, Any] = field(default_factory=dict)
     rules: int = 1
+    known_metric: bool = True
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -83,7 +87,7 @@ class Plan:
     @property
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest possible value of the primary metric."""
-        return metric_bounds(self.primary)
+        return metric_bounds(self.primary) if self.known_metric else UNBOUNDED
 
     def _data(self) -> dict[str, Any]:
         """Return the stored fields."""

@@ -14,7 +14,7 @@ from taetpu.stats.divergence import Count
 from taetpu.stats.load import read_config, read_result
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
-from taetpu.store.study import StudyFolder
+from taetpu.store.study import JUDGED, StudyFolder
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Cell:
 
     Attributes:
         seed: the seed.
-        outcome: outcome of the run; `unfinished` if it has not ended.
+        outcome: outcome of the run; `unfinished` if it has not ended, `missing` if a judged table does not have it.
         value: value of the primary metric; None unless the run finished.
         run: the run's folder; None if the run has not ended.
         result: the run's `result.json`; None if the run has not ended.
     """
 
     seed: int
-    outcome: Literal["finished", "diverged", "unfinished"]
+    outcome: Literal["finished", "diverged", "unfinished", "missing"]
     value: float | None = None
     run: RunFolder | None = None
     result: Mapping[str, Any] | None = None
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def complete(self) -> bool:
-        """Whether all runs have ended."""
+        """Whether all runs have ended. Missing runs are never expected to end."""
         return all(cell.outcome != "unfinished" for row in self.cells.values() for cell in row)
 
     def values(self, arm: str) -> dict[int, float]:
@@ -107,13 +107,14 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
                 problem, file=run.where, remedy="Move the run that is not part of the study out of the study's folder."
             )
         done[run.arm, run.seed] = run, read_result(run) or {}
-    return Table({arm: [_cell(done.get((arm, s)), s, metric) for s in study["seeds"]] for arm in study["arms"]})
+    absent = "missing" if JUDGED in study else "unfinished"
+    rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
+    return Table(
+        {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
+    )
 
 
-def _cell(ended: tuple[RunFolder, dict[str, Any]] | None, seed: int, metric: str) -> Cell:
-    if ended is None:
-        return Cell(seed, "unfinished")
-    run, result = ended
+def _cell(run: RunFolder, result: dict[str, Any], seed: int, metric: str) -> Cell:
     if result["outcome"] == "finished" and metric not in result["metrics"]:
         known = suggest(metric, result["metrics"])
         raise UserError(f"no metric {metric!r} was measured", path=("measure", "primary"), file=run.where, remedy=known)

@@ -160,14 +160,13 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
 
     Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 8.
     """
-    split, _, what = metric.partition("/")
     pairs = _pair_by_seed(arm, baseline)
-    if what not in SUMS or not pairs:
+    if not pairs:
         return None
+    name, weight = sum_names(metric)
     differences, weights = [], None
     for cell, other in pairs:
         ours, base = cell.evaluation, other.evaluation
-        name, weight = (f"{split}/{of}" for of in SUMS[what])
         if name not in ours or name not in base or not np.array_equal(ours[weight], base[weight]):
             return None
         differences.append(ours[name] - base[name])
@@ -181,6 +180,16 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
     effects = (drawn @ sums) / (drawn @ weights)
     low, high = np.quantile(effects, (0.025, 0.975))
     return {"sd": float(effects.std(ddof=1)), "ci95": [float(low), float(high)], "blocks": len(sums)}
+
+
+def sum_names(metric: str) -> tuple[str, str]:
+    """Return the names of the sums and of the weights that an evaluation stores for a metric.
+
+    Metrics of a judged table, whose items were scored by other programs, are stored under names that no other has.
+    """
+    split, _, what = metric.partition("/")
+    total, weight = (f"{split}/{of}" for of in SUMS[what]) if what in SUMS else (f"{metric}.sum", f"{metric}.weight")
+    return total, weight
 
 
 def _pair_by_seed(arm: Sequence[Cell], baseline: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
@@ -202,8 +211,9 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
     Returns:
         `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, t interval of the logarithm), the
         number of compared `seeds`, and the number of seeds on which the arm `reached` the value. `steps` and `flops`
-        are None unless the arm reached the value on all seeds. The whole result is None if no seeds can be compared,
-        the metric was not measured during training, or the runs used different validation samples.
+        are None unless the arm reached the value on all seeds, and `flops` if costs are not known. The whole result is
+        None if no seeds can be compared, the metric was not measured during training, or the runs used different
+        validation samples.
     """
     pairs = _pair_by_seed(arm, baseline)
     reached = [_steps_to_baseline(ours, base, plan) for ours, base in pairs]
@@ -212,9 +222,10 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
     ratios = [steps for steps in reached if steps is not None and math.isfinite(steps)]
     row: dict[str, Any] = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
     if len(ratios) == len(pairs):
-        costs = [_flops_a_step(ours) / _flops_a_step(base) for ours, base in pairs]
         row["steps"] = _mean_ratio(np.array(ratios))
-        row["flops"] = _mean_ratio(np.array(ratios) * np.array(costs))
+        costs = [(_flops_a_step(ours), _flops_a_step(base)) for ours, base in pairs]
+        known = [ours / base for ours, base in costs if ours and base]  # those of a judged table are not known
+        row["flops"] = _mean_ratio(np.array(ratios) * np.array(known)) if len(known) == len(pairs) else None
     return row
 
 
@@ -250,9 +261,9 @@ def first_crossing(steps: np.ndarray, values: np.ndarray, target: float) -> floa
     return float(steps[i - 1] + part * (steps[i] - steps[i - 1]))
 
 
-def _flops_a_step(cell: Cell) -> float:
+def _flops_a_step(cell: Cell) -> float | None:
     assert cell.result  # the run finished
-    return cell.result["flops"] / cell.result["steps"]
+    return cell.result["flops"] / cell.result["steps"] if "flops" in cell.result else None
 
 
 def _mean_ratio(ratios: np.ndarray) -> dict[str, Any]:

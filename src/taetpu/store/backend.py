@@ -108,18 +108,19 @@ class Store(Protocol):
         ...
 
 
-def open_store(root: str | Path) -> Store:
+def open_store(root: str | Path, sync: bool = True) -> Store:
     """Open the store at `root`.
 
     Args:
         root: an address `gs://bucket/folder` or a local folder. A local folder need not exist yet.
+        sync: whether files in a local folder are synced to disk; see `LocalStore`.
 
     Raises:
         UserError: if the address is invalid, or its scheme is not supported.
     """
     place = parse_address(root)
     if place is None:
-        return LocalStore(Path(root))
+        return LocalStore(Path(root), sync)
     from taetpu.store.gcs import open_bucket
 
     return open_bucket(place)
@@ -144,16 +145,22 @@ def default_root(option: str | None = None) -> str:
 
 
 class LocalStore:
-    """A `Store` in a local folder; keys are relative paths. Safe for concurrent processes."""
+    """A `Store` in a local folder; keys are relative paths. Safe for concurrent processes.
 
-    def __init__(self, root: Path):
-        self.root = root.expanduser()
+    Args:
+        root: the folder.
+        sync: whether files are synced to disk, which takes milliseconds for each. Files that can be made again, such as
+            those of a judged table, need not be.
+    """
+
+    def __init__(self, root: Path, sync: bool = True):
+        self.root, self.sync = root.expanduser(), sync
 
     def write(self, key: str, data: bytes, *, replace: bool = False) -> None:
         """See `Store.write`."""
         path = self._path(key)
         with atomic_files.explain_os_error("write", path, needed=len(data)):
-            if atomic_files.write_file(path, data, replace=replace) or path.read_bytes() == data:
+            if atomic_files.write_file(path, data, replace=replace, sync=self.sync) or path.read_bytes() == data:
                 return
         problem = "this file already exists with different content and must not be overwritten"
         raise UserError(problem, file=path, remedy=WRITTEN_ONCE)

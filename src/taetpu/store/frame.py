@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from taetpu.store.addresses import resolve
 from taetpu.store.runs import RunFolder
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 COLUMNS = ("arm", "seed", "step", "metric", "value")
 
 
-def read_metrics(address: str | Path, root: str | Path | None = None) -> pd.DataFrame:
+def read_metrics(address: str | Path, root: str | Path | None = None) -> "pd.DataFrame":
     """Read the metrics of all runs of a study, an arm or a run, including unfinished runs.
 
     Args:
@@ -28,8 +30,10 @@ def read_metrics(address: str | Path, root: str | Path | None = None) -> pd.Data
     return metrics_table([run for run in match.study.runs() if match.selects(run)])
 
 
-def metrics_table(runs: Iterable[RunFolder]) -> pd.DataFrame:
+def metrics_table(runs: Iterable[RunFolder]) -> "pd.DataFrame":
     """Return the metrics of runs in the form of `read_metrics`."""
+    import pandas as pd
+
     parts = []
     for run in runs:
         for metric, series in run.metrics().items():

@@ -1,5 +1,6 @@
 """`taetpu.open_study`: a stored study as tables and pictures for notebooks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +30,11 @@ class OpenedStudy:
 
     Attributes:
         match: What the address names.
+        computed: The results, if they were computed before.
     """
 
     match: Match
+    computed: Mapping[str, Any] | None = None
 
     @property
     def folder(self) -> StudyFolder:
@@ -45,7 +48,7 @@ class OpenedStudy:
         Raises:
             UserError: if the study or a run is damaged.
         """
-        return compute_results(self.folder)
+        return compute_results(self.folder) if self.computed is None else dict(self.computed)
 
     @property
     def arms(self) -> "pd.DataFrame":

@@ -1,0 +1,97 @@
+"""`taetpu judge`: verdicts on tables and folders of results that other programs wrote."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taetpu.cli.options import AsJson, Root, number
+from taetpu.cli.output import print_json, print_text
+
+
+def judge(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A file: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.")
+    ],
+    metric: Annotated[
+        list[str], typer.Option("--metric", metavar="COLUMN", help="A metric to judge. May be repeated.")
+    ],
+    better: Annotated[
+        list[str],
+        typer.Option(
+            "--better", metavar="min|max", help="Whether lower or higher values are better: once, or for each metric."
+        ),
+    ],
+    arm: Annotated[
+        list[str] | None,
+        typer.Option("--arm", metavar="COLUMN", help="The column that names the arm. May be repeated for settings."),
+    ] = None,
+    seed: Annotated[
+        str, typer.Option(metavar="COLUMN", help="The column of seeds. Runs with equal seeds are compared.")
+    ] = "",
+    baseline: Annotated[str, typer.Option(metavar="ARM", help="The arm that all others are compared with.")] = "",
+    block: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column within whose values arms are compared. May be repeated."),
+    ] = None,
+    equivalence: Annotated[
+        list[float] | None,
+        number("--equivalence", help="Differences below this do not matter: once, or for each metric."),
+    ] = None,
+    alpha: Annotated[float, number("--alpha", help="The error rate of the verdicts on a metric.")] = 0.05,
+    step: Annotated[
+        str,
+        typer.Option(metavar="COLUMN", help="The column of steps, if runs have several rows. The last value counts."),
+    ] = "",
+    wide: Annotated[
+        str,
+        typer.Option(
+            metavar="arms|seeds", help="Each column without another role holds the values of one arm, or seed."
+        ),
+    ] = "",
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="A column of a wide table to leave out. May be repeated.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The name of the study. Default: the file's.")] = "",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="DIR", help="The study's folder. Default: ROOT/NAME.")
+    ] = "",
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge the arms of a table of results that other programs wrote.
+
+    Example: taetpu judge results.csv --arm method --seed seed --metric val_loss --better min --baseline base
+    """
+    from taetpu.cli.report_commands import print_results
+    from taetpu.judging.judged import FAMILIES
+    from taetpu.judging.judged import judge as judge_table
+    from taetpu.store.backend import default_root
+
+    folder = out or f"{default_root(root).rstrip('/')}/{name or table.name.partition('.')[0]}"
+    judged = judge_table(
+        table,
+        metric=metric,
+        better=better,
+        arm=arm or (),
+        seed=seed,
+        baseline=baseline,
+        block=block or (),
+        step=step,
+        wide=wide,
+        ignore=ignore or (),
+        equivalence=equivalence or None,
+        alpha=alpha,
+        out=folder,
+    )
+    studies = judged.studies
+    if as_json:
+        print_json([study.results for study in studies.values()] if len(studies) > 1 else judged.results)
+        return
+    for place, (name, study) in enumerate(studies.items()):
+        if place:
+            typer.echo()
+        print_results(study.results, dict(judged.reports[name]))
+    if len(studies) > 1:
+        typer.echo()
+        print_text(FAMILIES)

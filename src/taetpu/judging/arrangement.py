@@ -1,0 +1,132 @@
+"""Runs arranged by arm and block: names of arms, the baseline, seeds or blocks, and what is missing."""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taetpu.core.errors import UserError, suggest
+from taetpu.core.short_paths import short_paths
+from taetpu.judging.cells import LARGEST_SEED, format_cell
+from taetpu.judging.columns import Columns, Run
+
+BASELINE = "baseline"
+"""The name of the arm of a table without a column of arms."""
+LONGEST_NAME = 100
+"""Maximum length of an arm's name in bytes, since it is that of a folder."""
+UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]+")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """The runs of a table by arm and block.
+
+    Attributes:
+        arms: the settings of each arm by name, the baseline first.
+        titles: the names in the table of arms that have another name here, since it is not a valid folder's.
+        seeds: the seeds; numbers of blocks from 0 if the seeds are no integers or there are other blocks.
+        labels: the values of the columns of a block, if `seeds` are numbers of blocks.
+        runs: the runs by arm and seed.
+    """
+
+    arms: Mapping[str, Mapping[str, Any]]
+    titles: Mapping[str, str]
+    seeds: Sequence[int]
+    labels: Mapping[int, str]
+    runs: Mapping[tuple[str, int], Run]
+
+    @property
+    def baseline(self) -> str:
+        """The name of the baseline."""
+        return next(iter(self.arms))
+
+    def overrides(self, arm: str) -> dict[str, Any]:
+        """Return the settings in which an arm differs from the baseline."""
+        base = self.arms[self.baseline]
+        return {name: value for name, value in self.arms[arm].items() if value != base.get(name)}
+
+
+def arrange(runs: Sequence[Run], columns: Columns, baseline: str, source: str) -> Arrangement:
+    """Arrange runs by arm and block.
+
+    Args:
+        runs: the runs.
+        columns: the roles of the columns.
+        baseline: the name of the baseline as in the table; empty if there is one arm.
+        source: the name of the table, for messages.
+
+    Raises:
+        UserError: If there is no such baseline.
+    """
+    settings = {run.arm: run.settings for run in reversed(runs)}
+    order = list(dict.fromkeys(run.arm for run in runs))
+    titles = {arm: _title(arm, columns) for arm in order}
+    first = _find_baseline(baseline, titles, source)
+    names = _folder_names(titles)
+    arms = {names[arm]: settings[arm] for arm in [first, *(arm for arm in order if arm != first)]}
+    seeds, labels = _number_blocks([(run.block, run.seed) for run in runs])
+    placed = {(names[run.arm], seeds[run.block, run.seed]): run for run in runs}
+    changed = {names[arm]: title for arm, title in titles.items() if names[arm] != title}
+    return Arrangement(arms, changed, sorted(seeds.values()), labels, placed)
+
+
+def _title(arm: tuple[str, ...], columns: Columns) -> str:
+    """Return the name of an arm: the value of its column, or of each column, such as `optimizer=adam,lr=0.001`."""
+    if len(arm) < 2:
+        return arm[0] if arm else BASELINE
+    short = short_paths(list(columns.arm))
+    return ",".join(f"{short[column]}={text}" for column, text in zip(columns.arm, arm, strict=True))
+
+
+def _find_baseline(name: str, titles: Mapping[tuple[str, ...], str], source: str) -> tuple[str, ...]:
+    wanted = format_cell(name)
+    matches = [arm for arm, title in titles.items() if title == wanted]
+    if matches:
+        return matches[0]
+    if not name and len(titles) == 1:
+        return next(iter(titles))
+    problem = f"there is no arm {name!r}" if name else f"the table has {len(titles)} arms, and no baseline is named"
+    raise UserError(problem, path=("--baseline",), file=source, remedy=suggest(name, titles.values()))
+
+
+def _folder_names(titles: Mapping[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:
+    """Return a valid folder name for each arm: its title, unless that is invalid or equals another up to case.
+
+    A changed name ends in a hash of the title, so that it does not depend on the other arms.
+    """
+    safe = {arm: folder_name(title) for arm, title in titles.items()}
+    folded: dict[str, list[tuple[str, ...]]] = {}
+    for arm, name in safe.items():
+        folded.setdefault(unicodedata.normalize("NFC", name).casefold(), []).append(arm)
+    return {
+        arm: titles[arm]
+        if safe[arm] == titles[arm] and len(folded[unicodedata.normalize("NFC", safe[arm]).casefold()]) == 1
+        else f"{safe[arm]}-{hashlib.sha256(titles[arm].encode()).hexdigest()[:6]}"
+        for arm in titles
+    }
+
+
+def folder_name(title: str) -> str:
+    """Return a title, cut to length, without the characters that a folder's name must not have."""
+    name = UNSAFE.sub("-", title)
+    name = "".join(sign if sign.isprintable() else "-" for sign in name)
+    name = f"-{name[1:]}" if name.startswith(".") else name
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore").strip() or "-"
+
+
+def _number_blocks(
+    keys: Iterable[tuple[tuple[str, ...], int | str | None]],
+) -> tuple[dict[tuple[tuple[str, ...], int | str | None], int], dict[int, str]]:
+    """Return the number of each block, and the label of each number if numbers are not the seeds themselves."""
+    blocks = list(dict.fromkeys(keys))
+    if all(not block and _is_seed(seed) for block, seed in blocks):
+        return {(block, seed): int(seed) for block, seed in blocks if seed is not None}, {}
+    numbers = {key: number for number, key in enumerate(blocks)}
+    texts = {number: [*block, *([] if seed is None else [str(seed)])] for (block, seed), number in numbers.items()}
+    return numbers, {number: ", ".join(parts) for number, parts in texts.items() if parts}
+
+
+def _is_seed(seed: int | str | None) -> bool:
+    return isinstance(seed, int) and 0 <= seed < LARGEST_SEED

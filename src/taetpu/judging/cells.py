@@ -1,0 +1,113 @@
+"""The cells of tables as numbers, seeds and names."""
+
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from taetpu.core.errors import UserError, shorten
+from taetpu.core.number_parsing import DECIMAL, INTEGER
+from taetpu.store.flat_config import format_value
+
+BLANK = ("", "na", "n/a", "null", "none", "-", "--")
+"""What tables write for a missing number, in lower case."""
+NOT_FINITE = re.compile(r"[-+]?(nan|inf|infinity)", re.IGNORECASE)
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+LARGEST_SEED = 2**53
+"""Larger seeds are not exact in JSON, and are names of blocks."""
+LONGEST_SHOWN = 60
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether the cell of a metric holds no value. NaN is a value: that of a run that diverged."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in BLANK)
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether the cell of a name, a seed or a setting holds no value. `none` is a name."""
+    return value is None or value != value or (isinstance(value, str) and not value.strip())
+
+
+def parse_metric(value: Any, where: str) -> float:
+    """Return a metric as a number, which is NaN for a run that diverged.
+
+    Args:
+        value: the cell, not blank.
+        where: the place of the cell, for messages.
+
+    Raises:
+        UserError: If the cell does not hold a number.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if NOT_FINITE.fullmatch(text):
+            return math.nan
+        if DECIMAL.fullmatch(text):
+            if math.isinf(number := float(text)):
+                raise _wrong(f"{shown(text)} exceeds the range of 64-bit numbers", where)
+            return number
+        if DECIMAL_COMMA.fullmatch(text):
+            remedy = f"Write a decimal point, as in {text.replace(',', '.')}, and no other marks between digits."
+            raise _wrong(f"{shown(text)} has a decimal comma", where, remedy)
+    elif (number := _number(value)) is not None:
+        return number if math.isfinite(number) else math.nan
+    remedy = "Write a number, nan for a run that diverged, or nothing for a run that is missing."
+    raise _wrong(f"{shown(value)} is not a number", where, remedy)
+
+
+def parse_seed(value: Any) -> int | str:
+    """Return a seed as an integer if it is one, and as text otherwise."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if (number := _number(value)) is not None and number.is_integer():
+        return int(number)
+    text = format_cell(value)
+    if INTEGER.fullmatch(text):
+        return int(text)
+    if DECIMAL.fullmatch(text) and float(text).is_integer():  # a column of integers with a gap, written by pandas
+        return int(float(text))
+    return text
+
+
+def parse_setting(value: Any) -> Any:
+    """Return a setting as a number if it is one, and as text, a boolean or None otherwise."""
+    if is_empty(value):
+        return None
+    if isinstance(value, str):
+        text = format_cell(value)
+        if INTEGER.fullmatch(text) and len(text) < 16:
+            return int(text)
+        return float(text) if DECIMAL.fullmatch(text) and math.isfinite(float(text)) else text
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return format_cell(value)
+
+
+def format_cell(value: Any) -> str:
+    """Return a cell as text on one line."""
+    return " ".join(encodable(format_value(value)).split())
+
+
+def encodable(text: str) -> str:
+    """Return a text with `?` in place of characters that UTF-8 cannot encode, such as bytes of a file's name."""
+    return text.encode(errors="replace").decode()
+
+
+def shown(value: Any) -> str:
+    """Return a cell for messages, in quotes."""
+    return shorten(repr(value), LONGEST_SHOWN)
+
+
+def place(where: str, column: str) -> str:
+    """Return the place of a cell for messages."""
+    return f"{where}, column {column!r}"
+
+
+def _number(value: Any) -> float | None:
+    """Return a number of any type as a float; None for anything else."""
+    return float(value) if isinstance(value, int | float | Decimal | Fraction) and not isinstance(value, bool) else None
+
+
+def _wrong(problem: str, where: str, remedy: str | None = None) -> UserError:
+    return UserError(problem, file=where, remedy=remedy)

@@ -1,0 +1,112 @@
+"""What reports say of a study that was made from a table of results: what the table does not tell.
+
+The functions return nothing for studies that taetpu trained.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taetpu.store.study import JUDGED
+
+Results = Mapping[str, Any]
+"""The content of `results.json`."""
+LISTED = 6
+"""Maximum number of missing runs of an arm that are listed."""
+
+
+def judged_table(results: Results) -> Mapping[str, Any] | None:
+    """Return what is known of the table from which a study was made."""
+    return results.get(JUDGED)
+
+
+def block_noun(results: Results) -> str:
+    """Return the noun for what `seeds` in the results are: `seed`, or `block` if a block has other columns."""
+    return "block" if "labels" in (results.get(JUDGED) or {}) else "seed"
+
+
+def block_label(results: Results, seed: int) -> str:
+    """Return the name of a seed or block: the values of its columns in the table."""
+    return (results.get(JUDGED) or {}).get("labels", {}).get(str(seed), str(seed))
+
+
+def judged_notices(results: Results) -> list[str]:
+    """Return the caveats that a reader must know before relying on the verdicts."""
+    table = results.get(JUDGED)
+    if table is None:
+        return []
+    texts = [
+        f"Exploratory: this analysis of {table['source']} was chosen after the runs had ended, so its error rate does "
+        "not cover choices that were made with the results in view."
+    ]
+    if history := table.get("history", ()):
+        asked = "once" if len(history) == 1 else f"{len(history)} times"
+        texts.append(f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, history))}.")
+    if missing := table["missing"]:
+        listed = "; ".join(f"{arm} {_list_blocks(results, seeds)}" for arm, seeds in missing.items())
+        texts.append(
+            f"Missing runs: {listed}. Effects are computed from the other runs, and are biased if runs are missing "
+            "because of their results."
+        )
+    if titles := table.get("titles"):
+        texts.append(f"Arms that were renamed: {', '.join(f'{title} to {name}' for name, title in titles.items())}.")
+    return texts
+
+
+def judged_limits(results: Results) -> list[str]:
+    """Return sentences on what the table does not tell."""
+    table = results.get(JUDGED)
+    if table is None:
+        return []
+    limits = ["A table does not tell whether arms were tuned, nor whether runs with bad results were left out."]
+    if table["seed"]:
+        limits.append(
+            f"Runs with the same {_join_columns(table)} are compared with each other. A table does not tell whether "
+            "they share the order of the data or initial weights. If they share nothing, verdicts hold, but more "
+            "seeds would be needed."
+        )
+    return limits
+
+
+def judged_blocks(results: Results) -> str:
+    """Return a sentence for readers on what is compared with what; empty for studies that taetpu trained."""
+    table = results.get(JUDGED)
+    if table is None:
+        return ""
+    columns = _join_columns(table)
+    if block_noun(results) == "block":
+        return (
+            f"A block is a combination of {columns}, and what this report says of seeds is meant of blocks. Arms are "
+            "compared within blocks."
+        )
+    return f"Runs with the same {columns} are compared with each other." if columns else ""
+
+
+def _join_columns(table: Mapping[str, Any]) -> str:
+    return " and ".join([*table["block"], *([table["seed"]] if table["seed"] else [])])
+
+
+def _list_blocks(results: Results, seeds: Sequence[int]) -> str:
+    shown = [block_label(results, seed) for seed in seeds[:LISTED]]
+    more = f" and {len(seeds) - LISTED} more" if len(seeds) > LISTED else ""
+    return f"({'; '.join(shown)}{more})" if block_noun(results) == "block" else f"{', '.join(shown)}{more}"
+
+
+def _format_rules(asked: Mapping[str, Any]) -> str:
+    margin = "" if asked["equivalence"] is None else f", margin {asked['equivalence']:g}"
+    level = f", alpha {asked['alpha']:g}"
+    return (
+        f"{asked['primary']} ({asked['direction']}) against {asked['baseline']}{margin}{level}, {asked['seeds']} seeds"
+    )
+
+
+def describe_source(results: Results) -> list[str]:
+    """Return a sentence on the table and its runs."""
+    table = results.get(JUDGED)
+    if table is None:
+        return []
+    counts = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]
+    ended = sum(outcome in ("finished", "diverged") for outcome in counts)
+    runs, arms = (
+        f"{number} {noun}{'s' * (number != 1)}" for number, noun in ((ended, "run"), (len(results["arms"]), "arm"))
+    )
+    return [f"{runs} of {arms}, read from {table['source']}. taetpu did not train them."]

@@ -1,0 +1,204 @@
+"""`taetpu.judge`: the analysis of a table is that of a study with the same runs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.judging.conftest import made_up
+from tests.small import TINY
+
+import taetpu
+from taetpu.core.errors import UserError
+from taetpu.stats.verify import verify
+from taetpu.store.addresses import find_study
+
+SAME = ("effect", "ci95", "ci90", "ci_simultaneous", "p", "p_holm", "p_equivalent", "mean", "sd", "verdict", "evidence")
+
+
+def arms_of(results) -> dict[str, dict]:
+    return {arm["name"]: arm for arm in results["arms"]}
+
+
+def test_runs_of_a_study_exported_and_judged_give_its_results(tmp_path: Path):
+    """Also with an arm that diverges, whose runs are `nan` in runs.csv."""
+    arms = (
+        "arms: {low: {train.optimizer.lr: 1e-4}, high: {train.optimizer.lr: 1e-2}, lost: {train.optimizer.lr: 1e9}}\n"
+    )
+    (tmp_path / "s.yaml").write_text(f"{TINY}seeds: 3\nmeasure: {{equivalence: 0.5}}\n{arms}")
+    study = taetpu.run(tmp_path / "s.yaml", root=str(tmp_path / "runs"))
+    judged = taetpu.judge(
+        study.report["runs"],
+        arm="arm",
+        seed="seed",
+        metric="val/loss",
+        better="min",
+        baseline="baseline",
+        equivalence=0.5,
+    )
+    ours, theirs = arms_of(judged.results), arms_of(study.results)
+    assert list(ours) == list(theirs)
+    assert theirs["lost"]["diverged"] == 3
+    for name, arm in theirs.items():
+        for field in SAME:
+            assert ours[name][field] == pytest.approx(arm[field], rel=1e-9), (name, field)
+    for field in ("noise_floor", "model", "seeds", "alpha", "direction"):
+        assert judged.results[field] == study.results[field]
+
+
+def test_verdicts_do_not_depend_on_the_order_of_rows(table, asked):
+    first = arms_of(taetpu.judge(table, **asked).results)
+    shuffled = table.sample(frac=1, random_state=1)
+    again = arms_of(taetpu.judge(shuffled, **asked).results)
+    assert {arm: first[arm]["verdict"] for arm in first} == {"base": None, "muon": "better", "lion": "inconclusive"}
+    for arm, entry in first.items():
+        assert again[arm]["runs"] == entry["runs"]
+        for field in SAME:
+            assert again[arm][field] == pytest.approx(entry[field])
+
+
+@pytest.mark.parametrize("wide", ["arms", "seeds"])
+def test_wide_tables_give_the_results_of_the_long_one(wide: str, table, asked):
+    spread = table.pivot(index="seed", columns="method", values="loss")[["base", "muon", "lion"]].reset_index()
+    columns = {"seed": "seed"}
+    if wide == "seeds":
+        spread = table.pivot(index="method", columns="seed", values="loss").loc[["base", "muon", "lion"]]
+        spread = spread.rename(columns=lambda seed: f"seed_{seed}").reset_index()
+        columns = {"arm": "method"}
+    spread["note"] = "x"
+    given: dict[str, Any] = {"metric": "loss", "better": "min", "baseline": "base", "ignore": "note", **columns}
+    wide_results = taetpu.judge(spread, wide=wide, **given).results
+    long_results = taetpu.judge(table, **asked).results
+    assert wide_results["seeds"] == long_results["seeds"]
+    for ours, theirs in zip(wide_results["arms"], long_results["arms"], strict=True):
+        assert {field: ours[field] for field in SAME} == {field: theirs[field] for field in SAME}
+
+
+def test_several_settings_name_an_arm_and_are_its_changes(table, asked):
+    table = table.replace({"method": {"base": "adam", "muon": "muon", "lion": "adam"}})
+    table["train.lr"] = [1e-3] * 10 + [1e-4] * 5
+    judged = taetpu.judge(table, **asked | {"arm": ["method", "train.lr"], "baseline": "method=adam,lr=0.001"})
+    arms = arms_of(judged.results)
+    assert {name: arm["diff"] for name, arm in arms.items()} == {
+        "method=adam,lr=0.001": {},
+        "method=muon,lr=0.001": {"method": "muon"},
+        "method=adam,lr=0.0001": {"train.lr": 1e-4},
+    }
+    assert arms["method=adam,lr=0.0001"]["change"] == "train.lr: 0.001 -> 0.0001"
+
+
+def test_blocks_are_combinations_of_columns_and_seed(asked):
+    """Datasets of very different difficulty: within blocks, effects are as certain as on a single dataset."""
+    parts = [made_up(seeds=3).assign(loss=lambda t, shift=shift: t.loss + shift, data=f"d{shift}") for shift in (0, 50)]
+    results = taetpu.judge(pd.concat(parts), **asked, block="data").results
+    assert results["seeds"] == [0, 1, 2, 3, 4, 5]
+    assert list(results["judged"]["labels"].values())[:2] == ["d0, 0", "d0, 1"]
+    assert arms_of(results)["muon"]["verdict"] == "better"
+    without_seed = pd.concat(parts).query("seed == 0")
+    assert len(taetpu.judge(without_seed, **asked | {"seed": ""}, block="data").results["seeds"]) == 2
+
+
+def test_nan_is_a_diverged_run_and_an_empty_cell_a_missing_one(tmp_path: Path, asked):
+    text = made_up().to_csv(index=False).splitlines()
+    text[6] = "muon,0,inf"  # the first run of muon
+    text[15] = "lion,4,"
+    del text[14]  # lion's run of seed 3
+    (tmp_path / "t.csv").write_text("\n".join(text))
+    results = taetpu.judge(tmp_path / "t.csv", **asked).results
+    assert results["judged"]["missing"] == {"lion": [3, 4]}
+    assert (results["complete"], results["final"]) == (True, True)
+    arms = arms_of(results)
+    assert [run["outcome"] for run in arms["lion"]["runs"]] == ["finished"] * 3 + ["missing"] * 2
+    assert (arms["muon"]["diverged"], arms["muon"]["verdict"]) == (1, "inconclusive")
+
+
+def test_metrics_without_known_bounds_are_not_clipped(asked):
+    """An accuracy may be in percent, although one of taetpu is between 0 and 1."""
+    table = made_up({"base": 0.0, "muon": 40.0}, seeds=3, noise=5).rename(columns={"loss": "accuracy"})
+    table["accuracy"] += 50
+    (_, muon) = taetpu.judge(table, **asked | {"metric": "accuracy", "better": "max"}).results["arms"]
+    assert muon["ci95"][1] > 40
+
+
+def test_each_metric_is_a_family_and_a_study(table, asked, tmp_path: Path):
+    table["accuracy"] = 1 / table["loss"]
+    judged = taetpu.judge(
+        table, **asked | {"metric": ["loss", "accuracy"], "better": ["min", "max"]}, out=tmp_path / "t"
+    )
+    for metric, direction in (("loss", "min"), ("accuracy", "max")):
+        alone = taetpu.judge(table, **asked | {"metric": metric, "better": direction}).results
+        stored = taetpu.open_study(tmp_path / f"t-{metric}").results
+        assert (stored["primary"], stored["direction"]) == (metric, direction)
+        assert [arm["p_holm"] for arm in stored["arms"]] == [arm["p_holm"] for arm in alone["arms"]]
+    assert set(judged.arms["metric"]) == {"loss", "accuracy"}
+    assert len(judged.runs) == 2 * len(table)
+    with pytest.raises(UserError, match="accuracy, loss"):
+        _ = judged.results
+    assert judged.chart("loss").to_dict()
+
+
+def test_a_log_of_steps_gives_curves_and_the_last_value(asked, tmp_path: Path):
+    rows = [
+        {"method": arm, "seed": seed, "step": step, "loss": 3 - step / 100 + 0.1 * (arm == "base") + seed / 100}
+        for step in (30, 10, 20)
+        for arm in ("base", "muon")
+        for seed in range(3)
+    ]
+    rows.append({"method": "muon", "seed": 0, "step": 40, "loss": None})
+    judged = taetpu.judge(pd.DataFrame(rows), **asked, step="step", out=tmp_path / "t")
+    assert set(judged.runs["loss"].round(6)) == {round(2.7 + 0.1 * b + s / 100, 6) for b in (0, 1) for s in range(3)}
+    series = find_study("t", tmp_path).runs()[0].metrics()["loss"]
+    assert (series.step.tolist(), series.value.tolist()) == ([10, 20, 30], pytest.approx([3.0, 2.9, 2.8]))
+    assert "data-metric" in (tmp_path / "t/report/index.html").read_text()
+
+
+def test_one_seed_gives_no_verdict(table, asked):
+    results = taetpu.judge(table.query("seed == 0"), **asked).results
+    assert (results["label"], {arm["verdict"] for arm in results["arms"]}) == ("single seed", {None})
+    results = taetpu.judge(table.query("seed == 0"), **asked | {"seed": ""}).results
+    assert results["seeds"] == [0]
+
+
+def test_a_table_without_arms_gives_the_noise_of_its_runs(asked):
+    results = taetpu.judge(made_up({"any": 0.0}), seed="seed", metric="loss", better="min").results
+    (arm,) = results["arms"]
+    assert arm["sd"] == results["noise_floor"]["sd"]
+    assert math.isfinite(arm["sd"])
+
+
+def test_seeds_that_are_no_integers_are_blocks_with_names(table, asked):
+    table["seed"] = [f"s{seed}" for seed in table["seed"]]
+    results = taetpu.judge(table, **asked).results
+    assert results["seeds"] == [0, 1, 2, 3, 4]
+    assert results["judged"]["labels"]["4"] == "s4"
+    table["seed"] = [-seed for seed in range(5)] * 3
+    assert taetpu.judge(table, **asked).results["judged"]["labels"]["4"] == "-4"
+
+
+def test_pandas_tables_of_all_kinds(table, asked):
+    expected = taetpu.judge(table, **asked).results["arms"]
+    indexed = table.set_index(["method", "seed"])
+    typed = table.astype({"method": "category", "seed": "Int64", "loss": "Float64"})
+    floats = table.astype({"seed": float})
+    records = table.to_dict("records")
+    for other in (indexed, typed, floats, records, table.to_dict("list")):
+        assert taetpu.judge(other, **asked).results["arms"] == expected
+
+
+def test_it_displays_itself_in_notebooks(table, asked, tmp_path: Path):
+    judged = taetpu.judge(table, **asked)
+    assert "muon" in judged._repr_html_()
+    assert repr(judged).startswith("Judged(")
+    judged.chart().save(tmp_path / "forest.json")
+    assert "muon" in json.dumps(json.loads((tmp_path / "forest.json").read_text()))
+    assert list(judged.arms["name"]) == ["base", "muon", "lion"]
+    assert not (Path.cwd() / "runs/table").exists()
+
+
+def test_a_stored_study_agrees_with_its_runs(table, asked, tmp_path: Path):
+    table.loc[3, "loss"] = np.nan
+    taetpu.judge(table, **asked, out=tmp_path / "t")
+    assert verify(find_study("t", tmp_path)) == []

@@ -1,0 +1,145 @@
+"""The folder of a judged table: judged again, it counts repeated looks; nothing else is overwritten or trained."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.judging.conftest import made_up
+from tests.small import TINY
+
+import taetpu
+from taetpu.core.errors import UserError
+from taetpu.stats.verify import verify
+from taetpu.store.addresses import find_study
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def judge_file(table: pd.DataFrame, folder: Path, asked, **more: Any) -> dict:
+    table.to_csv(folder / "t.csv", index=False)
+    return taetpu.judge(folder / "t.csv", **asked, **more, out=folder / "runs/t").results
+
+
+def test_judging_the_same_table_again_changes_nothing(table, asked, tmp_path: Path):
+    first = judge_file(table, tmp_path, asked)
+    before = contents(tmp_path / "runs/t")
+    (tmp_path / "runs/t/mine.txt").write_text("mine")
+    assert judge_file(table, tmp_path, asked) == first
+    after = contents(tmp_path / "runs/t")
+    assert after.pop("mine.txt") == b"mine"
+    assert {**after, "lock": b""} == {**before, "lock": b""}
+
+
+def test_changed_rows_replace_their_runs(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    table.loc[7, "loss"] = 9.0
+    table = table.drop(index=14)
+    results = judge_file(table, tmp_path, asked)
+    folder = find_study("t", tmp_path / "runs")
+    assert len(folder.runs()) == len(table) == 14
+    assert results["judged"]["missing"] == {"lion": [4]}
+    assert verify(folder) == []
+    assert 9.0 in {run["value"] for arm in results["arms"] for run in arm["runs"]}
+
+
+def test_repeated_looks_at_more_seeds_raise_the_error_rate(asked, tmp_path: Path):
+    whole = made_up(seeds=12)
+    rates = []
+    for seeds in (4, 8, 8, 12):
+        results = judge_file(whole.query(f"seed < {seeds}"), tmp_path, asked)
+        rates.append(results["plan"]["error_rate"])
+        assert results["final"]
+    assert rates[0] == 0.05 < rates[1] == rates[2] < rates[3]
+    assert results["plan"]["looks"] == [4]
+
+
+def test_other_rules_are_counted_and_named(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    judge_file(table, tmp_path, asked, equivalence=0.05)
+    results = judge_file(table, tmp_path, asked | {"baseline": "lion"}, equivalence=0.05)
+    assert [(past["baseline"], past["equivalence"]) for past in results["judged"]["history"]] == [
+        ("base", None),
+        ("base", 0.05),
+    ]
+    assert results["plan"]["error_rate"] == 0.05
+
+
+@pytest.mark.parametrize("content", ["file", "study", "other table"])
+def test_other_content_is_never_overwritten(content: str, table, asked, tmp_path: Path):
+    folder = tmp_path / "runs/t"
+    if content == "file":
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("precious")
+    elif content == "study":
+        (tmp_path / "s.yaml").write_text(TINY.replace("study: tiny", "study: t") + "seeds: 1\narms: {}\n")
+        taetpu.run(tmp_path / "s.yaml", root=str(tmp_path / "runs"))
+    else:
+        (tmp_path / "other").mkdir()
+        made_up(seeds=3).to_csv(tmp_path / "other/t.csv", index=False)
+        taetpu.judge(tmp_path / "other/t.csv", **asked, out=folder)
+    before = contents(folder)
+    with pytest.raises(UserError, match=str(folder)):
+        judge_file(table, tmp_path, asked)
+    assert contents(folder) == before
+
+
+def test_a_table_with_mistakes_changes_nothing(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    before = contents(tmp_path / "runs/t")
+    with pytest.raises(UserError):
+        judge_file(table.astype({"loss": object}).replace({"loss": {table.loss[3]: "abc"}}), tmp_path, asked)
+    assert contents(tmp_path / "runs/t") == before
+
+
+def test_training_in_the_folder_is_refused(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    before = contents(tmp_path / "runs/t")
+    (tmp_path / "s.yaml").write_text(TINY.replace("study: tiny", "study: t") + "seeds: 1\narms: {}\n")
+    with pytest.raises(UserError, match="taetpu judge"):
+        taetpu.run(tmp_path / "s.yaml", root=str(tmp_path / "runs"))
+    assert contents(tmp_path / "runs/t") == before
+
+
+def test_damage_and_changed_values_are_noticed(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    folder = find_study("t", tmp_path / "runs")
+    results = json.loads((tmp_path / "runs/t/results.json").read_text())
+    results["arms"][1]["mean"] += 1
+    (tmp_path / "runs/t/results.json").write_text(json.dumps(results))
+    assert len(verify(folder)) == 1
+    run = folder.runs()[0]
+    place = Path(run.where) / "result.json"
+    place.write_text(place.read_text().replace("2.", "3."))
+    with pytest.raises(UserError, match=r"result\.json"):
+        verify(folder)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    judge_file(table, tmp_path, asked)  # makes the files again
+    assert verify(folder) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["org/model", "org-model"],
+        ["GELU", "gelu", "Gelu"],
+        ["Straße", "STRASSE"],
+        ["e\u0301", "\u00e9"],
+        [".hidden", "..", "-", "none", "n/a"],
+        ["x" * 300, "x" * 299 + "y"],
+        ["tab\tname", "line\u2028name", "\u202eright"],
+        ["baseline", "latest", "a.b", "a=b,c", "a b", "100 %", "<b>", "$x_1$", "`x`", "|"],
+        ["\U0001f600", "日本語", "ö" * 60],
+    ],
+)
+def test_any_name_of_an_arm_has_a_folder(names: list[str], asked, tmp_path: Path):
+    table = made_up(dict.fromkeys(names, 0.0), seeds=3)
+    results = taetpu.judge(table, **asked | {"baseline": names[0]}, out=tmp_path / "t").results
+    assert len(results["arms"]) == len(names)
+    folders = [path.name.casefold() for path in (tmp_path / "t/runs").iterdir()]
+    assert len(set(folders)) == len(names)
+    assert len(find_study("t", tmp_path).runs()) == 3 * len(names)
+    assert verify(find_study("t", tmp_path)) == []
+    assert results["arms"][0]["against"] is None
