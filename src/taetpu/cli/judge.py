@@ -11,7 +11,10 @@ from taetpu.cli.output import print_json, print_text
 
 def judge(
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="A file: .csv, .tsv, .json, .jsonl (also .gz) or .parquet.")
+        Path,
+        typer.Argument(
+            metavar="TABLE", help="A file: .csv, .tsv, .json, .jsonl (also .gz) or .parquet; or a folder of runs."
+        ),
     ],
     metric: Annotated[
         list[str], typer.Option("--metric", metavar="COLUMN", help="A metric to judge. May be repeated.")
@@ -52,6 +55,15 @@ def judge(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of a wide table to leave out. May be repeated.")
     ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="FORMAT",
+            help="The format of a folder, if its layout leaves it open: wandb, tensorboard, lightning, trainer, "
+            "mlflow or lm-eval.",
+        ),
+    ] = "",
     name: Annotated[str, typer.Option(metavar="NAME", help="The name of the study. Default: the file's.")] = "",
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="DIR", help="The study's folder. Default: ROOT/NAME.")
@@ -66,9 +78,10 @@ def judge(
     from taetpu.cli.report_commands import print_results
     from taetpu.judging.judged import FAMILIES
     from taetpu.judging.judged import judge as judge_table
+    from taetpu.judging.sources import default_name
     from taetpu.store.backend import default_root
 
-    folder = out or f"{default_root(root).rstrip('/')}/{name or table.name.partition('.')[0]}"
+    folder = out or f"{default_root(root).rstrip('/')}/{name or default_name(table)}"
     judged = judge_table(
         table,
         metric=metric,
@@ -82,6 +95,7 @@ def judge(
         ignore=ignore or (),
         equivalence=equivalence or None,
         alpha=alpha,
+        kind=kind,
         out=folder,
     )
     studies = judged.studies

@@ -10,7 +10,7 @@ from taetpu.core.notebook_html import paragraph
 from taetpu.judging.arrangement import arrange, folder_name
 from taetpu.judging.columns import Columns, read_runs
 from taetpu.judging.records import Record
-from taetpu.judging.sources import read_source
+from taetpu.judging.sources import default_name, read_source
 from taetpu.judging.study_files import Question, Source, read_earlier, replace_study, write_study
 from taetpu.report.build import build_report
 from taetpu.report.opened_study import OpenedStudy
@@ -190,7 +190,7 @@ def judge_records(
     written = list[tuple[StudyFolder, StudyFolder]]()
     for question in questions:
         folder = folders.get(question.metric)
-        name = folder.name if folder else folder_name(Path(source.name).stem or "table")
+        name = folder.name if folder else folder_name(default_name(Path(source.path or source.name)))
         made = StudyFolder(MemoryStore(_root(folder)), name)
         write_study(made, arranged, columns, question, source, earlier.get(question.metric))
         results = analyse(made)

@@ -13,6 +13,9 @@ from taetpu.judging.records import Record
 from taetpu.judging.study_files import Source
 from taetpu.judging.table_files import read_bytes, read_table
 
+DATABASES = (".db", ".sqlite")
+"""The endings of files that a format of folders may recognise."""
+
 
 def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[Record], Source]:
     """Return the rows of a table or the runs of a folder, and where they come from.
@@ -28,10 +31,32 @@ def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[
     """
     if not isinstance(table, str | os.PathLike):
         return _read_frame(table, is_log)
-    path = Path(table).expanduser()
-    data = read_bytes(path)
-    records = read_table(path, data)
-    return records, Source(encodable(path.name), encodable(str(path.absolute())), hashlib.sha256(data).hexdigest())
+    path = Path(table).expanduser().absolute()
+    if kind or path.is_dir() or path.suffix.lower() in DATABASES:
+        from taetpu.judging.folders import read_folder
+
+        records = read_folder(path, kind or None)
+        sha256 = _digest_records(records)
+    else:
+        data = read_bytes(path)
+        records, sha256 = read_table(path, data), hashlib.sha256(data).hexdigest()
+    return records, Source(encodable(path.name), encodable(str(path)), sha256)
+
+
+def default_name(path: Path) -> str:
+    """Return the name of a study: that of the folder, or of the file without its endings."""
+    path = path.expanduser().absolute()
+    return path.name if path.is_dir() else Path(path.name.removesuffix(".gz")).stem
+
+
+def _digest_records(records: Sequence[Record]) -> str:
+    """Return a digest of what was read from a folder, which does not depend on the order of its files."""
+    runs = [
+        repr([sorted(record.fields.items()), sorted(record.metrics.items())])
+        + "".join(f"{name} {series.value.tobytes()!r}" for name, series in sorted(record.curves.items()))
+        for record in records
+    ]
+    return hashlib.sha256("\n".join(sorted(runs)).encode(errors="replace")).hexdigest()
 
 
 def _read_frame(table: Any, is_log: bool) -> tuple[list[Record], Source]:

@@ -104,9 +104,11 @@ def write_study(
             "judged_at": judged_at,
         }
     )
-    for (arm, seed), run in sorted(arranged.runs.items(), key=lambda item: item[0]):
-        if question.metric in run.metrics:
-            _write_run(folder, arm, seed, run, question.metric)
+    measured = {place: run for place, run in arranged.runs.items() if question.metric in run.metrics}
+    # The noise of an evaluation set is that of all runs only if all were evaluated on the same items.
+    sets = {frozenset(run.items.get(question.metric, ())) for run in measured.values()}
+    for (arm, seed), run in sorted(measured.items(), key=lambda item: item[0]):
+        _write_run(folder, arm, seed, run, question.metric, with_items=len(sets) == 1)
 
 
 def _plan(
@@ -149,7 +151,7 @@ def _asked(plan: Plan) -> dict[str, Any]:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, metric: str) -> None:
+def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, metric: str, with_items: bool) -> None:
     """Write a run, whose identity is that of its settings and values."""
     series, steps = _series(run, metric)
     config = {COLUMNS: dict(run.settings)}
@@ -160,7 +162,7 @@ def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, metric: str) 
     about = {"arm": arm, "seed": seed, "id": number, "schema": SCHEMA, "config": config, "data": data}
     stored.start({**about, "source": run.where})
     stored.append(0, steps, dict(series))
-    scores = run.items.get(metric)
+    scores = run.items.get(metric) if with_items else None
     if scores and math.isclose(math.fsum(scores.values()) / len(scores), run.metrics[metric], rel_tol=1e-9):
         total, weight = sum_names(metric)
         stored.write_evaluation({total: [scores[item] for item in sorted(scores)], weight: np.ones(len(scores))})
