@@ -51,7 +51,7 @@ def test_two_rows_of_one_run_are_refused_with_the_columns_that_differ(tmp_path: 
 
 
 def test_unknown_columns_and_arms_are_refused_with_the_nearest(tmp_path: Path, asked):
-    errors = refused(tmp_path, HEADER + GOOD, asked, metric="los", arm="metod", block="daata").all_errors
+    errors = refused(tmp_path, HEADER + GOOD, asked, metric="los", arm="meth", block="daata").all_errors
     assert [error.path for error in errors] == [("--arm",), ("--block",), ("--metric",)]
     for error, name in zip(errors, ("'method'", "'data'", "'loss'"), strict=True):
         assert name in str(error.remedy)
