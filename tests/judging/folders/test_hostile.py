@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -98,6 +99,23 @@ def test_a_folder_with_very_many_files_is_refused(stored, monkeypatch):
     assert "10" in refused(stored(LIGHTNING)).problem
 
 
+def test_a_very_deep_folder_is_refused(tmp_path):
+    (tmp_path / Path(*"a" * 500)).mkdir(parents=True)
+    assert "100" in refused(tmp_path).problem
+
+
+def test_names_that_are_not_text_are_read(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/\xff-seed1"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder), "metrics.csv").write_text("step,loss\n99999999999999999999,1.5\n")
+    [record] = read_folder(tmp_path)
+    assert record.fields == {"run": "?-seed1", "label": "?", "seed": 1}
+    assert record.where.encode()
+    assert record.metrics == {"loss": 1.5}
+    assert record.curves == {}  # the step exceeds 64 bits
+
+
+MUTATIONS = 30
 BILLION = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{previous}'] * 10)}]\n"
     for previous, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -135,6 +153,13 @@ FILES = {
     "results-cut": (LM_EVAL, "results_*", '{"results": {"quiz"', 1, "JSON"),
     "results-list": (LM_EVAL, "results_*", '{"results": []}', None, "list"),
     "samples-cut": (LM_EVAL, "wide-seed1/samples_letters_*", '{"doc_id": 0, "metr', 1, "doc_id"),
+    "results-group": (
+        LM_EVAL,
+        "results_*",
+        '{"results": {"a": {"acc,none": 1}}, "group_subtasks": {"a": 5}}',
+        None,
+        "int",
+    ),
     "samples-list": (LM_EVAL, "wide-seed1/samples_letters_*", "[1]\n", 1, "doc_id"),
 }
 
@@ -237,3 +262,29 @@ def test_a_database_of_another_kind_is_refused(tmp_path, name):
         assert value in error.problem
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
+
+
+def mutate(data, random):
+    """Return a file's content with a part replaced, removed, repeated or added."""
+    start = random.randrange(len(data) + 1)
+    end = min(len(data), start + random.choice((0, 1, 1, 2, 8, 64)))
+    new = random.choice(
+        (b"", b"\xff", b"0", b"-1", b"{", b"]", b": ", b"\n", b'"', b"null", b"[[[", data[start:end] * 2)
+    )
+    return data[:start] + new + data[end:]
+
+
+@pytest.mark.filterwarnings("ignore::taetpu.core.errors.DataWarning")
+@pytest.mark.parametrize("name", [WANDB, "wandb-0.31.0-online", TENSORBOARD, LIGHTNING, TRAINER, MLFLOW, LM_EVAL])
+def test_damaged_files_are_read_or_refused(stored, name):
+    if name in (WANDB, TENSORBOARD):
+        pytest.importorskip("wandb" if name == WANDB else "tensorboard")
+    folder, random = stored(name), Random(0)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for _ in range(MUTATIONS):
+        file = random.choice(files)
+        data = file.read_bytes()
+        file.write_bytes(mutate(data, random))
+        with contextlib.suppress(UserError):
+            read_folder(folder)
+        file.write_bytes(data)

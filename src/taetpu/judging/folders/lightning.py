@@ -44,7 +44,7 @@ def _read_run(tree: Tree, folder: str) -> Record:
     for metric, value, step in _read_values(tree.path(folder, METRICS)):
         points.add(metric, value, step)
     fields |= read_hparams(tree, folder)
-    return Record(str(tree.path(folder)), fields, points.metrics, points.curves)
+    return Record(tree.where(folder), fields, points.metrics, points.curves)
 
 
 def read_hparams(tree: Tree, folder: str) -> dict:

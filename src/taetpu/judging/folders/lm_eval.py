@@ -11,7 +11,7 @@ from pydantic_core import from_json
 from taetpu.core.errors import DataWarning, UserError
 from taetpu.core.json_files import RESTORE, check_regular, explain_unreadable, read_object
 from taetpu.judging.folders.formats import Format
-from taetpu.judging.folders.tree import Tree, describe_place
+from taetpu.judging.folders.tree import Tree, describe_place, printable
 from taetpu.judging.folders.values import flatten_settings, is_finite, parse_metric
 from taetpu.judging.records import Record
 
@@ -64,8 +64,16 @@ def _top_tasks(content: Mapping[str, Any], file: Path) -> list[str]:
     """Return the tasks and the groups with scores, without the tasks of such groups."""
     results, groups = _mapping(content, "results", file), _mapping(content, "group_subtasks", file)
     scored = [task for task in results if _scores(_mapping(results, task, file))]
-    inner = {task for group in scored for task in groups.get(group) or ()}
+    inner = {task for group in scored for task in _subtasks(groups, group, file)}
     return [task for task in scored if task not in inner]
+
+
+def _subtasks(groups: Mapping[str, Any], group: str, file: Path) -> list[str]:
+    tasks = groups.get(group) or []
+    if not isinstance(tasks, list):
+        problem = f"expected a list of tasks, got {type(tasks).__name__}"
+        raise UserError(problem, path=("group_subtasks", group), file=file, remedy=RESTORE)
+    return [str(task) for task in tasks]
 
 
 def _mapping(content: Mapping[str, Any], key: str, file: Path) -> Mapping[str, Any]:
@@ -95,21 +103,23 @@ def _read_task(tree: Tree, folder: str, model: str, task: str, file: Path, conte
         fields |= describe_place(tree, folder, model)
     fields |= {"model": model, "task": task}
     shots = _mapping(content, "n-shot", file).get(task)
-    fields |= {} if shots is None else {"num_fewshot": shots}
+    fields |= {"num_fewshot": shots} if isinstance(shots, int) else {}
     settings = flatten_settings(_mapping(content, "config", file), file)
     fields |= {f"config.{key}": value for key, value in settings.items()}
     metrics = {name: value if is_finite(value) else None for name, value in scores.items()}
-    return Record(f"{file}, task {task}", fields, metrics, items=_read_items(tree, folder, task, file, content))
+    return Record(
+        printable(f"{file}, task {task}"), fields, metrics, items=_read_items(tree, folder, task, file, content)
+    )
 
 
 def _read_items(
     tree: Tree, folder: str, task: str, file: Path, content: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
     """Return the scores of single items by metric, of a group with the names of its tasks before those of the items."""
-    subtasks = _mapping(content, "group_subtasks", file).get(task)
+    subtasks = _subtasks(_mapping(content, "group_subtasks", file), task, file)
     date = file.stem.removeprefix("results_")
     items: dict[str, dict[str, float]] = {}
-    for part in map(str, subtasks or [task]):
+    for part in subtasks or [task]:
         for name in sorted({f"samples_{text}_{date}.jsonl" for text in (part, re.sub(r"\W", "_", part))}):
             if name in tree.folders[folder]:
                 for item, metric, score in _read_samples(tree.path(folder, name)):

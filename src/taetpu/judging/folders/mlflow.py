@@ -8,7 +8,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE, read_bytes
 from taetpu.judging.folders.formats import Format
 from taetpu.judging.folders.mlflow_database import RunRow, read_database
-from taetpu.judging.folders.tree import Tree, describe_place
+from taetpu.judging.folders.tree import Tree, describe_place, printable
 from taetpu.judging.folders.unfinished import UnfinishedRuns
 from taetpu.judging.folders.values import Points, parse_metric, read_yaml
 from taetpu.judging.records import Record
@@ -38,7 +38,7 @@ def read(tree: Tree) -> list[Record]:
         name = run.name or run.tags.get("mlflow.runName") or run.id
         fields = describe_place(tree, run.id, name) | {"name": name, "experiment": run.experiment}
         fields |= {"status": run.status} | tags | run.params
-        records.append(Record(f"{run.place}, run {name}", fields, run.points.metrics, run.points.curves))
+        records.append(Record(printable(f"{run.place}, run {name}"), fields, run.points.metrics, run.points.curves))
     unfinished.warn()
     return records
 

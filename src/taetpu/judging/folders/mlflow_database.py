@@ -73,16 +73,16 @@ def _read_runs(database: sqlite3.Connection, file: Path) -> dict[str, RunRow]:
         " WHERE runs.lifecycle_stage = 'active' AND experiments.lifecycle_stage = 'active' ORDER BY runs.rowid"
     )
     runs = {
-        run: RunRow(run, file, name or "", experiment, status or "of unknown status")
+        run: RunRow(str(run), file, str(name or ""), str(experiment), str(status or "of unknown status"))
         for run, name, experiment, status in rows
     }
     for table in ("params", "tags"):
         for run, key, value in database.execute(f"SELECT run_uuid, key, value FROM {table} ORDER BY rowid"):
             if run in runs:
-                getattr(runs[run], table)[key] = value
+                getattr(runs[run], table)[str(key)] = str(value)
     for run, key, value, step in _read_metrics(database, file):
         if run in runs:
-            runs[run].points.add(key, value, step)
+            runs[run].points.add(str(key), value, step)
     return runs
 
 

@@ -110,7 +110,7 @@ def _join(tree: Tree, run: str, parts: Mapping[str, _Part], events: Mapping[str,
             points.add(name, value)
     hparams = read_hparams(tree, run) if run in tree.folders else {}
     fields = describe_place(tree, run) | hparams | settings
-    return Record(str(tree.path(run)), fields, points.metrics, points.curves)
+    return Record(tree.where(run), fields, points.metrics, points.curves)
 
 
 def _read_events(files: list[Path], unfinished: UnfinishedRuns) -> _Events:

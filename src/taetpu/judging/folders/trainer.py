@@ -68,7 +68,7 @@ def _read_run(tree: Tree, run: str, folders: list[str], unfinished: UnfinishedRu
         fields |= flatten_settings(state["trial_params"], file)
     if not _is_finished(state):
         unfinished.add(tree.path(run), f"step {state['global_step']:,} of {state['max_steps']:,}")
-    return Record(str(tree.path(run)), fields, points.metrics, points.curves)
+    return Record(tree.where(run), fields, points.metrics, points.curves)
 
 
 def _checkpoint_step(folder: str, run: str) -> int:

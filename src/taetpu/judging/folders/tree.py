@@ -12,6 +12,8 @@ from taetpu.core.json_files import check_regular, explain_unreadable
 
 MAX_ENTRIES = 500_000
 """The maximum number of files and folders. A thousand runs of MLflow with fifty values each have 60,000."""
+MAX_DEPTH = 100
+"""The maximum number of folders inside each other."""
 
 _SEED = re.compile(r"(?:^|(?<=/)|[-_,. ])seed[-_=. ]?(\d+)(?![\d.])", re.IGNORECASE)
 _IGNORED = {"__pycache__", "node_modules"}
@@ -33,6 +35,10 @@ class Tree:
     def path(self, folder: str, file: str = "") -> Path:
         """Return the path of a folder, or of a file in it."""
         return self.root / folder / file
+
+    def where(self, folder: str) -> str:
+        """Return the path of a folder for messages."""
+        return printable(str(self.path(folder)))
 
     def with_file(self, name: str) -> list[str]:
         """Return the folders that have a file of this name."""
@@ -64,13 +70,13 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
 
     for place, subfolders, files in os.walk(root, onerror=fail):
         entries += len(files) + len(subfolders)
-        if entries > MAX_ENTRIES:
-            problem = f"this folder contains more than {MAX_ENTRIES:,} files and folders"
+        relative = os.path.relpath(place, root)
+        if entries > MAX_ENTRIES or relative.count(os.sep) >= MAX_DEPTH:
+            problem = f"this folder contains more than {MAX_ENTRIES:,} files, or {MAX_DEPTH} folders inside each other"
             raise UserError(problem, file=root, remedy="Use a folder that contains only results.")
         artifacts = {"artifacts"} if "meta.yaml" in files else set()  # MLflow's copies of models and other files
         subfolders[:] = [name for name in subfolders if name[0] != "." and name not in _IGNORED | artifacts]
         if files:
-            relative = os.path.relpath(place, root)
             yield ("" if relative == "." else relative.replace(os.sep, "/")), sorted(files, key=natural_order)
 
 
@@ -78,6 +84,11 @@ def natural_order(path: str) -> list[tuple[str, int]]:
     """Return a key that sorts the numbers in names by value."""
     parts = re.findall(r"([^\d]*)(\d*)", path.replace("/", "\0"))  # a folder comes before `folder-2`
     return [(text, int(digits[:18] or -1)) for text, digits in parts]
+
+
+def printable(name: str) -> str:
+    """Return a name with `?` in place of bytes that are not UTF-8."""
+    return name.encode(errors="replace").decode()
 
 
 def describe_place(tree: Tree, run: str, name: str = "") -> dict[str, Any]:
@@ -94,8 +105,8 @@ def describe_place(tree: Tree, run: str, name: str = "") -> dict[str, Any]:
         part names a number such as `seed3`, `seed_3` or `seed=3`.
     """
     root = tree.root.absolute().name
-    label = name or run or root
-    fields: dict[str, Any] = {"run": run or root}
+    label = printable(name or run or root)
+    fields: dict[str, Any] = {"run": printable(run or root)}
     seeds = _SEED.findall(label)
     if len(seeds) == 1:
         rest = [part.strip("-_,. ") for part in _SEED.sub("", label).split("/")]

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 from taetpu.core.errors import DataWarning
+from taetpu.judging.folders.tree import printable
 
 MAX_SHOWN = 3
 
@@ -21,7 +22,7 @@ class UnfinishedRuns:
     def warn(self) -> None:
         """Warn about the runs that were added, if any."""
         if self._runs:
-            shown = ", ".join(f"{run} ({state})" for run, state in self._runs[:MAX_SHOWN])
+            shown = ", ".join(f"{printable(str(run))} ({state})" for run, state in self._runs[:MAX_SHOWN])
             more = f" and {len(self._runs) - MAX_SHOWN} more" if len(self._runs) > MAX_SHOWN else ""
             warnings.warn(
                 f"some runs have not finished, and their last reported values count: {shown}{more}",

@@ -32,9 +32,9 @@ class Points:
         self._last: dict[str, float] = {}
 
     def add(self, metric: str, value: float, step: int | None = None) -> None:
-        """Add a value, which belongs to the metric's curve if its step is known."""
+        """Add a value, which belongs to the metric's curve if its step is known and fits into 64 bits."""
         self._last[metric] = value
-        if step is None:
+        if step is None or not -(2**63) <= step < 2**63:
             return
         points = self._points.setdefault(metric, [])
         while points and points[-1][0] >= step:  # a resumed run repeats the steps after its checkpoint

@@ -83,7 +83,7 @@ def _read_run(tree: Tree, folders: list[str], unfinished: UnfinishedRuns) -> Rec
     above = folders[-1].rpartition("/")[0].removesuffix("wandb").rstrip("/")
     config = flatten_settings({key: value for key, value in run.config.items() if not key.startswith("_")}, place)
     fields = describe_place(tree, folders[-1], run.names.get("name", above)) | run.names | config
-    return Record(str(place), fields, run.points.metrics, run.points.curves)
+    return Record(tree.where(folders[-1]), fields, run.points.metrics, run.points.curves)
 
 
 def _logs(tree: Tree, folder: str) -> list[Path]:

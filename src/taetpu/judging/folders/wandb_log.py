@@ -63,7 +63,13 @@ def read_log(file: Path, run: RunLog) -> None:
     for message in _split_records(data, file):
         try:
             _add_record(Record.FromString(message), run)
-        except (ValueError, AttributeError, RecursionError) as error:  # a message or its JSON is invalid
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:  # a message or its JSON is invalid
             raise UserError(f"not a record of W&B: {error}", file=file, remedy=RESTORE) from None
         except Exception as error:
             if type(error).__name__ != "DecodeError":  # of protobuf, which is installed with wandb
