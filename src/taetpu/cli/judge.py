@@ -55,6 +55,10 @@ def judge(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="A column of a wide table to leave out. May be repeated.")
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Judge runs with this value only; also !=, <, <=. May be repeated."),
+    ] = None,
     kind: Annotated[
         str,
         typer.Option(
@@ -93,6 +97,7 @@ def judge(
         step=step,
         wide=wide,
         ignore=ignore or (),
+        where=where or (),
         equivalence=equivalence or None,
         alpha=alpha,
         kind=kind,

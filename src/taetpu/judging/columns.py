@@ -11,6 +11,7 @@ import numpy as np
 from taetpu.core.errors import ErrorList, UserError, suggest
 from taetpu.judging.cells import format_cell, is_blank, is_empty, parse_metric, parse_seed, parse_setting, place, shown
 from taetpu.judging.records import Items, Record
+from taetpu.judging.selection import select_records
 from taetpu.store.metrics import Series
 
 ARM, SEED = "arm", "seed"
@@ -31,6 +32,7 @@ class Columns:
         wide: `arms` if every column without another role holds the values of an arm, `seeds` if it holds those of a
             seed, and empty for a table with a column for each metric.
         ignore: the columns of a wide table that are no arm and no seed.
+        where: conditions on columns that runs must satisfy, such as `experiment=first`.
     """
 
     metrics: tuple[str, ...]
@@ -40,6 +42,7 @@ class Columns:
     step: str = ""
     wide: Literal["", "arms", "seeds"] = ""
     ignore: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -86,9 +89,10 @@ def read_runs(records: Sequence[Record], columns: Columns, source: str) -> list[
         source: the name of the table or folder, for messages.
 
     Raises:
-        UserError: If a column does not exist or has two roles, a cell has no valid value, or two rows are of the same
-            run.
+        UserError: If a column does not exist or has two roles, no run satisfies the conditions, a cell has no valid
+            value, or two rows are of the same run.
     """
+    records = select_records(records, columns.where, source)
     if columns.wide:
         records, columns = _melt(records, columns, source)
     _check_columns(records, columns, source)

@@ -118,6 +118,7 @@ def judge(
     step: str = "",
     wide: str = "",
     ignore: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
     equivalence: float | Sequence[float] | None = None,
     alpha: float = ALPHA,
     kind: str = "",
@@ -136,6 +137,7 @@ def judge(
         step: the column of steps, if a run has a row for each. The last value of a metric counts.
         wide: `arms` if each other column holds the values of one arm, `seeds` if it holds those of one seed.
         ignore: columns of a wide table that hold neither.
+        where: conditions such as `experiment=first` or `lr<=0.1`. Only runs that satisfy all of them are judged.
         equivalence: the margin below which a difference does not matter, for all metrics or for each.
         alpha: the error rate of the verdicts on a metric.
         kind: the format of a folder, if its layout does not say it.
@@ -154,6 +156,7 @@ def judge(
         step=step,
         wide=_wide(wide),
         ignore=_as_tuple(ignore),
+        where=_as_tuple(where),
     )
     questions = _questions(metrics, _as_tuple(better), equivalence, alpha)
     records, source = read_source(table, kind, bool(step))

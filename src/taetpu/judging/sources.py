@@ -31,7 +31,7 @@ def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[
     """
     if not isinstance(table, str | os.PathLike):
         return _read_frame(table, is_log)
-    path = Path(table).expanduser().absolute()
+    path = Path(table).expanduser()
     if kind or path.is_dir() or path.suffix.lower() in DATABASES:
         from taetpu.judging.folders import read_folder
 
@@ -40,6 +40,7 @@ def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[
     else:
         data = read_bytes(path)
         records, sha256 = read_table(path, data), hashlib.sha256(data).hexdigest()
+    path = path.absolute()
     return records, Source(encodable(path.name), encodable(str(path)), sha256)
 
 

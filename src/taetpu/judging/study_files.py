@@ -78,7 +78,7 @@ def write_study(
     """
     plan, judged_at, history = _plan(arranged, question, earlier, folder.where)
     labels = {str(number): label for number, label in arranged.labels.items()}
-    more = {"labels": labels, "titles": dict(arranged.titles), "history": history}
+    more = {"where": list(columns.where), "labels": labels, "titles": dict(arranged.titles), "history": history}
     about = {
         "source": source.name,
         "path": source.path,

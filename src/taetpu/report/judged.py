@@ -109,4 +109,5 @@ def describe_source(results: Results) -> list[str]:
     runs, arms = (
         f"{number} {noun}{'s' * (number != 1)}" for number, noun in ((ended, "run"), (len(results["arms"]), "arm"))
     )
-    return [f"{runs} of {arms}, read from {table['source']}. taetpu did not train them."]
+    chosen = f", chosen by {' and '.join(table['where'])}" if "where" in table else ""
+    return [f"{runs} of {arms}, read from {table['source']}{chosen}. taetpu did not train them."]

@@ -47,7 +47,7 @@ def read(tree: Tree) -> list[Record]:
     if older:
         files = sorted({str(file) for file in older})
         shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-        problem = f"newer results of the same model and task replace those in {len(files)} files: {shown}"
+        problem = f"there are newer results of the same model and task than those in {shown}; the newest count"
         warnings.warn(problem, DataWarning, stacklevel=2)
     return [_read_task(tree, *key, *value) for key, value in results.items()]
 
