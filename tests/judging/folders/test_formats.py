@@ -85,6 +85,7 @@ def read(folder, expected):
         assert "RUNNING" in messages[0]
         assert last.fields["status"] == "RUNNING"
         assert last.metrics == {"loss": None}
+        assert last.curves["loss"].value.tolist() == [-math.inf]
         records.remove(last)
     return sorted(records, key=lambda record: (record.fields[expected.arm], record.fields["seed"]))
 

@@ -99,6 +99,13 @@ def test_a_folder_with_very_many_files_is_refused(stored, monkeypatch):
     assert "10" in refused(stored(LIGHTNING)).problem
 
 
+def test_a_folder_with_deleted_runs_only_is_refused(fill):
+    folder, file = fill(MLFLOW, "mlruns/*/*/meta.yaml", "run_id: a\nlifecycle_stage: deleted\nstatus: 3\n")
+    for other in folder.glob("mlruns/*/*/meta.yaml"):
+        other.write_bytes(file.read_bytes())
+    assert "mlflow" in refused(folder).problem
+
+
 def test_a_very_deep_folder_is_refused(tmp_path):
     (tmp_path / Path(*"a" * 500)).mkdir(parents=True)
     assert "100" in refused(tmp_path).problem

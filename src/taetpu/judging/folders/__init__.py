@@ -45,7 +45,11 @@ def read_folder(path: Path, kind: str | None = None) -> list[Record]:
     if len(recognising) > 1:
         problem = f"results of several formats: {', '.join(format.kind for format in recognising)}"
         raise UserError(problem, file=path, remedy=_list_layouts("Choose one with `--from`", recognising))
-    return recognising[0].read(tree)
+    records = recognising[0].read(tree)
+    if not records:
+        problem = f"no runs with results of the format {recognising[0].kind}"
+        raise UserError(problem, file=path, remedy="Use a folder with runs that are not deleted.")
+    return records
 
 
 def _list_layouts(instruction: str, formats: list[Format]) -> str:

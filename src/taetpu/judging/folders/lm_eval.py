@@ -1,5 +1,6 @@
 """Result folders of lm-evaluation-harness: `results_*.json`, and `samples_*.jsonl` with the scores of single items."""
 
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from taetpu.core.errors import DataWarning, UserError
 from taetpu.core.json_files import RESTORE, check_regular, explain_unreadable, read_object
 from taetpu.judging.folders.formats import Format
 from taetpu.judging.folders.tree import Tree, describe_place, printable
-from taetpu.judging.folders.values import flatten_settings, is_finite, parse_metric
+from taetpu.judging.folders.values import flatten_settings, parse_metric
 from taetpu.judging.records import Record
 
 LARGEST_FILE, LARGEST_SAMPLES = 2**28, 2**32
@@ -20,7 +21,7 @@ LARGEST_FILE, LARGEST_SAMPLES = 2**28, 2**32
 LARGEST_LINE = 2**26
 """The size up to which an item is read, in bytes."""
 
-_RESULTS = re.compile(r"results(?:_(.+))?\.json")
+_RESULTS = re.compile(r"results_.+\.json")
 
 
 def recognises(tree: Tree) -> bool:
@@ -55,7 +56,7 @@ def read(tree: Tree) -> list[Record]:
 def _result_files(tree: Tree) -> Iterator[tuple[str, Path]]:
     """Yield folder and path of each result file, those of a folder from the oldest to the newest."""
     for folder, files in tree.folders.items():
-        for name in sorted(files, key=lambda name: (name != "results.json", name)):  # early versions have no date
+        for name in sorted(files):  # names end in the date
             if _RESULTS.fullmatch(name):
                 yield folder, tree.path(folder, name)
 
@@ -106,7 +107,7 @@ def _read_task(tree: Tree, folder: str, model: str, task: str, file: Path, conte
     fields |= {"num_fewshot": shots} if isinstance(shots, int) else {}
     settings = flatten_settings(_mapping(content, "config", file), file)
     fields |= {f"config.{key}": value for key, value in settings.items()}
-    metrics = {name: value if is_finite(value) else None for name, value in scores.items()}
+    metrics = {name: value if math.isfinite(value) else None for name, value in scores.items()}
     return Record(
         printable(f"{file}, task {task}"), fields, metrics, items=_read_items(tree, folder, task, file, content)
     )
@@ -143,7 +144,7 @@ def _read_samples(file: Path) -> Iterator[tuple[str, str, float]]:
                 raise UserError(problem, file=file, line=line, remedy=RESTORE) from None
             for metric, score in scores.items():
                 number = float(score) if isinstance(score, bool) else parse_metric(score)
-                if number is not None and is_finite(number):
+                if number is not None and math.isfinite(number):
                     yield item, _metric_name(metric, chosen), number
 
 

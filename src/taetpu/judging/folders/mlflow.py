@@ -16,6 +16,7 @@ from taetpu.judging.records import Record
 META = "meta.yaml"
 STATUSES = ("", "RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED")
 """The names of the numbers in `meta.yaml`. Source: `RunStatus` in mlflow's service.proto."""
+PARENT = "mlflow.parentRunId"
 LARGEST_FILE = 2**26
 """The size up to which a parameter or the history of a metric is read, in bytes."""
 
@@ -37,7 +38,8 @@ def read(tree: Tree) -> list[Record]:
         tags = {f"tags.{key}": value for key, value in run.tags.items() if not key.startswith("mlflow.")}
         name = run.name or run.tags.get("mlflow.runName") or run.id
         fields = describe_place(tree, run.id, name) | {"name": name, "experiment": run.experiment}
-        fields |= {"status": run.status} | tags | run.params
+        fields |= {"status": run.status, **({"parent": parent} if (parent := run.tags.get(PARENT)) else {})}
+        fields |= tags | run.params
         records.append(Record(printable(f"{run.place}, run {name}"), fields, run.points.metrics, run.points.curves))
     unfinished.warn()
     return records

@@ -1,6 +1,8 @@
 """MLflow's SQLite database, read with the standard library and without writing to it."""
 
+import math
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +21,10 @@ COLUMNS = {
     "metrics": ("run_uuid", "key", "value", "step", "timestamp", "is_nan"),
 }
 """The columns that are read. They are the same in all versions from 1.0 on."""
+
+
+LARGEST = sys.float_info.max
+"""MLflow stores an infinite value as the largest number."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,12 @@ def _read_metrics(database: sqlite3.Connection, file: Path) -> Iterator[tuple[st
     ):
         if not isinstance(value, int | float) or not isinstance(step, int):
             _refuse_cell(file, key, value if isinstance(step, int) else step)
-        yield run, key, float("nan") if is_nan else float(value), step
+        yield (
+            run,
+            key,
+            math.nan if is_nan else math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value),
+            step,
+        )
 
 
 def _refuse_cell(file: Path, metric: str, value: Any) -> None:

@@ -18,8 +18,6 @@ MAX_SETTINGS = 10_000
 MAX_DEPTH = 100
 LARGEST_YAML = 2**20
 """The size up to which a YAML file is read, in bytes."""
-LARGEST_METRIC = 1.7976931348623157e308
-"""MLflow stores an infinite value as this number, the largest float."""
 
 _NOT_FINITE = {"nan", "inf", "infinity"}
 
@@ -44,7 +42,7 @@ class Points:
     @property
     def metrics(self) -> dict[str, float | None]:
         """The last reported value of each metric; None if it is not finite."""
-        return {name: value if is_finite(value) else None for name, value in self._last.items()}
+        return {name: value if math.isfinite(value) else None for name, value in self._last.items()}
 
     @property
     def curves(self) -> dict[str, Series]:
@@ -54,11 +52,6 @@ class Points:
             for name, points in self._points.items()
             for steps, values in [zip(*points, strict=True)]
         }
-
-
-def is_finite(value: float) -> bool:
-    """Return whether a metric's value is finite, also in the notation of MLflow's database."""
-    return math.isfinite(value) and abs(value) < LARGEST_METRIC
 
 
 def parse_metric(value: Any) -> float | None:
