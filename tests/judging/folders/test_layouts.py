@@ -47,6 +47,19 @@ def test_the_folders_of_a_label_are_fields():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("folder", "label"),
+    [
+        ("version_3", "results"),
+        ("lightning_logs/version_3", "results"),
+        ("a/wide-seed1/lightning_logs/version_3", "a/wide"),
+    ],
+)
+def test_versions_are_no_part_of_a_label(folder, label):
+    fields = describe_place(Tree(Path("/results"), {}), folder)
+    assert (fields["label"], fields["version"], fields["run"]) == (label, 3, folder)
+
+
 def test_folders_are_in_natural_order(tmp_path):
     for name in ("version_10", "version_2", "version_2/b", "version_2-b"):
         (tmp_path / name).mkdir()

@@ -1,7 +1,6 @@
 """Lightning's CSVLogger: `metrics.csv` and `hparams.yaml` in a folder for each version."""
 
 import csv
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +17,6 @@ LARGEST_FILE = 2**28
 """The size up to which a file of metrics is read, in bytes."""
 PLAIN = "Write hyperparameters as text, numbers, lists and mappings only, or delete the file."
 
-_VERSION = re.compile(r"version_(\d+)")
-
 
 def recognises(tree: Tree) -> bool:
     """Return whether a folder has a `metrics.csv`."""
@@ -27,23 +24,15 @@ def recognises(tree: Tree) -> bool:
 
 
 def read(tree: Tree) -> list[Record]:
-    """Read each folder with a `metrics.csv` as a run.
-
-    `version` is the number in `version_3`; `label` is without it and without Lightning's own `lightning_logs`.
-    """
+    """Read each folder with a `metrics.csv` as a run."""
     return [_read_run(tree, folder) for folder in tree.with_file(METRICS)]
 
 
 def _read_run(tree: Tree, folder: str) -> Record:
-    version = _VERSION.fullmatch(tree.path(folder).absolute().name)
-    above = [part for part in folder.split("/") if part != "lightning_logs"]
-    fields = describe_place(tree, folder, "/".join(above[:-1] if version else above))
-    if version:
-        fields["version"] = int(version[1][:18])
     points = Points()
     for metric, value, step in _read_values(tree.path(folder, METRICS)):
         points.add(metric, value, step)
-    fields |= read_hparams(tree, folder)
+    fields = describe_place(tree, folder) | read_hparams(tree, folder)
     return Record(tree.where(folder), fields, points.metrics, points.curves)
 
 

@@ -16,6 +16,7 @@ MAX_DEPTH = 100
 """The maximum number of folders inside each other."""
 
 _SEED = re.compile(r"(?:^|(?<=/)|[-_,. ])seed[-_=. ]?(\d+)(?![\d.])", re.IGNORECASE)
+_VERSION = re.compile(r"version_(\d+)")
 _IGNORED = {"__pycache__", "node_modules"}
 
 
@@ -91,27 +92,33 @@ def printable(name: str) -> str:
     return name.encode(errors="replace").decode()
 
 
-def describe_place(tree: Tree, run: str, name: str = "") -> dict[str, Any]:
+def describe_place(tree: Tree, run: str, name: str | None = None) -> dict[str, Any]:
     """Return the fields that a run's place and name give it.
 
     Args:
         tree: The tree.
         run: The run's folder in the tree.
-        name: The name that tells the run from others; by default its folder.
+        name: The name that tells the run from others; by default its folder. Empty for the name of the tree's root.
 
     Returns:
         `run`, the run's folder; `label`, the name without the part that names a seed, such as `wide` for `wide-seed3`
         or `wide/seed=3`; `label.1`, `label.2` and so on, its folders, if there are several; and `seed`, if exactly one
-        part names a number such as `seed3`, `seed_3` or `seed=3`.
+        part names a number such as `seed3`, `seed_3` or `seed=3`. In Lightning's folders, such as
+        `wide/lightning_logs/version_3`, `version` is 3 and the label is `wide`.
     """
     root = tree.root.absolute().name
-    label = printable(name or run or root)
     fields: dict[str, Any] = {"run": printable(run or root)}
+    parts = (run or root if name is None else name).split("/")
+    if name is None:
+        parts = [part for part in parts if part != "lightning_logs"]
+        if parts and (version := _VERSION.fullmatch(parts[-1])):
+            fields["version"] = int(version[1][:18])
+            parts.pop()
+    label = "/".join(parts)
     seeds = _SEED.findall(label)
     if len(seeds) == 1:
-        rest = [part.strip("-_,. ") for part in _SEED.sub("", label).split("/")]
-        label = "/".join(filter(None, rest)) or root
         fields["seed"] = int(seeds[0][:18])
-    parts = label.split("/")
+        parts = [part.strip("-_,. ") for part in _SEED.sub("", label).split("/")]
+    parts = [printable(part) for part in parts if part] or [printable(root)]
     levels = {f"label.{i + 1}": part for i, part in enumerate(parts)} if len(parts) > 1 else {}
-    return fields | {"label": label} | levels
+    return fields | {"label": "/".join(parts)} | levels
