@@ -59,6 +59,13 @@ def test_a_folder_without_results_is_refused_with_all_layouts(tmp_path, wording)
     wording(str(error))
 
 
+def test_the_command_lists_all_kinds():
+    from taetpu.cli.judge import judge
+
+    [option] = judge.__annotations__["kind"].__metadata__
+    assert all(kind in option.help for kind in KINDS)
+
+
 def test_an_unknown_kind_is_refused(tmp_path):
     error = refused(tmp_path, "wandbb")
     assert "'wandbb'" in error.problem
