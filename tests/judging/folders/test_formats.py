@@ -58,6 +58,7 @@ FOLDERS = {
     "tensorboardX-2.6.5": "tensorboardx",
     "torch-2.13.0-tensorboard-2.21.0": "torch-tensorboard",
     "transformers-5.23.0": "trainer",
+    "wandb-0.16.6-offline": "wandb",
     "wandb-0.31.0-offline": "wandb",
     "wandb-0.31.0-online": "wandb-online",
 }

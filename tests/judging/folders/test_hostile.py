@@ -226,7 +226,9 @@ def test_a_flipped_bit_is_refused_and_a_cut_end_is_said(stored, name, pattern, l
         assert len(read_folder(folder)) == 4
 
 
-@pytest.mark.parametrize(("name", "library"), [(WANDB, "wandb"), (TENSORBOARD, "tensorboard")])
+@pytest.mark.parametrize(
+    ("name", "library"), [(WANDB, "wandb"), ("wandb-0.16.6-offline", "wandb"), (TENSORBOARD, "tensorboard")]
+)
 def test_a_missing_library_is_named_with_its_extra(stored, name, library, monkeypatch):
     for module in [library, *(module for module in sys.modules if module.startswith(f"{library}."))]:
         monkeypatch.setitem(sys.modules, module, None)

@@ -32,15 +32,10 @@ def write_wandb(folder: Path) -> None:
     os.environ.setdefault("WANDB_MODE", "offline")
     import wandb
 
-    settings = wandb.Settings(
-        console="off",
-        host=PRIVATE,
-        disable_git=True,
-        save_code=False,
-        x_disable_stats=True,
-        x_disable_meta=True,
-        x_save_requirements=False,
-    )
+    quiet: dict[str, Any] = {"x_disable_stats": True, "x_disable_meta": True, "x_save_requirements": False}
+    if wandb.__version__.startswith("0.16."):
+        quiet = {"_disable_stats": True, "_disable_meta": True}
+    settings = wandb.Settings(console="off", host=PRIVATE, disable_git=True, save_code=False, **quiet)
     for run in RUNS:
         about = {"name": run.name, "id": run.name, "group": run.arm, "project": "example", "config": run.config}
         opened = wandb.init(dir=folder, settings=settings, **about)

@@ -67,10 +67,7 @@ def _read_run(tree: Tree, folders: list[str], unfinished: UnfinishedRuns) -> Rec
             read_log(log, run)
         if run.exit_code != 0:
             unfinished.add(place, "no end was logged" if run.exit_code is None else f"exit code {run.exit_code}")
-    elif logs and not summaries:
-        remedy = "Run `pip install 'taetpu[trackers]'`; W&B's offline runs have no other file with results."
-        raise UserError("wandb is not installed", file=logs[0], remedy=remedy)
-    elif not summaries:
+    elif not summaries and not logs:
         unfinished.add(place, f"no {SUMMARY}")
     if not run.config:
         for folder in files:
@@ -80,6 +77,9 @@ def _read_run(tree: Tree, folders: list[str], unfinished: UnfinishedRuns) -> Rec
         for metric, value in parse_reported(read_object(summary, RESTORE)):
             if not metric.startswith("_"):
                 run.points.add(metric, value)
+    if logs and not run.points.metrics and not is_readable():  # the summary of an offline run is missing or empty
+        remedy = "Run `pip install 'taetpu[trackers]'`; W&B's offline runs have no other file with results."
+        raise UserError("wandb is not installed", file=logs[0], remedy=remedy)
     above = folders[-1].rpartition("/")[0].removesuffix("wandb").rstrip("/")
     config = flatten_settings({key: value for key, value in run.config.items() if not key.startswith("_")}, place)
     fields = describe_place(tree, folders[-1], run.names.get("name", above)) | run.names | config
