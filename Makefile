@@ -28,7 +28,7 @@ alone: install           ## what is timed, the quick study among it, with nothin
 	OPTIMISED=1 $(BIN)/python -m pytest -m alone --durations=20
 
 rest: install            ## slow tests near the last day's commits, then a sixth that changes daily (tests/slow_tests.py)
-	NEAR_MINUTES=12 REST_MINUTES=20 SHARE=6 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder \
+	NEAR_MINUTES=6 REST_MINUTES=9 SHARE=6 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder \
 	  --durations=20 -m 'slow and not nightly' $(CLOUD:%=--ignore=%)
 
 cloud: install           ## the tests against the fake cloud, which often wait; of the long ones a sixth
