@@ -26,11 +26,14 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # Without most optimisations, programs compile in 60 % of the time; with XLA's older code for fusions in 20 %. That code
 # computed a few slow tests wrongly (docs/log.md), so that only the default suite uses it (`make test`, which sets
-# QUICK). Checks of the types and shapes of all calls take a sixth of the time. The other suites make them.
+# QUICK). A small program in one part compiles faster than in 32 parts that are compiled in parallel. Checks of the
+# types and shapes of all calls take a sixth of the time. The other suites make them.
 if not os.environ.get("OPTIMISED"):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    if os.environ.get("QUICK") and version("jaxlib").startswith("0.10."):  # others may stop at the flag
-        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+    if version("jaxlib").startswith("0.10."):  # others may stop at these flags
+        os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
+        if os.environ.get("QUICK"):
+            os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 if not os.environ.get("QUICK"):
     jaxtyping.install_import_hook(["taetpu.nn", "taetpu.optim"], "beartype.beartype")
 os.environ["TAETPU_CACHE"] = str(Path(__file__).parents[1] / ".pytest_cache" / "taetpu")

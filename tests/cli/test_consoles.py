@@ -86,7 +86,7 @@ def test_study_file_of_another_encoding(taetpu, here, encoding):
         ("list --nix 2>&-", 2, ""),
         ("list <&- >&- 2>&-", 0, ""),
         ("list >/dev/full", 2, "error: .*: No space left.*"),
-        ("catalog >/dev/full", 2, "error: .*: No space left.*"),
+        pytest.param("catalog >/dev/full", 2, "error: .*: No space left.*", marks=pytest.mark.slow),
     ],
 )
 def test_closed_and_full_streams(here, script, code, message):

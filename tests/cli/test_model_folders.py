@@ -69,6 +69,7 @@ def test_a_disk_that_is_full_or_read_only(here, folder, on_disk, command):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_read_only_disk(here, folder, on_disk):
     done = on_disk("size=1m,ro", "taetpu model export theirs -o disk/out")
     assert done.code == 2

@@ -59,9 +59,9 @@ INERT = {  # settings of the baseline -> arms, and the values that the reason na
         "{train.loss_bound: 5}": ("1000.0 -> 5.0", "diverged"),
         "{train.precision: float32}": ("auto -> float32", "this device"),
         "{model.ffn: copied}": ("swiglu -> copied", "same program"),
-        "{train.optimizer.groups.embedding: {lr: 1}}": ("same program",),
     },
     "ffn: {kind: relu, hidden: 24}, layers: {1: {mixer: none}}": {
+        "{train.optimizer.groups.embedding: {lr: 1}}": ("same program",),
         "{model.ffn.mult: 2}": ("4.0 -> 2.0", "same program"),
         "{model.layers.1.position: none}": ("rope -> none", "same program"),
         "{model.layers.1.position.base: 5}": ("depends on model.layers.1.position.base",),

@@ -145,7 +145,7 @@ def compare(family: str, styles: dict) -> None:
 REFUSED = ("dynamic", "longrope", "proportional", "su")
 
 
-@pytest.mark.parametrize("family", by_default(FLAT, "llama", "gpt_neox"))
+@pytest.mark.parametrize("family", by_default(FLAT, "llama"))
 def test_settings_that_all_layers_share(family):
     compare(family, STYLES)
 

@@ -34,7 +34,7 @@ def broken(opened, value: float, name: str = "layers.1.mixer.wq"):
     return with_weights(opened, lambda weights: weights[name].__setitem__((0, 0), value))
 
 
-@pytest.mark.parametrize("view", by_default(REFUSING, "samples", "beams", "logit lens", "probe"))
+@pytest.mark.parametrize("view", by_default(REFUSING, "samples", "logit lens", "probe"))
 def test_each_view_names_the_parameters_that_are_not_finite(opened, view):
     with pytest.raises(NotFinite, match=r"1 of \d+ arrays .* layers\.1\.mixer\.wq"):
         VIEWS[view](broken(opened, np.nan))

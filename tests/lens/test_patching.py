@@ -49,7 +49,7 @@ def test_the_induction_head_restores_the_answer(made, repeated):
 
 def test_a_small_difference_of_clean_and_corrupted_runs_is_named(of, made, repeated):
     assert patch(made, repeated, "heads").warning is None
-    opened, rng = of({"mixer": ATTENTION}), np.random.default_rng(0)
+    opened, rng = of({"num_layers": 1, "mixer": ATTENTION}), np.random.default_rng(0)
     rows = rng.integers(0, VOCAB, (2, 6, 5)).tolist()
     one, other = rows[0][0], rows[1][0]
     many = patch(opened, read_pairs(opened, [one, other, one], [other, one, other], [3] * 3, [4] * 3), "heads")
@@ -123,7 +123,7 @@ def test_the_previous_token_head_reaches_the_induction_head_by_its_keys(made, re
 @pytest.fixture
 def grouped(of):
     """A model whose heads share keys and values in pairs, and texts for it."""
-    opened = of({"mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}})
+    opened = of({"num_layers": 2, "mixer": {"kind": "attention", "num_heads": 4, "num_kv_heads": 2}})
     clean, corrupted = np.random.default_rng(0).integers(0, 11, (2, 5, 7))
     return opened, read_pairs(opened, clean, corrupted, [1, 2, 3, 4, 5], [6, 7, 8, 9, 10])
 
@@ -131,10 +131,10 @@ def grouped(of):
 def test_a_group_of_heads_with_shared_keys_is_patched_as_a_whole(grouped):
     opened, pairs = grouped
     found = patch(opened, pairs, "kv-groups", attribution=True)
-    assert [one.name for one in found.components.each] == [f"{layer}.{group}" for layer in range(3) for group in (0, 1)]
+    assert [one.name for one in found.components.each] == [f"{layer}.{group}" for layer in range(2) for group in (0, 1)]
     heads = find_components(opened, "heads")
     replacements = make_replacements(opened, heads, pairs.corrupted, Method("counterfactual", counterparts=pairs.clean))
-    sets = [(), *((first, first + 1) for first in range(0, 12, 2))]
+    sets = [(), *((first, first + 1) for first in range(0, 8, 2))]
     measured = losses_of_sets(opened, pairs.corrupted, heads, sets, replacements)
     np.testing.assert_allclose(found.effects.estimate, (measured[1:] - measured[0]).mean(-1), atol=1e-5)
     alone = patch(opened, pairs, heads, attribution=True).estimates

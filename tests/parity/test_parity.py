@@ -9,7 +9,7 @@ from taetpu.core.registry import BUILTIN_MODULES, kinds
 from taetpu.spec.presets import PRESETS
 
 FOUND = entries()
-BY_DEFAULT = ("mixer/attention", "mixer/gated-delta", "optimizer/adamw", "preset/gpt2")
+BY_DEFAULT = ("mixer/attention", "preset/gpt2")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Arms: the expansion of lists and grids, and their names."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taetpu.core.config_parsing import load_config
@@ -27,6 +27,7 @@ def arms(**parts):
     return made
 
 
+@settings(max_examples=50)
 @given(st.lists(values, min_size=1, max_size=6), st.text(max_size=5))
 def test_generated_names_are_path_safe_and_unique(listed, suffix):
     parts = {"arms": {"x": {"model.ffn": [*listed]}}, "grid": {"model.ffn": [*listed], "model.dim": [1, suffix]}}

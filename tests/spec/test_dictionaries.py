@@ -116,6 +116,7 @@ def test_a_dictionary_is_not_sent_to_a_cluster(data: dict):
 
 def test_a_dictionary_is_trained_as_its_file_is(data: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    outcome = taetpu.run(data, ["train.steps=2"])
-    assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline", "low-lr"]
+    del data["arms"]
+    outcome = taetpu.run({**data, "seeds": 1}, ["train.steps=2"])
+    assert [arm["name"] for arm in outcome.results["arms"]] == ["baseline"]
     assert outcome.whole

@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from taetpu.core.errors import UserError
 from taetpu.nn.named_arrays import named_parameters
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, taetpu.run]:  # pyright: ignore[reportGeneralTypeIssues]
-    folder = tmp_path_factory.mktemp("opened")
-    (folder / "s.yaml").write_text(STUDY)
-    return folder / "runs", taetpu.run(folder / "s.yaml", root=str(folder / "runs"))
+@pytest.fixture
+def root(trained) -> tuple[Path, Any]:
+    """The root of the trained study, and its outcome."""
+    outcome, place = trained
+    return place, outcome
 
 
 def test_tables_agree_with_the_results_and_the_files_of_the_report(root):

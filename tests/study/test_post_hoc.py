@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.small import TINY
+from tests.suites import first_by_default
 
 import taetpu
 from taetpu.cli.plan import _tables
@@ -249,14 +250,17 @@ def test_a_table_that_is_removed_from_the_study_file_stays_if_it_was_computed(ag
 
 @pytest.mark.parametrize(
     ("table", "problem", "remedy", "place"),
-    [
-        ("{knockout: haeds}", "no components 'haeds'", "Did you mean 'heads'?", "knockout"),
-        ("{knockout: experts}", "no experts: ", "mixers, ffns, neurons.", "knockout"),
-        ("{knockout: states}", "no states", "heads", "knockout"),
-        ("{knockout: mixer.scores}", "axis of positions", "how: zero", "how"),
-        ("{knockout: logits}", "logits cannot be", "mixers", "knockout"),
-        ("{knockout: heads, split: valid}", "no evaluation set 'valid'", "Did you mean 'val'?", "split"),
-    ],
+    first_by_default(
+        [
+            ("{knockout: haeds}", "no components 'haeds'", "Did you mean 'heads'?", "knockout"),
+            ("{knockout: mixer.scores}", "axis of positions", "how: zero", "how"),
+            ("{knockout: heads, split: valid}", "no evaluation set 'valid'", "Did you mean 'val'?", "split"),
+            ("{knockout: experts}", "no experts: ", "mixers, ffns, neurons.", "knockout"),
+            ("{knockout: states}", "no states", "heads", "knockout"),
+            ("{knockout: logits}", "logits cannot be", "mixers", "knockout"),
+        ],
+        3,
+    ),
 )
 def test_a_table_that_the_baseline_cannot_have_is_refused_before_anything_is_stored(
     tmp_path, table, problem, remedy, place

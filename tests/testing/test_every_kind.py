@@ -63,7 +63,7 @@ def test_every_slot_has_checks():
     assert set(CHECKS) == set(ONE_A_SLOT) == set(BUILTIN_MODULES)
 
 
-@pytest.mark.parametrize("slot", by_default(ONE_A_SLOT, "mixer", "optimizer"))
+@pytest.mark.parametrize("slot", by_default(ONE_A_SLOT, "mixer", "schedule"))
 def test_one_kind_of_each_slot_passes(slot, monkeypatch):
     monkeypatch.chdir(ROOT)
     component = build_component(slot, {"kind": ONE_A_SLOT[slot], **settings_of(slot, ONE_A_SLOT[slot])})
