@@ -42,7 +42,7 @@ def test_the_address_of_an_arm_or_run_shows_its_rows_and_numbers(root):
     assert [list(study.arms["name"]) for study in (arm, run)] == [["low-lr"]] * 2
     assert list(zip(arm.runs["arm"], arm.runs["seed"], strict=True)) == [("low-lr", 0), ("low-lr", 1)]
     assert list(zip(run.runs["arm"], run.runs["seed"], strict=True)) == [("low-lr", 1)]
-    assert list(taetpu.open_study(run.runs["id"][0], place).runs["id"]) == list(run.runs["id"])
+    assert list(taetpu.open_study(str(run.runs["id"][0]), place).runs["id"]) == list(run.runs["id"])
     assert run.metrics.equals(taetpu.read_metrics("small/low-lr/1", place))
     assert (len(whole.arms), whole.results) == (2, arm.results)
     assert repr(arm).startswith("OpenedStudy(small/low-lr: ")

@@ -110,6 +110,7 @@ def test_a_table_has_the_effects_of_a_knockout(computed):
         expected = taetpu.knockout(model, split_documents(find_split(model, "val"), 64), "heads", controls=False)
         assert model.run is not None
         found = model.run.read_post_hoc(HEADS)
+        assert found is not None
         np.testing.assert_allclose(found["effects"], expected.effect.estimate, atol=1e-7)
         assert found["loss"] == pytest.approx(expected.intact[0])
         assert found["components"] == [component.name for component in expected.components.each]
@@ -120,7 +121,9 @@ def test_a_head_that_is_not_used_has_no_effect(computed):
     place, outcome, _ = computed
     folder = StudyFolder(open_store(place / "root"), "tiny")
     for one in (one for one in folder.runs() if one.arm == "dropped"):
-        effects = one.read_post_hoc(HEADS)["effects"]
+        table = one.read_post_hoc(HEADS)
+        assert table is not None
+        effects = table["effects"]
         assert effects[1] == 0
         assert effects[0] != 0
     heads = outcome.results["post_hoc"][0]

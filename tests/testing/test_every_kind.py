@@ -115,7 +115,7 @@ def command(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["taetpu.testing", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        return ended.value.code or 0, *capsys.readouterr()
+        return int(ended.value.code or 0), *capsys.readouterr()
 
     return run
 
