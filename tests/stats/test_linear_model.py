@@ -36,7 +36,7 @@ def p_values(found: Fit) -> np.ndarray:
 @pytest.mark.parametrize(("arms", "seeds"), [(2, 2), (4, 3), (9, 5)])
 def test_full_tables_match_the_closed_form(draw, table, arms: int, seeds: int) -> None:
     y = draw(np.random.default_rng(arms), arms, seeds)
-    found = fit_model(table(y))
+    found = fit_model(table(y), noise="guard")
     effects, error, sd, df = closed_form(y)
     assert found.df == df
     assert found.residual_sd == pytest.approx(sd)
@@ -51,14 +51,17 @@ def test_full_tables_match_the_closed_form(draw, table, arms: int, seeds: int) -
 
 def test_two_arms_give_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(1), 2, 5)
-    effect = fit_model(table(y)).effects["arm1"]
+    effect = fit_model(table(y), noise="guard").effects["arm1"]
     assert effect.p == pytest.approx(stats.ttest_rel(y[1], y[0]).pvalue)
     assert not effect.guarded
 
 
 def test_shift_of_a_seed_changes_nothing(draw, table) -> None:
     y = draw(np.random.default_rng(2), 5, 4, {2: 4.0})
-    before, after = fit_model(table(y)), fit_model(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])))
+    before, after = (
+        fit_model(table(y), noise="guard"),
+        fit_model(table(y + np.array([[10.0, -3.0, 0.0, 5.0]])), noise="guard"),
+    )
     assert before.noisy == after.noisy
     assert after.levene_p == pytest.approx(before.levene_p)
     for name, effect in before.effects.items():
@@ -69,9 +72,9 @@ def test_shift_of_a_seed_changes_nothing(draw, table) -> None:
 
 def test_names_and_order_of_arms_do_not_matter(draw, table) -> None:
     y = draw(np.random.default_rng(3), 5, 4, {3: 4.0})
-    plain = fit_model(table(y))
+    plain = fit_model(table(y), noise="guard")
     names = ["baseline", "C(seed)[T.1]", '"quoted"', "a=1,b=2", "Intercept"]
-    renamed = fit_model(dict(reversed(table(y, names).items())))
+    renamed = fit_model(dict(reversed(table(y, names).items())), noise="guard")
     for name, effect in zip(names[1:], plain.effects.values(), strict=True):
         other = renamed.effects[name]
         assert (other.effect, other.p) == (pytest.approx(effect.effect), pytest.approx(effect.p))
@@ -84,13 +87,13 @@ def test_guard_test_is_exact(draw, table) -> None:
     for _ in range(250):
         values = table(draw(rng, arms, 4))
         del values["arm1"][0], values["arm2"][3]
-        flagged += len(fit_model(values).noisy)
+        flagged += len(fit_model(values, noise="guard").noisy)
     assert flagged / (250 * arms) == pytest.approx(GUARD_ALPHA, abs=0.03)
 
 
 def test_noisy_baseline_guards_every_effect(draw, table) -> None:
     y = draw(np.random.default_rng(6), 6, 5, {0: 30.0})
-    found = fit_model(table(y))
+    found = fit_model(table(y), noise="guard")
     assert found.noisy == {"baseline"}
     for i, effect in enumerate(found.effects.values(), 1):
         paired = stats.ttest_rel(y[i], y[0])
@@ -115,7 +118,7 @@ def own_noise(y: np.ndarray, noisy: int) -> tuple[float, float]:
 @pytest.mark.parametrize("noisy", [0, 2], ids=["baseline", "arm"])
 def test_guarded_effect_uses_the_noise_of_the_noisy_arm(draw, table, noisy: int) -> None:
     y = draw(np.random.default_rng(9), 5, 6, {noisy: 5.0})
-    found = fit_model(table(y))
+    found = fit_model(table(y), noise="guard")
     assert found.noisy == {list(table(y))[noisy]}
     guarded = [i for i in range(1, 5) if noisy in (0, i)]
     for i in guarded:
@@ -127,7 +130,7 @@ def test_guarded_effect_uses_the_noise_of_the_noisy_arm(draw, table, noisy: int)
 
 def test_two_noisy_arms_add_the_paired_t_test(draw, table) -> None:
     y = draw(np.random.default_rng(10), 12, 5, {0: 9.0, 3: 9.0})
-    found = fit_model(table(y))
+    found = fit_model(table(y), noise="guard")
     assert {"baseline", "arm3"} <= found.noisy
     effect, paired = found.effects["arm3"], stats.ttest_rel(y[3], y[0])
     assert effect.p >= paired.pvalue
@@ -143,7 +146,7 @@ def test_any_table_matches_the_least_squares_fit_of_statsmodels(arms: int, seeds
     rng = np.random.default_rng(seed)
     y, there = rng.normal(size=(arms, seeds)) + 5 * rng.normal(size=seeds), rng.random((arms, seeds)) < 0.8
     values = {f"arm{i}": {s: float(y[i, s]) for s in range(seeds) if there[i, s]} for i in range(arms)}
-    found = fit_model(values, "arm0")
+    found = fit_model(values, "arm0", noise="guard")
     cells = [(i, s) for i in range(arms) for s in range(seeds) if there[i, s]]
     x = np.array([[*(float(i == a) for a in range(arms)), *(float(s == b) for b in range(seeds))] for i, s in cells])
     if not cells or len(cells) <= np.linalg.matrix_rank(x):
@@ -168,11 +171,11 @@ def test_any_table_matches_the_least_squares_fit_of_statsmodels(arms: int, seeds
 
 def test_contrast_is_the_sum_of_effects(draw, table) -> None:
     values = table(draw(np.random.default_rng(11), 5, 4))
-    found = fit_model(values)
-    both = estimate_contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0})
+    found = fit_model(values, noise="guard")
+    both = estimate_contrast(values, {"arm1": 1.0, "arm2": 1.0, "baseline": -2.0}, noise="guard")
     assert both.effect == pytest.approx(found.effects["arm1"].effect + found.effects["arm2"].effect)
     assert both.estimates[0].standard_error == pytest.approx(found.residual_sd * np.sqrt(6 / 4))
-    single = estimate_contrast(values, {"arm1": 1.0, "baseline": -1.0})
+    single = estimate_contrast(values, {"arm1": 1.0, "baseline": -1.0}, noise="guard")
     assert single == found.effects["arm1"]
 
 
@@ -180,7 +183,7 @@ def test_contrast_is_the_sum_of_effects(draw, table) -> None:
 def test_five_hundred_arms_are_fitted_in_five_seconds(draw, table) -> None:
     values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
     start = time.perf_counter()
-    found = fit_model(values)
+    found = fit_model(values, noise="guard")
     assert time.perf_counter() - start < 5
     assert found.df == 500 * 4
     assert "arm7" in found.noisy

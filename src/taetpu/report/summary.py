@@ -322,7 +322,8 @@ def notices(results: Results) -> list[str]:
     if any(group["copies"] for group in results["groups"]):
         texts.append("The noise of runs is correlated between arms, so all effects are tested more conservatively.")
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
-        texts.append(f"Arms that seem noisier than the others, and are tested more conservatively: {', '.join(noisy)}.")
+        more = "Their own noise counts more" if _is_weighed(results) else "They are tested more conservatively"
+        texts.append(f"Arms that seem noisier than the others: {', '.join(noisy)}. {more}.")
     return texts
 
 
@@ -369,10 +370,15 @@ def describe_noise(results: Results) -> str:
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:
         pooled = formatting.spread(model["residual_sd"])
-        text += f". Pooled over arms and without the effect of the seed, the standard deviation is {pooled}"
+        over = "Common to most arms" if _is_weighed(results) else "Pooled over arms"
+        text += f". {over} and without the effect of the seed, the standard deviation is {pooled}"
     if floor["resolves"] and floor["resolves"] <= high - low:
         text += f". With 80 % power, {seeds} detect a true effect of {formatting.spread(floor['resolves'])}"
     return f"{text}."
+
+
+def _is_weighed(results: Results) -> bool:
+    return results["plan"].get("noise") == "moderated"
 
 
 def _count(number: int, noun: str) -> str:

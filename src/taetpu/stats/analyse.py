@@ -183,8 +183,8 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
 def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan: Plan) -> Group:
     values = {arm: table.values(arm) for arm in (baseline, *arms)}
     worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
-    fit = linear_model.fit_model(values, baseline, plan.bounds)
-    imputed = fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds)
+    fit = linear_model.fit_model(values, baseline, plan.bounds, plan.noise, table.block)
+    imputed = fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds, plan.noise, table.block)
     return Group(baseline, arms, fit, imputed, effects)
 
 
@@ -294,7 +294,8 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
         compared: number of arms in Holm's correction.
     """
     values, known, arms = table.values(group.baseline), group.fit.residual_sd, max(1, compared)
-    design = PowerAnalysis(arms, plan.strictest_level(arms, len(values)), df_a_seed=len(group.arms) or None)
+    level, together = plan.strictest_level(arms, len(values)), len(group.arms) or None
+    design = PowerAnalysis(arms, level, df_a_seed=together, weighed=together if plan.noise == "moderated" else None)
     resolves = design.smallest_effect(known, len(values)) if known else None
     return {"sd": sd(values), "seeds": len(values), "resolves": resolves}
 
@@ -306,6 +307,7 @@ def _model(group: Group, table: Table) -> dict[str, Any]:
         "levene_p": group.fit.levene_p,
         "noisy": sorted(group.fit.noisy),
         "copies": group.fit.copies,
+        **({} if group.fit.sds is None else {"sds": group.fit.sds, "apart": group.fit.apart}),
         "completers_only": any(table.diverged_seeds(arm) for arm in (group.baseline, *group.arms)),
     }
 
@@ -351,7 +353,9 @@ def _arm(
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
         "sensitivity": (
-            alternative_analyses(values, table.values(base), plan.bounds) if base and judged["verdict"] else None
+            alternative_analyses(values, table.values(base), plan.bounds)
+            if base and judged["verdict"] and table.paired
+            else None
         ),
         "efficiency": compute_efficiency(*pair, plan) if pair else None,
         "evaluation_noise": bootstrap_effect(*pair, plan.primary) if pair else None,

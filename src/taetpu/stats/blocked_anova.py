@@ -101,36 +101,56 @@ class Blocked:
     """Table of values with the least-squares fit of the two-way model.
 
     The arms' effects are eliminated from the normal equations. The number of equations is therefore the number of
-    seeds and does not depend on the number of arms.
+    blocks and does not depend on the number of arms.
 
     Attributes:
         arms: the arms that have at least one value.
         y: values, `(arms, seeds)`, 0 for empty cells.
         filled: mask of the cells with a value, `(arms, seeds)`, 1 or 0. Every arm has at least one filled cell.
+        block: the block of each seed, `(seeds,)`: runs whose seeds are in one block share its effect. By default, each
+            seed is a block. If all are in one block, seeds only number the runs of an arm.
     """
 
     arms: tuple[str, ...]
     y: Array
     filled: Array
+    block: NDArray[np.int64]
 
     @classmethod
-    def from_values(cls, values: Values) -> "Blocked":
-        """Build the table from values by arm and seed. Arms without values are omitted."""
+    def from_values(cls, values: Values, block: Mapping[int, int] | None = None) -> "Blocked":
+        """Build the table from values by arm and seed. Arms without values are omitted.
+
+        Args:
+            values: the values.
+            block: number of the block of each seed, from 0 on; by default, each seed is a block.
+        """
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
         filled = np.array([[float(seed in values[arm]) for seed in seeds] for arm in arms])
-        return cls(arms, y.reshape(len(arms), len(seeds)), filled.reshape(len(arms), len(seeds)))
+        blocks = np.array([block[seed] if block else number for number, seed in enumerate(seeds)], dtype=np.int64)
+        return cls(arms, y.reshape(len(arms), len(seeds)), filled.reshape(len(arms), len(seeds)), blocks)
+
+    @cached_property
+    def columns(self) -> Array:
+        """Membership of seeds in blocks, `(seeds, blocks)`, 1 or 0."""
+        return np.eye(int(self.block.max(initial=-1)) + 1)[self.block]
+
+    @property
+    def paired(self) -> bool:
+        """Whether each seed is a block."""
+        return self.columns.shape[1] == len(self.block)
 
     @cached_property
     def blocks(self) -> Array:
-        """Each arm's contribution to the normal equations for the seeds' effects, `(arms, seeds, seeds)`."""
-        diagonal = self.filled[:, :, None] * np.eye(self.filled.shape[1])
-        return diagonal - np.einsum("as,at->ast", self.filled, self.filled / self.filled.sum(1, keepdims=True))
+        """Each arm's contribution to the normal equations for the blocks' effects, `(arms, blocks, blocks)`."""
+        runs = self.filled @ self.columns
+        diagonal = runs[:, :, None] * np.eye(runs.shape[1])
+        return diagonal - np.einsum("as,at->ast", runs, runs / self.filled.sum(1, keepdims=True))
 
     @cached_property
     def equations(self) -> Array:
-        """Normal equations for the seeds' effects, `(seeds, seeds)`."""
+        """Normal equations for the blocks' effects, `(blocks, blocks)`."""
         return self.blocks.sum(0)
 
     @cached_property
@@ -142,7 +162,7 @@ class Blocked:
     def residuals(self) -> Array:
         """Residuals, `(arms, seeds)`, 0 for empty cells."""
         centred = self._centred(self.y)
-        return self._centred(centred - self.inverse @ centred.sum(0))
+        return self._centred(centred - self.columns @ (self.inverse @ (centred.sum(0) @ self.columns)))
 
     def _centred(self, y: Array) -> Array:
         """Subtract each arm's mean over its filled cells."""
@@ -162,22 +182,41 @@ class Blocked:
         """Residual degrees of freedom."""
         return int(self.filled.sum()) - len(self.arms) - _rank(self.equations)
 
-    def weights(self, contrast: Mapping[str, float]) -> Array | None:
+    def weights(self, contrast: Mapping[str, float], arm_weights: Array | None = None) -> Array | None:
         """Return the cells' weights in a contrast, `(arms, seeds)`, or None if the contrast cannot be estimated.
 
         A contrast cannot be estimated if one of its arms has no values or if its arms are not linked by shared seeds.
+
+        Args:
+            contrast: weights of the arms' means.
+            arm_weights: weight of each arm in the estimates of the seeds' effects, `(arms,)`; equal by default.
         """
         if not set(contrast) <= set(self.arms):
             return None
         means = np.array([contrast.get(arm, 0.0) for arm in self.arms])[:, None] * self.filled
         means = means / self.filled.sum(1, keepdims=True)
-        through = self.inverse @ means.sum(0)
-        if not np.allclose(self.equations @ through, means.sum(0), atol=1e-8):
+        equations = self.equations if arm_weights is None else self._weighted(arm_weights)
+        factors = 1.0 if arm_weights is None else arm_weights[:, None]
+        wanted = means.sum(0) @ self.columns
+        through = (self.inverse if arm_weights is None else _inverse(equations)) @ wanted
+        if not np.allclose(equations @ through, wanted, atol=1e-8):
             return None
-        return means - self._centred(np.broadcast_to(through, self.y.shape))
+        return means - factors * self._centred(np.broadcast_to(self.columns @ through, self.y.shape))
+
+    def _weighted(self, arm_weights: Array) -> Array:
+        return np.einsum("a,ast->st", arm_weights, self.blocks)
+
+    def weighted_residuals(self, arm_weights: Array) -> tuple[Array, Array]:
+        """Return residuals `(arms, seeds)` and each arm's degrees of freedom `(arms,)` if arms have these weights."""
+        centred, inverse = self._centred(self.y), _inverse(self._weighted(arm_weights))
+        effects = inverse @ ((arm_weights[:, None] * centred).sum(0) @ self.columns)
+        df = self.filled.sum(1) - 1 - arm_weights * np.einsum("ast,ts->a", self.blocks, inverse)
+        return self._centred(centred - self.columns @ effects), df
 
     def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
         """Return the weighted sum of the values for each seed that all arms in the contrast share."""
+        if not self.paired:
+            return np.zeros(0)
         rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
         weights = np.array([contrast[self.arms[i]] for i in rows])
         return weights @ self.y[rows][:, self.filled[rows].all(0)]
@@ -196,7 +235,7 @@ class Blocked:
         quiet = [arm not in self.noisy for arm in self.arms]
         y = self.y[quiet][:, self.filled.all(0)]
         size, dims = max(y.shape) - 1, min(y.shape) - 1
-        if dims < 2:
+        if dims < 2 or not self.paired:
             return False
         y = y - y.mean(0)
         y = y - y.mean(1, keepdims=True)
@@ -220,7 +259,9 @@ class Blocked:
         """
         for i, arm in enumerate(self.arms):
             left = self.equations - self.blocks[i]
-            others = self._centred(self.residuals + _inverse(left) @ self.residuals[i])
+            others = self._centred(
+                self.residuals + self.columns @ (_inverse(left) @ (self.residuals[i] @ self.columns))
+            )
             rest = self._cleaned(float((np.delete(others, i, 0) ** 2).sum()))
             rest_df = int(self.filled.sum() - self.filled[i].sum()) - (len(self.arms) - 1) - _rank(left)
             rss, own_df = self.rss - rest, self.df - rest_df
@@ -242,6 +283,11 @@ def _rank(matrix: Array) -> int:
 @functools.cache
 def sphericity_threshold(size: int, dims: int) -> float:
     """Return the `1 - COPIES_ALPHA` quantile of John's statistic under independent, equal noise."""
+    return float(np.quantile(null_sphericity(size, dims), 1 - COPIES_ALPHA))
+
+
+@functools.cache
+def null_sphericity(size: int, dims: int) -> Array:
+    """Return `NULL_DRAWS` values of John's statistic under independent, equal noise, in ascending order."""
     drawn = np.asarray(stats.wishart.rvs(size, np.eye(dims), NULL_DRAWS, random_state=0))
-    share = (drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2
-    return float(np.quantile(share, 1 - COPIES_ALPHA))
+    return np.sort((drawn**2).sum((1, 2)) / np.trace(drawn, axis1=1, axis2=2) ** 2)

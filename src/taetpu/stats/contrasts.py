@@ -103,8 +103,11 @@ def _compare(name: str, entry: Mapping[str, Any], plan: Plan, table: Table, agai
     values = {arm: table.values(arm) for arm in arms}
     worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in arms}, plan.direction)
     first = next(arm for arm in arms if arm in bases)
-    fit = linear_model.fit_model(values, first, plan.bounds)
-    effect, imputed = (linear_model.estimate_contrast(known, weights, plan.bounds) for known in (values, worst))
+    fit = linear_model.fit_model(values, first, plan.bounds, plan.noise, table.block)
+    effect, imputed = (
+        linear_model.estimate_contrast(known, weights, plan.bounds, plan.noise, table.block)
+        for known in (values, worst)
+    )
     means = [[value for arm in side for value in values[arm].values()] for side in sides]
     return Contrast(
         name, entry, plan, effect, imputed, _counts(sides, table), _means(means), fit.residual_sd, len(arms) - 1
@@ -123,8 +126,8 @@ def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Tab
     way = plan.direction if metric == plan.primary else "min"
     worst = divergence.impute_worst(arms, {arm: table.diverged_seeds(arm) for arm in arms}, way)
     values, bounds, weights = _spreads(arms, entry), (0.0, math.inf), {"compare": 1.0, "to": -1.0}
-    fit = linear_model.fit_model(values, "to", bounds)
-    imputed = linear_model.estimate_contrast(_spreads(worst, entry), weights, bounds)
+    fit = linear_model.fit_model(values, "to", bounds, plan.noise)
+    imputed = linear_model.estimate_contrast(_spreads(worst, entry), weights, bounds, plan.noise)
     means = _means([list(values[side].values()) for side in weights])
     return Contrast(
         name, entry, judged, fit.effects["compare"], imputed, _counts(sides, table), means, fit.residual_sd, 1

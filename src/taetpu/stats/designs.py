@@ -83,7 +83,8 @@ def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Pla
         return None
     (whole, baseline), single = parts[None], [arm for part, (arm, _) in parts.items() if part is not None]
     weights = {whole: 1.0, **dict.fromkeys(single, -1.0), baseline: len(single) - 1.0}
-    effect = linear_model.estimate_contrast({arm: table.values(arm) for arm in weights}, weights, plan.bounds)
+    values = {arm: table.values(arm) for arm in weights}
+    effect = linear_model.estimate_contrast(values, weights, plan.bounds, plan.noise, table.block)
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": effect.interval, "p": effect.p}
 
 

@@ -14,6 +14,8 @@ compares an arm with its baseline. For each of these two arms that is noisier th
 from the noise of this arm and the pooled noise of the other arms. If both are noisier, the guard also adds the paired
 t-test. This test assumes nothing about other arms. The effect's p-value is the largest p-value of all estimates, and
 its interval covers the intervals of all estimates. A noisy baseline therefore guards every effect.
+
+Plans with the noise model `moderated` have no guard: noise is weighed (see `stats.moderated`).
 """
 
 import math
@@ -25,8 +27,12 @@ from scipy import stats
 
 from taetpu.stats.blocked_anova import ROUNDING, Array, Blocked, Estimate, Values
 from taetpu.stats.divergence import Count, boschloo_p
+from taetpu.stats.moderated import Moderated
+from taetpu.stats.plan import NoiseModel
 
 CONFIDENCE = 0.95
+NOISY = 0.5
+"""Probability of noise apart from which on an arm is called noisy, for readers; no test depends on it."""
 UNBOUNDED = (-math.inf, math.inf)
 
 
@@ -114,13 +120,18 @@ class Fit:
     """Effect of each arm except the baseline."""
     residual_sd: float | None
     """Standard deviation of a run's noise without the seed's effect; None without residual degrees of freedom."""
-    df: int
+    df: float
+    """Degrees of freedom of `residual_sd`."""
     levene_p: float | None
     """p-value of the Brown-Forsythe test for equal noise in all arms, computed from the residuals."""
     noisy: frozenset[str] = field(default_factory=frozenset)
     """Arms that the guard flags as noisier than the other arms."""
     copies: bool = False
     """Whether the noise is correlated between arms."""
+    sds: dict[str, float] | None = None
+    """Standard deviation of each arm's runs without the seed's effect; None with the guard."""
+    apart: dict[str, float] | None = None
+    """Probability that each arm's noise is apart from that of the others; None with the guard."""
 
 
 def clip(value: float, room: tuple[float, float]) -> float:
@@ -134,37 +145,80 @@ def contrast_bounds(weights: Mapping[str, float], bounds: tuple[float, float]) -
     return sum(low for low, _ in ends), sum(high for _, high in ends)
 
 
-def fit_model(values: Values, baseline: str = "baseline", bounds: tuple[float, float] = UNBOUNDED) -> Fit:
+def fit_model(
+    values: Values,
+    baseline: str = "baseline",
+    bounds: tuple[float, float] = UNBOUNDED,
+    noise: NoiseModel = "moderated",
+    block: Mapping[int, int] | None = None,
+) -> Fit:
     """Estimate every arm's effect.
 
     Args:
         values: values of the finished runs, by arm and seed. Seeds may be missing for any arm.
         baseline: name of the arm with which all other arms are compared.
         bounds: smallest and largest possible value.
+        noise: how unequal noise is treated, as the plan says.
+        block: the block of each seed, from 0 on; by default, each seed is a block (see `Blocked`).
     """
-    cells = Blocked.from_values(values)
-    noisy = cells.noisy
-    effects = {arm: _effect(cells, {arm: 1.0, baseline: -1.0}, bounds) for arm in values if arm != baseline}
-    sd = math.sqrt(cells.rss / cells.df) if cells.df else None
-    return Fit(effects, sd, cells.df, _levene(cells), frozenset(noisy), cells.copies)
+    cells = Blocked.from_values(values, block)
+    weighed = Moderated.of(cells) if noise == "moderated" and cells.df and cells.rss else None
+    effects = {arm: _effect(cells, weighed, {arm: 1.0, baseline: -1.0}, bounds) for arm in values if arm != baseline}
+    if noise == "guard":
+        sd = math.sqrt(cells.rss / cells.df) if cells.df else None
+        return Fit(effects, sd, cells.df, _levene(cells), frozenset(cells.noisy), cells.copies)
+    if weighed is None:
+        return Fit(effects, 0.0 if cells.df else None, cells.df, None)
+    variance, df = weighed.variance
+    noisy = frozenset(arm for arm, share in weighed.apart.items() if share > NOISY)
+    return Fit(
+        effects,
+        math.sqrt(variance),
+        df,
+        _levene(cells),
+        noisy,
+        weighed.copied > NOISY,
+        weighed.sds,
+        weighed.apart,
+    )
 
 
-def estimate_contrast(values: Values, weights: Mapping[str, float], bounds: tuple[float, float] = UNBOUNDED) -> Effect:
+def estimate_contrast(
+    values: Values,
+    weights: Mapping[str, float],
+    bounds: tuple[float, float] = UNBOUNDED,
+    noise: NoiseModel = "moderated",
+    block: Mapping[int, int] | None = None,
+) -> Effect:
     """Estimate a weighted sum of the arms' means, with weights that sum to 0, under the model of `fit_model`."""
-    return _effect(Blocked.from_values(values), weights, bounds)
+    cells = Blocked.from_values(values, block)
+    weighed = Moderated.of(cells) if noise == "moderated" and cells.df and cells.rss else None
+    return _effect(cells, weighed, weights, bounds)
 
 
-def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, float]) -> Effect:
+def _effect(
+    cells: Blocked, weighed: Moderated | None, contrast: Mapping[str, float], bounds: tuple[float, float]
+) -> Effect:
     """Return the effect for one contrast. The effect has no estimates if the runs show no noise."""
     weights = cells.weights(contrast)
     if weights is None:
         return Effect()
-    value, squares = float((weights * cells.y).sum()), (weights**2).sum(1)
-    guards = [arm for arm in cells.arms if contrast.get(arm) and arm in cells.noisy]
+    value = float((weights * cells.y).sum())
     if not cells.df:
         return Effect(value)
     if not cells.rss:
         return Effect(value, exact=_exact_tests(cells, contrast, value))
+    room = contrast_bounds(contrast, bounds)
+    if weighed is None:
+        return _guarded(cells, contrast, weights, room)
+    estimate = weighed.estimate(contrast)
+    return Effect() if estimate is None else Effect(estimate.value, (estimate,), room=room)
+
+
+def _guarded(cells: Blocked, contrast: Mapping[str, float], weights: Array, room: tuple[float, float]) -> Effect:
+    """Return the effect with the pooled estimate and those that the guard adds."""
+    value, squares = float((weights * cells.y).sum()), (weights**2).sum(1)
+    guards = [arm for arm in cells.arms if contrast.get(arm) and arm in cells.noisy]
     pooled = Estimate(value, math.sqrt(cells.rss / cells.df * squares.sum()), cells.df)
     more = [
         cells.noisy[arm].estimate(value, squared, squares.sum() - squared)
@@ -176,21 +230,22 @@ def _effect(cells: Blocked, contrast: Mapping[str, float], bounds: tuple[float, 
         if len(differences) < 2:  # the pooled noise does not apply to these arms
             return Effect(value, guarded=bool(guards), copies=cells.copies)
         more += _paired(differences, ROUNDING * np.abs(cells.y).max())
-    return Effect(value, (pooled, *more), bool(guards), cells.copies, contrast_bounds(contrast, bounds))
+    return Effect(value, (pooled, *more), bool(guards), cells.copies, room)
 
 
 def _exact_tests(cells: Blocked, contrast: Mapping[str, float], value: float) -> ExactTests | None:
     """Return the exact tests for runs without noise, or None if the arms share fewer than two seeds.
 
     If neither arm's runs vary over seeds, Boschloo's test compares how often the two arms give each of the two values.
-    Otherwise the sign test compares the arms seed by seed.
+    Otherwise the sign test compares the arms seed by seed, which needs seeds that arms share.
     """
-    seeds, rounding = len(cells.contrast_by_seed(contrast)), ROUNDING * np.abs(cells.y).max()
-    if seeds < 2:
-        return None
     rows = [i for i, arm in enumerate(cells.arms) if contrast.get(arm)]
     runs = [cells.y[i][cells.filled[i] > 0] for i in rows]
-    side = 0.5**seeds
+    seeds = len(cells.contrast_by_seed(contrast)) if cells.paired else min(map(len, runs))
+    rounding = ROUNDING * np.abs(cells.y).max()
+    if seeds < 2:
+        return None
+    side = 0.5**seeds if cells.paired else 1.0
     if abs(value) <= rounding:
         return ExactTests(value, 1.0, side)
     p = None

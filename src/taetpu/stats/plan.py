@@ -9,13 +9,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from taetpu.core.errors import UserError
 from taetpu.stats import group_sequential
 from taetpu.stats.power import ALPHA
 
 Direction = Literal["min", "max"]
+NoiseModel = Literal["guard", "moderated"]
+"""How unequal noise of arms is treated: tested and guarded against (`stats.linear_model`), or weighed
+(`stats.moderated`)."""
 
 BOUNDS = {
     **dict.fromkeys(("loss", "bits_per_byte"), (0.0, math.inf)),
@@ -61,6 +64,7 @@ class Plan:
         rules: version of the rules of analysis, at most `RULES`. Plans that store none have version 1.
         known_metric: whether the primary metric is one of taetpu's, whose unit and bounds are known. A judged table may
             have an `accuracy` in percent.
+        noise: how unequal noise of arms is treated. Plans that store none have the guard.
     """
 
     primary: str
@@ -74,6 +78,7 @@ class Plan:
     post_hoc: Mapping[str, Any] = field(default_factory=dict)
     rules: int = 1
     known_metric: bool = True
+    noise: NoiseModel = "guard"
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -156,7 +161,11 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
     data = {str(name): value for name, value in study["plan"].items()}
     sha256, known = data.pop("sha256", None), {f.name for f in fields(Plan)}
     rules = data.get("rules", 1)
-    unknown = [name for name in data if name not in known or (name == "rules" and type(rules) is int and rules > RULES)]
+    newer = {
+        "rules": type(rules) is int and rules > RULES,
+        "noise": data.get("noise", "guard") not in get_args(NoiseModel),
+    }
+    unknown = [name for name in data if name not in known or newer.get(name)]
     unchanged = _sha256(_text(data)) == sha256
     if unchanged and unknown:
         entry = f"{unknown[0]}: {data[unknown[0]]}"

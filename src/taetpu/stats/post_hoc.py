@@ -17,7 +17,7 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.stats import linear_model
-from taetpu.stats.plan import Plan
+from taetpu.stats.plan import NoiseModel, Plan
 from taetpu.stats.results_table import Cell, Table, sd
 from taetpu.stats.verdict import holm
 from taetpu.store.documents import DAMAGED
@@ -171,8 +171,9 @@ def compare_arms(
     effects = {
         (arm, measure): effect
         for measure in measures
-        for arm, effect in _effects({arm: {seed: row[measure] for seed, row in by_seed.items() if measure in row}
-                                     for arm, by_seed in numbers.items() if arm not in other}, against).items()
+        for arm, effect in _effects(
+            {arm: {seed: row[measure] for seed, row in by_seed.items() if measure in row}
+             for arm, by_seed in numbers.items() if arm not in other}, against, plan.noise).items()
     }  # fmt: skip
     judged = final and complete
     p = {key: effect.p if judged else None for key, effect in effects.items()}
@@ -213,13 +214,15 @@ def _ordered(rows: Any) -> list[str]:
     return [*layers, *(name for name in (LARGEST, EFFECTIVE) if name in names)]
 
 
-def _effects(values: Mapping[str, Mapping[int, float]], against: Mapping[str, str]) -> dict[str, linear_model.Effect]:
+def _effects(
+    values: Mapping[str, Mapping[int, float]], against: Mapping[str, str], noise: NoiseModel
+) -> dict[str, linear_model.Effect]:
     """Return the effect of each arm with values whose baseline has values."""
     effects: dict[str, linear_model.Effect] = {}
     for base in dict.fromkeys(against.values()):
         group = {arm: values[arm] for arm in (base, *(a for a, b in against.items() if b == base)) if values.get(arm)}
         if base in group and len(group) > 1:
-            effects |= linear_model.fit_model(group, base).effects
+            effects |= linear_model.fit_model(group, base, noise=noise).effects
     return effects
 
 

@@ -1,20 +1,23 @@
 """Power analysis: the smallest detectable effect, and the number of seeds needed to detect an effect.
 
-An arm is compared with the baseline under the seed-blocked model, with noise pooled over `arms` arms and the baseline.
-The test uses the strictest level of Holm's correction, `alpha / arms`.
+An arm is compared with the baseline under the seed-blocked model, whose noise is estimated from all arms with one
+baseline. The test uses the strictest level of Holm's correction, `alpha / arms`.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtr, nctdtrinc, stdtrit  # importing scipy.stats takes a second
 
+from taetpu.stats.variances import expected_estimate
+
 ALPHA = 0.05
 POWER = 0.8
 MAX_SEEDS = 200
 """Maximum number of seeds that `PowerAnalysis.seeds_needed` considers."""
+STRIDE = 8
+"""Numbers of seeds that are tried at once."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,16 @@ class PowerAnalysis:
         alpha: probability of at least one false verdict.
         power: probability of detecting a true effect.
         df_a_seed: degrees of freedom added by each seed after the first. None means one per arm, as for pooled noise.
+        weighed: number of arms with one baseline whose noise is weighed, as in plans with the noise model `moderated`.
+            Standard errors and degrees of freedom are then those of a study in which all arms are equally noisy. None
+            means that noise is pooled.
     """
 
     arms: int
     alpha: float = ALPHA
     power: float = POWER
     df_a_seed: float | None = None
+    weighed: int | None = None
 
     def power_at(self, effect: float, sd: float, seeds: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the power to detect a true effect, computed from the noncentral t distribution.
@@ -41,26 +48,32 @@ class PowerAnalysis:
             sd: standard deviation of one run's noise without the seed's effect.
             seeds: numbers of seeds per arm.
         """
-        df, bound = self._bound(seeds)
-        return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * np.sqrt(2 / seeds)), bound), np.float64)
+        error, df, bound = self._bound(seeds)
+        return 1 - np.asarray(nctdtr(df, abs(effect) / (sd * error), bound), np.float64)
 
-    def _bound(self, seeds: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the degrees of freedom and the critical t value."""
-        df = (self.df_a_seed or self.arms) * (seeds - 1)
-        return df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
+    def _bound(self, seeds: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        """Return the standard error for a noise of 1, the degrees of freedom and the critical t value."""
+        error, df = np.sqrt(2 / seeds), (self.df_a_seed or self.arms) * (seeds - 1)
+        if self.weighed is not None:
+            typical = [expected_estimate(self.weighed + 1, int(number)) for number in seeds.ravel()]
+            error, df = (np.reshape(values, seeds.shape) for values in zip(*typical, strict=True))
+        return error, df, -np.asarray(stdtrit(df, self.alpha / self.arms / 2), np.float64)
 
     def smallest_effect(self, sd: float, seeds: int) -> float | None:
         """Return the smallest true effect that is detected with `power`; None with fewer than two seeds."""
         if seeds < 2:
             return None
-        df, bound = self._bound(np.array(float(seeds)))
-        return float(nctdtrinc(df, 1 - self.power, bound)) * sd * math.sqrt(2 / seeds)
+        error, df, bound = self._bound(np.array(float(seeds)))
+        return float(nctdtrinc(df, 1 - self.power, bound)) * sd * float(error)
 
     def seeds_needed(self, effect: float, sd: float, start: int = 2) -> int | None:
         """Return the smallest number of seeds, from `start` to `MAX_SEEDS`, that detects this effect with `power`.
 
         The result is None if no number of seeds in this range is sufficient.
         """
-        tried = np.arange(start, MAX_SEEDS + 1, dtype=np.float64)
-        enough = tried[self.power_at(effect, sd, tried) >= self.power] if len(tried) else tried
-        return int(enough[0]) if len(enough) else None
+        for first in range(start, MAX_SEEDS + 1, STRIDE):
+            tried = np.arange(first, min(first + STRIDE, MAX_SEEDS + 1), dtype=np.float64)
+            enough = tried[self.power_at(effect, sd, tried) >= self.power]
+            if len(enough):
+                return int(enough[0])
+        return None

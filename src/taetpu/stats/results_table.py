@@ -54,9 +54,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Table of runs, with a row of cells for each arm and one cell per seed, in the study's order."""
+    """Table of runs, with a row of cells for each arm and one cell per seed, in the study's order.
+
+    Attributes:
+        cells: cells by arm.
+        block: the block of each seed if runs with equal seeds share nothing; None if each seed is a block.
+    """
 
     cells: Mapping[str, list[Cell]]
+    block: Mapping[int, int] | None = None
+
+    @property
+    def paired(self) -> bool:
+        """Whether runs with equal seeds can be compared."""
+        return self.block is None
 
     @property
     def complete(self) -> bool:
@@ -110,7 +121,8 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
     absent = "missing" if JUDGED in study else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
     return Table(
-        {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
+        {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows},
+        dict(zip(study["seeds"], study["blocks"], strict=True)) if "blocks" in study else None,
     )
 
 

@@ -73,6 +73,7 @@ def analysis_plan(study: Study) -> Plan:
         contrasts=study.contrasts,
         post_hoc=study.post_hoc,
         rules=RULES,
+        noise="moderated",
     )
 
 

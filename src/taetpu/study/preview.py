@@ -434,10 +434,9 @@ def resolution(
     if not arms:
         return values
     plan, seeds = analysis_plan(study), len(study.seeds)
-    in_sd = PowerAnalysis(arms, plan.strictest_level(arms, seeds), df_a_seed=together or None).smallest_effect(
-        1.0, seeds
-    )
-    design = PowerAnalysis(arms, plan.alpha, df_a_seed=together or None)
+    level = plan.strictest_level(arms, seeds)
+    in_sd = PowerAnalysis(arms, level, weighed=together or arms).smallest_effect(1.0, seeds)
+    design = PowerAnalysis(arms, plan.alpha, weighed=together or arms)
     values |= {"resolves_sd": in_sd, "resolves": in_sd * known if in_sd and known else None}
     if effect is not None and known is not None:
         least = design.smallest_effect(1.0, MIN_SEEDS)  # the power cannot be computed at much larger effects

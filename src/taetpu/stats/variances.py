@@ -1,0 +1,266 @@
+"""Variances of arms, estimated from few seeds by weighing each arm's own noise against the noise that arms share.
+
+An arm is either *ordinary* or *apart*. The variances of ordinary arms are equal or scatter about a common variance. The
+variance of an arm apart is larger, by a factor that the arm's runs alone determine. Whether an arm is apart is never
+decided: the probability that it is weighs both cases, so a small change of a value changes a variance only a little. An
+arm apart hardly affects the common variance, so it does not hide the effects of other arms.
+
+The posterior distribution is computed on a grid: exactly, without samples. Constants were chosen with
+`benchmarks.calibration` (docs/statistics.md has its table). The idea of a common prior for variances is that of Smyth
+(2004), Linear models and empirical Bayes methods for assessing differential expression in microarray experiments; that
+of a separate prior for outlying variances is that of Phipson et al. (2016), Robust hyperparameter estimation protects
+against hypervariable genes and improves power to detect differential expression.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma, polygamma
+
+Array = NDArray[np.float64]
+
+SCATTER = ((0.05, 0.8), (0.7, 0.2))
+"""Standard deviations of the logarithm of ordinary variances, with their prior probabilities: nearly equal, or not."""
+
+APART = np.linspace(0.5, 8.0, 9)
+"""Logarithms of the variance of an arm apart relative to the common variance, which are equally probable a priori."""
+
+MOST_APART, APART_DF = 0.3, 64
+"""Largest prior probability that an arm is apart, and the degrees of freedom up to which it applies."""
+
+SHARPNESS = 1.5
+"""Power to which the odds that an arm is apart are raised.
+
+At 1, arms whose noise looks ordinary cost too much power, because each may still be apart.
+"""
+
+CENTRES, SPAN = 21, 4.0
+"""Number of grid points of the logarithm of the common variance, and their largest distance from its estimate."""
+
+NEGLIGIBLE = 1e-3
+"""Share of the largest weight below which an arm's variance is left out of a sum of variances."""
+
+MOST_SUMS, BINS = 1024, 48
+"""Largest number of distinct sums for each point of the grid, and the number of bins to which more are reduced."""
+
+LEAST_DF = 1e-6
+"""Degrees of freedom up to which an arm shows no noise, because it has one run."""
+
+ROUNDS = 3
+"""Number of times that weights and variances are estimated again."""
+
+_NORMAL, _NORMAL_WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
+_NORMAL_WEIGHTS = _NORMAL_WEIGHTS / _NORMAL_WEIGHTS.sum()
+_ORDINARY = len(_NORMAL)  # the first levels of the grid; the others are those of arms apart
+
+
+def prior_apart(df: float) -> float:
+    """Return the prior probability that an arm is apart: `MOST_APART`, or less with many degrees of freedom in all.
+
+    With many degrees of freedom, the runs themselves show which arms are apart. The prior then only costs power.
+    """
+    return MOST_APART * min(1.0, math.sqrt(APART_DF / df))
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Joint posterior distribution of the variances of arms, for any number of studies at once.
+
+    Given a point of the grid of common variances, the variances of arms are independent.
+
+    Attributes:
+        levels: variances, `(studies, points, levels)`.
+        weights: probability of each level, `(studies, points, arms, levels)`. The sum over levels is 1 before the
+            probabilities of arms apart are sharpened.
+        points: probability of each point of the grid, `(studies, points)`.
+        apart: probability that each arm is apart, `(studies, arms)`.
+        common: the common variances, `(studies, points)`.
+        centre: posterior mean of the logarithm of the common variance, `(studies,)`.
+    """
+
+    levels: Array
+    weights: Array
+    points: Array
+    apart: Array
+    common: Array
+    centre: Array
+
+    @property
+    def log_means(self) -> Array:
+        """Posterior means of the logarithms of the variances, `(studies, arms)`."""
+        total = np.einsum("sp,spal->sa", self.points, self.weights)
+        logs = np.einsum("sp,spal,spl->sa", self.points, self.weights, np.log(self.levels), optimize=True)
+        return logs / total
+
+    def pairs(self, first: int, scale: float) -> tuple[Array, Array]:
+        """Return squared standard error and degrees of freedom of the difference of each arm's mean to another's.
+
+        Args:
+            first: the index of the arm with which the others are compared.
+            scale: 1 / seeds.
+
+        Returns:
+            Both `(studies, arms)`; the entries of `first` itself have no meaning.
+        """
+        logs = np.log((self.levels[:, :, :, None] + self.levels[:, :, None, :]) * scale)
+        weights = self.points[:, :, None] * self.weights[:, :, first]
+        moments = []
+        for power in (0, 1, 2):
+            inner = np.einsum("spl,splm->spm", weights, logs**power, optimize=True)
+            moments.append(np.einsum("spm,spam->sa", inner, self.weights, optimize=True))
+        return matched(moments[1] / moments[0], moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
+
+    def log_moments(self, scales: Array) -> tuple[float, float]:
+        """Return mean and variance of the logarithm of a weighted sum of the variances of one study.
+
+        Args:
+            scales: weight of each arm's variance, `(arms,)`, not negative.
+        """
+        order = [arm for arm in np.argsort(-scales, kind="stable") if scales[arm] > NEGLIGIBLE * scales.max()]
+        sums, weights = np.zeros((len(self.points[0]), 1)), self.points[0][:, None]
+        for arm in order:
+            if sums.shape[1] * self.levels.shape[2] > MOST_SUMS:
+                sums, weights = _binned(sums, weights)
+            sums = (sums[:, :, None] + scales[arm] * self.levels[0][:, None, :]).reshape(len(sums), -1)
+            weights = (weights[:, :, None] * self.weights[0][:, arm, None, :]).reshape(len(sums), -1)
+        logs, total = np.log(sums), weights.sum()
+        mean = float((weights * logs).sum() / total)
+        return mean, float((weights * (logs - mean) ** 2).sum() / total)
+
+
+def matched(mean: Array, variance: Array) -> tuple[Array, Array]:
+    """Return squared standard error and degrees of freedom of the inverse chi-squared law with these log-moments.
+
+    Args:
+        mean: mean of the logarithm of a squared standard error.
+        variance: variance of this logarithm.
+    """
+    df = 2 * inverse_trigamma(np.maximum(variance, 1e-6))
+    return np.exp(mean - np.log(df / 2) + digamma(df / 2)), df
+
+
+def log_moments(squared_error: float, df: float) -> tuple[float, float]:
+    """Return mean and variance of the logarithm of a squared standard error: the inverse of `matched`."""
+    return math.log(squared_error) + math.log(df / 2) - float(digamma(df / 2)), float(polygamma(1, df / 2))
+
+
+def inverse_trigamma(value: Array) -> Array:
+    """Return the argument at which the trigamma function has this value, by Newton's method (Smyth 2004, appendix)."""
+    x = 0.5 + 1 / value
+    for _ in range(20):
+        current = polygamma(1, x)
+        x = x + current * (1 - current / value) / polygamma(2, x)
+    return np.asarray(x, np.float64)
+
+
+def _binned(sums: Array, weights: Array) -> tuple[Array, Array]:
+    """Return sums and weights by point of the grid, reduced to `BINS` bins of the logarithm that keep the mean."""
+    logs = np.log(sums)
+    low, high = logs.min(1, keepdims=True), logs.max(1, keepdims=True)
+    bins = ((logs - low) / np.maximum(high - low, 1e-12) * (BINS - 1)).astype(int)
+    flat, size = (bins + BINS * np.arange(len(sums))[:, None]).ravel(), BINS * len(sums)
+    weight = np.bincount(flat, weights.ravel(), size).astype(np.float64)
+    total = np.bincount(flat, (weights * sums).ravel(), size).astype(np.float64)
+    mean = np.divide(total, weight, out=np.ones(size), where=weight > 0)
+    return mean.reshape(-1, BINS), weight.reshape(-1, BINS)
+
+
+def weigh_arms(fit: Callable[[Array], tuple[Array, Array]], studies: int, arms: int) -> tuple[Posterior, Array]:
+    """Return the posterior of the arms' variances, and the arms' weights in the effects of the seeds.
+
+    A noisy arm says little about the effect of a seed. Arms are therefore weighted by the inverse of their variances
+    when the effects of seeds are estimated. The variances are in turn those of the residuals.
+
+    Args:
+        fit: function that returns residual sums of squares and degrees of freedom, each `(studies, arms)`, for weights
+            of that shape.
+        studies: number of studies.
+        arms: number of arms.
+    """
+    weights = np.ones((studies, arms))
+    known = posterior(*fit(weights))
+    for _ in range(ROUNDS):
+        logs = known.log_means
+        weights = np.exp(logs.min(1, keepdims=True) - logs)
+        known = posterior(*fit(weights), known.centre)
+    return known, weights
+
+
+def posterior(rss: Array, df: Array, centre: Array | None = None) -> Posterior:
+    """Return the posterior distribution of the arms' variances.
+
+    Args:
+        rss: residual sums of squares, `(studies, arms)`. Not all of a study's are 0.
+        df: their degrees of freedom, `(studies, arms)`.
+        centre: logarithm of the common variance about which the grid is centred, `(studies,)`; by default that of the
+            median mean square.
+    """
+    if centre is None:
+        square = np.divide(rss, df, out=np.full(rss.shape, np.nan), where=df > LEAST_DF)
+        centre = np.log(np.maximum(np.nanmedian(square, axis=1), 1e-6 * np.nanmean(square, axis=1)))
+    total_df = round(float(df.sum(1).mean()), 6)
+    points, point_weights, logs = _grid(total_df)
+    logs = logs[None] + centre[:, None, None]
+    prior = np.log(np.concatenate([_NORMAL_WEIGHTS, np.full(len(APART), 1 / len(APART))]))
+    fit = (
+        -0.5 * df[:, None, :, None] * logs[:, :, None, :]
+        - 0.5 * rss[:, None, :, None] * np.exp(-logs)[:, :, None, :]
+        + prior
+    )
+    top = fit.max(3, keepdims=True)
+    fit = np.exp(fit - top)
+    share = prior_apart(total_df)
+    fit[..., :_ORDINARY] *= 1 - share
+    fit[..., _ORDINARY:] *= share
+    total = fit.sum(3)
+    at = (np.log(total) + top[..., 0]).sum(2) + point_weights
+    at = np.exp(at - at.max(1, keepdims=True))
+    at /= at.sum(1, keepdims=True)
+    weights = fit / total[..., None]
+    apart = np.clip(np.einsum("sp,spal->sa", at, weights[..., _ORDINARY:]), 0, 1)
+    sharp = apart**SHARPNESS / (apart**SHARPNESS + (1 - apart) ** SHARPNESS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights[..., :_ORDINARY] *= np.nan_to_num((1 - sharp) / (1 - apart))[:, None, :, None]
+        weights[..., _ORDINARY:] *= np.nan_to_num(sharp / apart)[:, None, :, None]
+    common = np.exp(centre[:, None] + points)
+    return Posterior(np.exp(logs), weights, at, sharp, common, centre + at @ points)
+
+
+@lru_cache(maxsize=64)
+def _grid(df: float) -> tuple[Array, Array, Array]:
+    """Return the grid for about `df` degrees of freedom in all.
+
+    Returns:
+        The logarithms of the common variance relative to the centre, `(points,)`, the logarithms of their prior
+        weights, `(points,)`, and the logarithms of the levels, `(points, levels)`. The points are dense near the
+        centre, where the posterior is narrow if there are many degrees of freedom.
+    """
+    width = 2 * math.sqrt(2 / df)
+    line = width * np.sinh(np.linspace(-1, 1, CENTRES) * math.asinh(SPAN / width))
+    scatter = np.repeat([sd for sd, _ in SCATTER], CENTRES)
+    points = np.tile(line, len(SCATTER))
+    weights = np.log(np.concatenate([share * np.gradient(line) for _, share in SCATTER]))
+    apart = np.broadcast_to(APART, (len(points), len(APART)))
+    return points, weights, np.concatenate([scatter[:, None] * _NORMAL, apart], 1) + points[:, None]
+
+
+@lru_cache(maxsize=4096)
+def expected_estimate(arms: int, seeds: int) -> tuple[float, float]:
+    """Return standard error, in standard deviations of a run, and degrees of freedom of an effect in a typical study.
+
+    All arms are equally noisy there, and their residuals have their expected squares.
+
+    Args:
+        arms: number of arms, the baseline included.
+        seeds: number of seeds.
+    """
+    total = (arms - 1) * (seeds - 1)
+    if arms < 3:
+        return math.sqrt(2 / seeds), float(total)
+    df = np.full((1, arms), total / arms)
+    squared, freedom = posterior(df, df).pairs(0, 1 / seeds)
+    return math.sqrt(squared[0, 1]), min(float(freedom[0, 1]), float(total))
