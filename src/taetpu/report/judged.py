@@ -34,10 +34,11 @@ def judged_notices(results: Results) -> list[str]:
     table = results.get(JUDGED)
     if table is None:
         return []
+    compared = any(arm["against"] for arm in results["arms"])
     texts = [
         f"Exploratory: this analysis of {table['source']} was chosen after the runs had ended, so its error rate does "
         "not cover choices that were made with the results in view."
-    ]
+    ] * compared
     if history := table.get("history", ()):
         asked = "once" if len(history) == 1 else f"{len(history)} times"
         texts.append(f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, history))}.")
