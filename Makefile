@@ -58,7 +58,7 @@ install: $(STAMP)
 	touch $@
 
 $(STAMP): .venv/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,harness,tensorboard,trackers,ui]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,bench,gcp,harness,parquet,tensorboard,trackers,ui]'
 	touch $@
 
 clean:

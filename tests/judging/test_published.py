@@ -10,9 +10,9 @@ import taetpu
 
 def test_twenty_seeds_of_one_configuration_give_its_noise():
     """The table has no baseline. What its authors could claim is how large an effect 20 such runs would show."""
-    both = {"metric": ["val_bpb", "core_score"], "better": ["min", "max"]}
-    judged = taetpu.judge(DATA / "nanochat-807.csv", seed="seed", **both)
-    for metric in both["metric"]:
+    metrics = ["val_bpb", "core_score"]
+    judged = taetpu.judge(DATA / "nanochat-807.csv", seed="seed", metric=metrics, better=["min", "max"])
+    for metric in metrics:
         results = judged.studies[metric].results
         (arm,) = results["arms"]
         values = [run["value"] for run in arm["runs"]]

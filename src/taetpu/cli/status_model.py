@@ -15,6 +15,7 @@ from taetpu.store.addresses import Match
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
+from taetpu.store.study import JUDGED
 from taetpu.ui.feed import Feed, RunState
 
 
@@ -61,12 +62,12 @@ class StudyProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether all runs are done and no tuned arms remain to be added."""
-        return not self.feed.problem and self.done == self.total and self._is_tuned()
-
-    def _is_tuned(self) -> bool:
-        tuned = self.folder.read_study().get("design", {}).get("tune")
-        return not tuned or self.folder.read_results() is not None
+        """Whether all runs are done and no tuned arms remain to be added. Missing runs of a table are not awaited."""
+        if self.feed.problem:
+            return False
+        study = self.folder.read_study()
+        tuned = study.get("design", {}).get("tune")
+        return JUDGED in study or (self.done == self.total and (not tuned or self.folder.read_results() is not None))
 
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.

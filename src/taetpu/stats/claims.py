@@ -11,8 +11,8 @@ from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
 
 CLAIM = re.compile(
-    r"(?P<arm>\S+) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
-    r"(?: (?:than|to) (?P<other>\S+))?"
+    r"(?P<arm>.+?) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
+    r"(?: (?:than|to) (?P<other>.+?))?"
     r"(?: by (?P<bound>at least|at most) (?P<size>\S+))?"
 )
 EXAMPLES = (

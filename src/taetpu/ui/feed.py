@@ -263,7 +263,8 @@ def _pictures(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _progress(arm: Mapping[str, Any]) -> str:
-    return f"{sum(run['outcome'] != 'unfinished' for run in arm['runs'])}/{len(arm['runs'])}"
+    ended = sum(run["outcome"] in ("finished", "diverged") for run in arm["runs"])
+    return f"{ended}/{len(arm['runs'])}"
 
 
 def thin_series(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
