@@ -26,8 +26,8 @@ def recognises(tree: Tree) -> bool:
 def read(tree: Tree) -> list[Record]:
     """Read each run. The folders of a run that was resumed have the same ID and are read as one.
 
-    A run's `.wandb` file has its names, curves and, until it is synced, everything else. It is read where `wandb` is
-    installed. `files` has the summary and the config of synced runs.
+    The `.wandb` file of a run has everything, and is read where `wandb` is installed. Otherwise, or if it is empty, the
+    summary and the config in `files` are read, which are complete only if the run was sent to a server.
 
     Raises:
         UserError: If a run has only a `.wandb` file and `wandb` is not installed, or a file is damaged.
@@ -73,10 +73,11 @@ def _read_run(tree: Tree, folders: list[str], unfinished: UnfinishedRuns) -> Rec
         for folder in files:
             if CONFIG in tree.folders.get(folder, ()):
                 run.config |= _read_config(tree.path(folder, CONFIG))
-    for summary in summaries:
-        for metric, value in parse_reported(read_object(summary, RESTORE)):
-            if not metric.startswith("_"):
-                run.points.add(metric, value)
+    if not run.points.metrics:  # while a run goes on, its summary is older than its log
+        for summary in summaries:
+            for metric, value in parse_reported(read_object(summary, RESTORE)):
+                if not metric.startswith("_"):
+                    run.points.add(metric, value)
     if logs and not run.points.metrics and not is_readable():  # the summary of an offline run is missing or empty
         remedy = "Run `pip install 'taetpu[trackers]'`; W&B's offline runs have no other file with results."
         raise UserError("wandb is not installed", file=logs[0], remedy=remedy)
