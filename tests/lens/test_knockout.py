@@ -270,7 +270,7 @@ def test_a_knockout_that_changes_nothing_is_refused(of):
     documents = read_documents(opened, ROWS)
     heads = find_components(opened, "heads", 1)
     (gone,) = [one for one in heads.each if one.name == "1.0"]
-    with pytest.raises(UserError, match=r"without heads 1\.0") as caught:
+    with pytest.raises(UserError, match=r"removing heads 1\.0") as caught:
         knockout(opened, documents, replace(heads, each=(gone,)), "zero", controls=False)
     assert "--how" in str(caught.value.remedy)
     found = knockout(opened, documents, heads, "zero", controls=False).effect.estimate

@@ -182,9 +182,9 @@ def test_contrast_is_the_sum_of_effects(draw, table) -> None:
 @pytest.mark.slow
 def test_five_hundred_arms_are_fitted_in_five_seconds(draw, table) -> None:
     values = table(draw(np.random.default_rng(12), 501, 5, {7: 30.0}))
-    start = time.perf_counter()
+    start = time.process_time()  # seconds of this process alone, whatever runs beside it
     found = fit_model(values, noise="guard")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert found.df == 500 * 4
     assert "arm7" in found.noisy
 
