@@ -1,18 +1,47 @@
 """`benchmarks.calibration` computes the same as `taetpu.stats` and scipy, and detects wrong error rates."""
 
+import copy
+
 import numpy as np
 import pytest
-from benchmarks.calibration import SCENARIOS, Scenario, broken, broken_looks, looked, ours, table, tried
+from benchmarks.calibration import (
+    OTHERS,
+    OURS,
+    broken,
+    broken_churn,
+    broken_looks,
+    simulate,
+    simulate_churn,
+    simulate_looks,
+    table,
+)
+from benchmarks.calibration_methods import TESTS, judge_with_effects
+from benchmarks.calibration_scenarios import SCENARIOS, Scenario
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks import calibration
 from taetpu.stats.linear_model import fit_model
+from taetpu.stats.plan import NoiseModel
 from taetpu.stats.verdict import holm
 
 
+def assert_equals_package(y: np.ndarray, method: NoiseModel) -> list:
+    """Compare every p after Holm's correction, and every interval. Return the effects of all studies."""
+    judged, effects = TESTS[method](y), []
+    for study, rows in enumerate(y.tolist()):
+        values = {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(rows)}
+        fit = fit_model(values, noise=method)
+        p = holm({name: effect.p for name, effect in fit.effects.items()})
+        assert judged.p[study] == pytest.approx(list(p.values()), rel=1e-6)
+        intervals = np.array([effect.interval for effect in fit.effects.values()])
+        assert np.stack([judged.low[study], judged.high[study]], 1) == pytest.approx(intervals, rel=1e-6)
+        effects += fit.effects.values()
+    return effects
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["moderated", "guard"])
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(2, 12),
@@ -22,70 +51,101 @@ from taetpu.stats.verdict import holm
     st.sampled_from([0.0, 0.9, 0.99]),
     st.integers(0, 2**32 - 1),
 )
-def test_ours_equals_the_package_model(
-    arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int
+def test_noise_models_equal_those_of_the_package(
+    method: NoiseModel, arms: int, seeds: int, baseline: float, arm: float, copied: float, seed: int
 ) -> None:
-    """On full tables, with noisy arms and copies and without: every p after Holm's correction, and every interval."""
-    y, _ = Scenario("", baseline=baseline, arm=arm, copied=copied).draw(np.random.default_rng(seed), 1, arms, seeds)
-    found = fit_model(
-        {"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(y[0].tolist())}
-    )
-    judged = ours(y)
-    p = holm({name: effect.p for name, effect in found.effects.items()})
-    assert judged.p[0] == pytest.approx(list(p.values()), rel=1e-6)
-    for i, effect in enumerate(found.effects.values()):
-        assert (judged.low[0, i], judged.high[0, i]) == pytest.approx(effect.interval, rel=1e-6)
+    """On full tables, with noisy arms and copies and without."""
+    scenario = Scenario("", baseline=baseline, arm=arm, copied=copied)
+    assert_equals_package(scenario.draw(np.random.default_rng(seed), 1, arms, seeds), method)
 
 
-def test_ours_equals_the_package_model_on_guarded_tables() -> None:
-    """None, one, or both of an effect's arms are noisy, or arms are copies: up to four estimates, and ours is the same
-    in each."""
-    y, _ = Scenario("", baseline=4.0, arm=4.0).draw(np.random.default_rng(0), 40, 9, 5)
-    judged, seen = ours(y), set()
-    for study, rows in enumerate(y.tolist()):
-        found = fit_model({"baseline" if i == 0 else f"arm{i}": dict(enumerate(row)) for i, row in enumerate(rows)})
-        seen |= {len(effect.estimates) for effect in found.effects.values()}
-        assert judged.low[study] == pytest.approx([effect.interval[0] for effect in found.effects.values()], rel=1e-6)
-    assert seen == {1, 2, 3, 4}
+@pytest.mark.parametrize(
+    ("arms", "seeds", "how"),
+    [
+        (2, 5, {}),
+        (3, 4, {"arm": 10.0}),
+        (6, 2, {"baseline": 4.0}),
+        (8, 5, {"copied": 0.95}),
+        (10, 5, {"scales": 0.5}),
+        (40, 3, {"baseline": 3.0}),
+    ],
+)
+def test_weighed_noise_equals_that_of_the_package(arms: int, seeds: int, how: dict) -> None:
+    assert_equals_package(Scenario("", **how).draw(np.random.default_rng(0), 3, arms, seeds), "moderated")
+
+
+def test_the_guard_equals_that_of_the_package() -> None:
+    """None, one, or both of an effect's arms are noisy, or arms are copies: up to four estimates."""
+    y = Scenario("", baseline=4.0, arm=4.0).draw(np.random.default_rng(0), 40, 9, 5)
+    assert {len(effect.estimates) for effect in assert_equals_package(y, "guard")} == {1, 2, 3, 4}
+
+
+def test_effects_are_added_after_the_noise_is_weighed() -> None:
+    y = SCENARIOS[0].draw(np.random.default_rng(0), 20, 5, 4)
+    effect = np.array([0.0, 1.0, -3.0, 2.0])
+    added = y + np.concatenate([[0.0], effect])[:, None]
+    for method in ("moderated", "guard"):
+        _, judged = judge_with_effects(method, y, [np.zeros(4), effect])
+        assert judged.p == pytest.approx(TESTS[method](added).p)
 
 
 def test_other_methods_equal_scipy() -> None:
-    y, _ = SCENARIOS[0].draw(np.random.default_rng(0), 2, 2, 6)
+    y = SCENARIOS[0].draw(np.random.default_rng(0), 2, 2, 6)
     for study in (0, 1):
         baseline, arm = y[study]
-        assert calibration.paired_t(y).p[study, 0] == pytest.approx(stats.ttest_rel(arm, baseline).pvalue)
-        assert calibration.welch(y).p[study, 0] == pytest.approx(stats.ttest_ind(arm, baseline, equal_var=False).pvalue)
-        assert calibration.wilcoxon(y).p[study, 0] == pytest.approx(stats.wilcoxon(arm, baseline).pvalue)
+        for method, test in (
+            ("paired t", stats.ttest_rel(arm, baseline)),
+            ("Welch", stats.ttest_ind(arm, baseline, equal_var=False)),
+            ("Wilcoxon", stats.wilcoxon(arm, baseline)),
+        ):
+            assert TESTS[method](y).p[study, 0] == pytest.approx(test.pvalue)
 
 
 @pytest.mark.parametrize("noisy", ["baseline", "arm"])
-def test_the_guard_keeps_the_error_rate(noisy: str) -> None:
-    """Three times the noise in one of nine arms: the unguarded model errs, the guarded one hardly more than it says."""
-    y, _ = Scenario("", **{noisy: 3.0}).draw(np.random.default_rng(1), 4000, 9, 5)
-    residual = y - y.mean(2, keepdims=True) - y.mean(1, keepdims=True) + y.mean((1, 2), keepdims=True)
-    error = np.sqrt(2 * (residual**2).sum((1, 2)) / 32 / 5)[:, None]
-    plain = calibration.holm(2 * stats.t.sf(np.abs((y[:, 1:] - y[:, :1]).mean(2)) / error, 32))
-    assert (plain < 0.05).any(1).mean() > 0.08
-    assert (ours(y).p < 0.05).any(1).mean() < 0.06
+@pytest.mark.parametrize("method", ["moderated", "guard"])
+def test_unequal_noise_keeps_the_error_rate(method: str, noisy: str) -> None:
+    """Three times the noise in one of nine arms: pooled noise errs, both noise models hardly more than they say."""
+    y = Scenario("", **{noisy: 3.0}).draw(np.random.default_rng(1), 2000, 9, 5)
+    assert (TESTS["pooled"](y).p < 0.05).any(1).mean() > 0.08
+    assert (TESTS[method](y).p < 0.05).any(1).mean() < 0.06
 
 
 def test_broken_rates_are_named() -> None:
-    found = tried(SCENARIOS[0], 4, 5, 500, ("ours", "Welch"))
-    assert broken([found]) == []
-    mine = {"false": 0.3, "coverage": [0.95, 0.8, 0.95], "power": 0.1}
-    bad = {**found, "methods": {"ours": mine, "Welch": {"false": 0.0, "coverage": [1.0], "power": 0.9}}}
+    cell = simulate(SCENARIOS[0], 4, 5, 500, ("moderated", "guard", "pooled"))
+    assert broken([cell]) == []
+    bad = copy.deepcopy(cell)
+    bad["methods"]["moderated"] = {"false": 0.3, "coverage": 0.8, "power": 0.1}
     assert [problem.split(": ")[1][:5] for problem in broken([bad])] == ["any f", "cover", "power"]
-    assert broken_looks([{"looks": [5, 8], "planned": 0.2}], 10_000) == ["looks at [5, 8]: 0.200"]
+    assert broken_looks([{"looks": [5, 8], "planned": 0.2, "studies": 10_000}]) == ["looks at [5, 8]: 0.200"]
 
 
-def test_scenarios_that_need_more_arms_are_left_out_and_the_table_shows_the_rest() -> None:
-    found = [one for scenario in SCENARIOS if (one := tried(scenario, 2, 3, 50, ("ours", "Wilcoxon")))]
-    assert len(found) < len(SCENARIOS)
-    told = table(found)
-    assert all(one["scenario"] in told for one in found)
+def test_an_effect_beside_a_noisy_arm_has_a_bound() -> None:
+    scenario = next(one for one in SCENARIOS if one.arm == 10)
+    cell = simulate(scenario, 10, 5, 100, ("moderated", "guard", "pooled"))
+    assert cell["methods"]["moderated"]["power"] > 0.7 > cell["methods"]["guard"]["power"]
+    cell["methods"]["moderated"]["power"] = 0.5
+    assert any("0.700" in problem for problem in broken([cell]))
+
+
+def test_tables_fit_a_page() -> None:
+    """Studies of two arms, which all of our methods compare by the paired t-test, are left out."""
+    methods = ("moderated", "guard", "pooled", "paired t")
+    cells = [simulate(one, arms, 3, 50, methods) for one in SCENARIOS for arms in (2, 4) if arms >= one.fewest]
+    for columns in (OURS, OTHERS):
+        lines = table(cells, columns).splitlines()
+        assert max(map(len, lines)) <= 90
+        assert len(lines) == 2 + len(SCENARIOS)
 
 
 def test_planned_looks_keep_the_error_rate_and_unplanned_ones_do_not() -> None:
-    found = looked(4000, 2, (3, 5, 8))
-    assert found["planned"] < 0.06
-    assert found["unplanned"] > 0.09
+    rates = simulate_looks(4000, 2, (3, 5, 8))
+    assert rates["planned"] < 0.06
+    assert rates["unplanned"] > 0.09
+    assert broken_looks([simulate_looks(500, 4, (2, 4))]) == []
+
+
+def test_small_changes_change_few_verdicts() -> None:
+    churn = simulate_churn(300, 6, 5)
+    assert churn["changed"]["moderated"] < 0.01
+    assert broken_churn([churn]) == []
+    assert broken_churn([{"arms": 6, "changed": {"moderated": 0.02}}]) == ["churn with 6 arms: 0.0200"]

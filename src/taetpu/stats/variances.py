@@ -97,14 +97,14 @@ class Posterior:
         return logs / total
 
     def pairs(self, first: int, scale: float) -> tuple[Array, Array]:
-        """Return squared standard error and degrees of freedom of the difference of each arm's mean to another's.
+        """Return log-moments of the squared standard error of the difference of each arm's mean to another's.
 
         Args:
             first: the index of the arm with which the others are compared.
             scale: 1 / seeds.
 
         Returns:
-            Both `(studies, arms)`; the entries of `first` itself have no meaning.
+            Mean and variance of the logarithm, `(studies, arms)`; the entries of `first` itself have no meaning.
         """
         logs = np.log((self.levels[:, :, :, None] + self.levels[:, :, None, :]) * scale)
         weights = self.points[:, :, None] * self.weights[:, :, first]
@@ -112,7 +112,8 @@ class Posterior:
         for power in (0, 1, 2):
             inner = np.einsum("spl,splm->spm", weights, logs**power, optimize=True)
             moments.append(np.einsum("spm,spam->sa", inner, self.weights, optimize=True))
-        return matched(moments[1] / moments[0], moments[2] / moments[0] - (moments[1] / moments[0]) ** 2)
+        mean = moments[1] / moments[0]
+        return mean, moments[2] / moments[0] - mean**2
 
     def log_moments(self, scales: Array) -> tuple[float, float]:
         """Return mean and variance of the logarithm of a weighted sum of the variances of one study.
@@ -143,9 +144,10 @@ def matched(mean: Array, variance: Array) -> tuple[Array, Array]:
     return np.exp(mean - np.log(df / 2) + digamma(df / 2)), df
 
 
-def log_moments(squared_error: float, df: float) -> tuple[float, float]:
-    """Return mean and variance of the logarithm of a squared standard error: the inverse of `matched`."""
-    return math.log(squared_error) + math.log(df / 2) - float(digamma(df / 2)), float(polygamma(1, df / 2))
+def log_moments(squared_error: Array, df: float) -> tuple[Array, Array]:
+    """Return mean and variance of the logarithm of squared standard errors: the inverse of `matched`."""
+    mean = np.log(squared_error) + math.log(df / 2) - digamma(df / 2)
+    return mean, np.broadcast_to(polygamma(1, df / 2), mean.shape)
 
 
 def inverse_trigamma(value: Array) -> Array:
@@ -262,5 +264,5 @@ def expected_estimate(arms: int, seeds: int) -> tuple[float, float]:
     if arms < 3:
         return math.sqrt(2 / seeds), float(total)
     df = np.full((1, arms), total / arms)
-    squared, freedom = posterior(df, df).pairs(0, 1 / seeds)
+    squared, freedom = matched(*posterior(df, df).pairs(0, 1 / seeds))
     return math.sqrt(squared[0, 1]), min(float(freedom[0, 1]), float(total))
