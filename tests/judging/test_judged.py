@@ -202,3 +202,51 @@ def test_a_stored_study_agrees_with_its_runs(table, asked, tmp_path: Path):
     table.loc[3, "loss"] = np.nan
     taetpu.judge(table, **asked, out=tmp_path / "t")
     assert verify(find_study("t", tmp_path)) == []
+
+
+def test_unpaired_runs_of_two_arms_are_compared_by_their_means(table, asked):
+    """Without blocks and with two arms, the effect is the difference of means, and seeds do not matter."""
+    two = table.query("method != 'lion'").iloc[:-1]
+    results = taetpu.judge(two, **asked, unpaired=True).results
+    (base, muon) = results["arms"]
+    assert muon["effect"] == pytest.approx(muon["mean"] - base["mean"])
+    assert [len(arm["runs"]) for arm in (base, muon)] == [5, 4]
+    assert (results["judged"]["missing"], muon["sensitivity"]) == ({}, None)
+    shuffled = two.assign(seed=[4, 3, 2, 1, 0, 0, 1, 2, 3])
+    for other in (shuffled, two.drop(columns="seed")):
+        more = asked if "seed" in other else asked | {"seed": ""}
+        again = taetpu.judge(other, **more, unpaired=True).results["arms"][1]
+        assert again["ci95"] == pytest.approx(muon["ci95"])
+
+
+def test_arms_without_common_seeds_are_not_paired(table, asked):
+    table.loc[table.method == "lion", "seed"] += 100
+    results = taetpu.judge(table, **asked).results
+    assert results["judged"]["disjoint"]
+    assert results["judged"]["blocks"] == [0] * 5
+    assert arms_of(results)["muon"]["verdict"] == "better"
+    alone = taetpu.judge(table, **asked, unpaired=True).results
+    assert arms_of(alone)["muon"]["ci95"] == arms_of(results)["muon"]["ci95"]
+    assert "disjoint" not in alone["judged"]
+
+
+def test_unpaired_runs_are_compared_within_blocks(asked, tmp_path: Path):
+    parts = [made_up(seeds=3).assign(loss=lambda t, shift=shift: t.loss + shift, data=f"d{shift}") for shift in (0, 50)]
+    whole = pd.concat([*parts, parts[1].query("method == 'muon'").iloc[:1].assign(seed=7)])
+    judged = taetpu.judge(whole, **asked, block="data", unpaired=True, out=tmp_path / "t")
+    results = judged.results
+    assert results["judged"]["blocks"] == [0, 0, 0, 1, 1, 1, 1]
+    muon = arms_of(results)["muon"]
+    assert muon["verdict"] == "better"
+    assert muon["ci95"][1] - muon["ci95"][0] < 0.1  # of the difference of the data sets, 50, nothing is left
+    assert [len(arm["runs"]) for arm in results["arms"]] == [6, 7, 6]
+    assert judged.chart().to_dict()
+    assert verify(find_study("t", tmp_path)) == []
+
+
+def test_an_unpaired_run_without_a_value_is_named(table, asked):
+    table["loss"] = table["loss"].astype(object)
+    table.loc[7, "loss"] = None
+    results = taetpu.judge(table, **asked, unpaired=True).results
+    assert results["judged"]["empty"] == {"muon": 1}
+    assert len(arms_of(results)["muon"]["runs"]) == 4

@@ -37,6 +37,9 @@ def judge(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="A column within whose values arms are compared. May be repeated."),
     ] = None,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", help="Runs with equal seeds share nothing: compare all runs of two arms.")
+    ] = False,
     equivalence: Annotated[
         list[float] | None,
         number("--equivalence", help="Differences below this do not matter: once, or for each metric."),
@@ -98,6 +101,7 @@ def judge(
         wide=wide,
         ignore=ignore or (),
         where=where or (),
+        unpaired=unpaired,
         equivalence=equivalence or None,
         alpha=alpha,
         kind=kind,

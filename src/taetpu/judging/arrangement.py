@@ -3,8 +3,10 @@
 import hashlib
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from taetpu.core.errors import UserError, suggest
@@ -29,6 +31,9 @@ class Arrangement:
         seeds: the seeds; numbers of blocks from 0 if the seeds are no integers or there are other blocks.
         labels: the values of the columns of a block, if `seeds` are numbers of blocks.
         runs: the runs by arm and seed.
+        blocks: the number of the block of each seed if runs are not paired, so that seeds only number the runs of an
+            arm; otherwise None.
+        disjoint: whether runs are not paired because an arm shares no seed with the baseline.
     """
 
     arms: Mapping[str, Mapping[str, Any]]
@@ -36,6 +41,8 @@ class Arrangement:
     seeds: Sequence[int]
     labels: Mapping[int, str]
     runs: Mapping[tuple[str, int], Run]
+    blocks: Sequence[int] | None = None
+    disjoint: bool = False
 
     @property
     def baseline(self) -> str:
@@ -66,10 +73,43 @@ def arrange(runs: Sequence[Run], columns: Columns, baseline: str, source: str) -
     first = _find_baseline(baseline, titles, source)
     names = _folder_names(titles)
     arms = {names[arm]: settings[arm] for arm in [first, *(arm for arm in order if arm != first)]}
+    changed = {names[arm]: title for arm, title in titles.items() if names[arm] != title}
+    disjoint = bool(columns.seed) and not columns.unpaired and _is_disjoint(runs, first)
+    if columns.unpaired or disjoint:
+        numbers, blocks, labels = _number_runs(runs)
+        placed = {(names[run.arm], number): run for run, number in zip(runs, numbers, strict=True)}
+        return Arrangement(arms, changed, range(len(blocks)), labels, placed, blocks, disjoint)
     seeds, labels = _number_blocks([(run.block, run.seed) for run in runs])
     placed = {(names[run.arm], seeds[run.block, run.seed]): run for run in runs}
-    changed = {names[arm]: title for arm, title in titles.items() if names[arm] != title}
     return Arrangement(arms, changed, sorted(seeds.values()), labels, placed)
+
+
+def _is_disjoint(runs: Sequence[Run], baseline: tuple[str, ...]) -> bool:
+    """Return whether an arm shares no block and seed with the baseline."""
+    places: dict[tuple[str, ...], set[Any]] = {}
+    for run in runs:
+        places.setdefault(run.arm, set()).add((run.block, run.seed))
+    return any(place.isdisjoint(places[baseline]) for place in places.values())
+
+
+def _number_runs(runs: Sequence[Run]) -> tuple[list[int], list[int], dict[int, str]]:
+    """Return a number for each run of an arm. Runs of a number are in the same block in all arms.
+
+    Returns:
+        The number of each run, the block of each number, and the name of each number if blocks have columns.
+    """
+    blocks = list(dict.fromkeys(run.block for run in runs))
+    within: list[int] = []  # the number of each run within its arm and block
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for run in runs:
+        within.append(counts[run.arm, run.block])
+        counts[run.arm, run.block] += 1
+    sizes = [max(count for (_, block), count in counts.items() if block == wanted) for wanted in blocks]
+    starts = dict(zip(blocks, accumulate([0, *sizes]), strict=False))
+    numbers = [starts[run.block] + number for run, number in zip(runs, within, strict=True)]
+    block_of = [place for place, size in enumerate(sizes) for _ in range(size)]
+    texts = [", ".join(blocks[place]) for place in block_of]
+    return numbers, block_of, {number: text for number, text in enumerate(texts) if text}
 
 
 def _title(arm: tuple[str, ...], columns: Columns) -> str:

@@ -32,6 +32,7 @@ class Columns:
         wide: `arms` if every column without another role holds the values of an arm, `seeds` if it holds those of a
             seed, and empty for a table with a column for each metric.
         ignore: the columns of a wide table that are no arm and no seed.
+        unpaired: whether runs with equal seeds share nothing, so that seeds only tell runs apart.
         where: conditions on columns that runs must satisfy, such as `experiment=first`.
     """
 
@@ -43,6 +44,7 @@ class Columns:
     wide: Literal["", "arms", "seeds"] = ""
     ignore: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
+    unpaired: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -225,6 +227,8 @@ def _parse_step(value: Any, where: str) -> int:
 
 def _join_steps(rows: Iterable[tuple[Run, int | None]], records: Sequence[Record], columns: Columns) -> list[Run]:
     """Return the runs in order of appearance, each joined from its rows, of which there is one without steps."""
+    if columns.unpaired and not columns.seed and not columns.step:  # each row is a run
+        return [run for run, _ in rows]
     groups: dict[tuple[Any, ...], list[tuple[Run, int | None]]] = {}
     for run, step in rows:
         groups.setdefault(run.key, []).append((run, step))
@@ -263,6 +267,7 @@ def _duplicate(run: Run, other: Run, step: int | None, records: Sequence[Record]
     taken = {*columns.fields, *columns.metrics, columns.step}
     apart = [name for name in ours if name not in taken and ours[name] != theirs.get(name)]
     hint = f" They differ in {', '.join(apart[:6])}." if apart else ""
-    options = "--block" if columns.seed else "--seed or --block"
-    remedy = f"Remove a row, or name the column that tells them apart with {options}, or --step for a log of steps."
+    options = "--block" if columns.seed else "--seed, --block"
+    remedy = f"Remove a row, or name the column that tells them apart with {options} or, for a log of steps, --step."
+    remedy += "" if columns.seed or columns.step else " Or compare the runs of each arm as they are with --unpaired."
     return UserError(problem, file=run.where, remedy=remedy + hint)

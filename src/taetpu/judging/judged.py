@@ -119,6 +119,7 @@ def judge(
     wide: str = "",
     ignore: str | Sequence[str] = (),
     where: str | Sequence[str] = (),
+    unpaired: bool = False,
     equivalence: float | Sequence[float] | None = None,
     alpha: float = ALPHA,
     kind: str = "",
@@ -138,6 +139,8 @@ def judge(
         wide: `arms` if each other column holds the values of one arm, `seeds` if it holds those of one seed.
         ignore: columns of a wide table that hold neither.
         where: conditions such as `experiment=first` or `lr<=0.1`. Only runs that satisfy all of them are judged.
+        unpaired: whether runs with equal seeds share nothing, so that all runs of an arm are compared with all runs of
+            the baseline (within blocks). So are runs whose seeds do not occur in the baseline.
         equivalence: the margin below which a difference does not matter, for all metrics or for each.
         alpha: the error rate of the verdicts on a metric.
         kind: the format of a folder, if its layout does not say it.
@@ -157,6 +160,7 @@ def judge(
         wide=_wide(wide),
         ignore=_as_tuple(ignore),
         where=_as_tuple(where),
+        unpaired=unpaired,
     )
     questions = _questions(metrics, _as_tuple(better), equivalence, alpha)
     records, source = read_source(table, kind, bool(step))

@@ -6,6 +6,7 @@ trains: `judged` in study.yaml says from which table the study was made, and rep
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +79,15 @@ def write_study(
     """
     plan, judged_at, history = _plan(arranged, question, earlier, folder.where)
     labels = {str(number): label for number, label in arranged.labels.items()}
-    more = {"where": list(columns.where), "labels": labels, "titles": dict(arranged.titles), "history": history}
+    empty = Counter(arm for (arm, _), run in arranged.runs.items() if question.metric not in run.metrics)
+    more = {
+        "where": list(columns.where),
+        "labels": labels,
+        "titles": dict(arranged.titles),
+        "history": history,
+        "empty": dict(empty) if arranged.blocks is not None else {},
+        "disjoint": arranged.disjoint,
+    }
     about = {
         "source": source.name,
         "path": source.path,
@@ -96,6 +105,7 @@ def write_study(
             "baseline": arranged.baseline,
             "base": {COLUMNS: dict(arranged.arms[arranged.baseline])},
             "seeds": list(arranged.seeds),
+            **({"blocks": list(arranged.blocks)} if arranged.blocks is not None else {}),
             "arms": {arm: arranged.overrides(arm) for arm in arranged.arms},
             "idle": {},
             "roles": {},
@@ -127,6 +137,7 @@ def _plan(
         equivalence=question.equivalence,
         alpha=question.alpha,
         rules=RULES,
+        noise="moderated",
         known_metric=False,
     )
     if earlier is None:

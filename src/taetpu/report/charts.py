@@ -9,9 +9,11 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import summary
+from taetpu.report.judged import is_paired
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
+from taetpu.store.study import JUDGED
 
 Spec = dict[str, Any]
 
@@ -230,10 +232,13 @@ def _missing_effect(arm: Arm) -> str:
 
 
 def _differences(results: Results) -> list[dict[str, Any]]:
-    """Return the difference between an arm and its baseline for each arm and each seed on which both finished."""
+    """Return the difference between an arm and its baseline for each arm and each seed on which both finished.
+
+    If runs are not paired, each run is compared with the mean of the baseline's runs in its block.
+    """
     rows = []
     for arm in (arm for arm in results["arms"] if arm["against"]):
-        base = {run["seed"]: run["value"] for run in summary.baseline_of(results, arm)["runs"]}
+        base = baseline_values(results, summary.baseline_of(results, arm))
         facts = {"arm": arm["name"], "verdict": summary.verdict_label(arm)}
         rows += [
             {**facts, "seed": run["seed"], "difference": run["value"] - base[run["seed"]]}
@@ -241,6 +246,19 @@ def _differences(results: Results) -> list[dict[str, Any]]:
             if run["value"] is not None and base.get(run["seed"]) is not None
         ]
     return rows
+
+
+def baseline_values(results: Results, baseline: Arm) -> dict[int, float | None]:
+    """Return the value by seed with which runs are compared in the forest plot; see `_differences`."""
+    values: dict[int, float | None] = {run["seed"]: run["value"] for run in baseline["runs"]}
+    if is_paired(results):
+        return values
+    blocks = dict(zip(results["seeds"], results[JUDGED]["blocks"], strict=True))
+    known: dict[int, list[float]] = {}
+    for seed, value in values.items():
+        if value is not None:
+            known.setdefault(blocks[seed], []).append(value)
+    return {seed: float(np.mean(known[block])) if block in known else None for seed, block in blocks.items()}
 
 
 def effect_scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taetpu.report.judged import is_paired
 from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.study import StudyFolder
 
@@ -74,16 +75,19 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
                 if metric in series and len(series[metric].step) >= least:
                     by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
-    curves = [_curves(metric, known, arms, against) for metric, arms in by_metric.items()]
+    paired = is_paired(results)
+    curves = [_curves(metric, known, arms, against, paired) for metric, arms in by_metric.items()]
     return [each for each in curves if each.arms]
 
 
-def _curves(metric: str, known: bool, arms: Mapping[str, BySeed], against: Mapping[str, str | None]) -> Curves:
+def _curves(
+    metric: str, known: bool, arms: Mapping[str, BySeed], against: Mapping[str, str | None], paired_seeds: bool
+) -> Curves:
     every = {arm: summarise_seeds(list(runs.values())) for arm, runs in arms.items()}
     lines = {arm: line for arm, line in every.items() if line["step"]}
     shown = {arm: [line, lines.get(against[arm] or arm, _NONE)] for arm, line in lines.items()}
     paired = {arm: paired_differences(runs, arms.get(against[arm] or "", {})) for arm, runs in arms.items()}
-    differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs}
+    differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs and paired_seeds}
     return Curves(
         metric,
         known,

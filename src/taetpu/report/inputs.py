@@ -7,7 +7,7 @@ from typing import Any
 from taetpu.report import evaluation_text, overview, summary
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
-from taetpu.report.judged import block_label, block_noun, judged_table
+from taetpu.report.judged import block_label, block_noun, is_paired, judged_table
 from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
@@ -133,7 +133,7 @@ def _shorten_value(value: Any) -> str:
 def _runs_table(arm: Arm, base: Arm, runs: Sequence[RunFolder], results: Results) -> Table:
     """Return the table of an arm's runs, with each run's difference from the baseline's run on the same seed."""
     places = summary.mean_places(results)
-    theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base else {}
+    theirs = {run["seed"]: run["value"] for run in base["runs"]} if arm is not base and is_paired(results) else {}
     diverged_at = {run.seed: (run.result() or {}).get("diverged_at") for run in runs}
     lines = []
     for run in arm["runs"]:

@@ -19,14 +19,30 @@ def judged_table(results: Results) -> Mapping[str, Any] | None:
     return results.get(JUDGED)
 
 
+def is_paired(results: Results) -> bool:
+    """Return whether runs with equal seeds are compared with each other."""
+    return "blocks" not in (results.get(JUDGED) or {})
+
+
 def block_noun(results: Results) -> str:
-    """Return the noun for what `seeds` in the results are: `seed`, or `block` if a block has other columns."""
+    """Return the noun for what `seeds` in the results are: `seed`; `block` if a block has other columns; or `run`."""
+    if not is_paired(results):
+        return "run"
     return "block" if "labels" in (results.get(JUDGED) or {}) else "seed"
+
+
+def removed_effect(results: Results) -> str:
+    """Return the name of the effect that is removed before arms are compared, such as `seed`; empty if none is."""
+    table = results.get(JUDGED)
+    if table is None or is_paired(results):
+        return "seed"
+    return _join_columns(table) if table["block"] else ""
 
 
 def block_label(results: Results, seed: int) -> str:
     """Return the name of a seed or block: the values of its columns in the table."""
-    return (results.get(JUDGED) or {}).get("labels", {}).get(str(seed), str(seed))
+    label = (results.get(JUDGED) or {}).get("labels", {}).get(str(seed))
+    return str(seed) if label is None else label if is_paired(results) else f"{label}, {seed}"
 
 
 def judged_notices(results: Results) -> list[str]:
@@ -48,6 +64,10 @@ def judged_notices(results: Results) -> list[str]:
             f"Missing runs: {listed}. Effects are computed from the other runs, and are biased if runs are missing "
             "because of their results."
         )
+    if table.get("disjoint"):
+        texts.append("Arms share no seeds, so runs are compared without pairing.")
+    if empty := table.get("empty"):
+        texts.append(f"Runs without a value: {', '.join(f'{arm} {number}' for arm, number in empty.items())}.")
     if titles := table.get("titles"):
         texts.append(f"Arms that were renamed: {', '.join(f'{title} to {name}' for name, title in titles.items())}.")
     return texts
@@ -59,7 +79,12 @@ def judged_limits(results: Results) -> list[str]:
     if table is None:
         return []
     limits = ["A table does not tell whether arms were tuned, nor whether runs with bad results were left out."]
-    if table["seed"]:
+    if not is_paired(results):
+        limits.append(
+            "Runs are not paired: if runs with equal seeds share the order of the data or initial weights, pairing "
+            "them would need fewer runs for the same effect."
+        )
+    elif table["seed"]:
         limits.append(
             f"Runs with the same {_join_columns(table)} are compared with each other. A table does not tell whether "
             "they share the order of the data or initial weights. If they share nothing, verdicts hold, but more "
@@ -74,6 +99,9 @@ def judged_blocks(results: Results) -> str:
     if table is None:
         return ""
     columns = _join_columns(table)
+    if not is_paired(results):
+        within = f" within each {columns}" if columns else ""
+        return f"All runs of an arm are compared with all runs of the baseline{within}, whatever their seeds."
     if block_noun(results) == "block":
         return (
             f"A block is a combination of {columns}, and what this report says of seeds is meant of blocks. Arms are "
@@ -83,7 +111,7 @@ def judged_blocks(results: Results) -> str:
 
 
 def _join_columns(table: Mapping[str, Any]) -> str:
-    return " and ".join([*table["block"], *([table["seed"]] if table["seed"] else [])])
+    return " and ".join([*table["block"], *([table["seed"]] if table["seed"] and "blocks" not in table else [])])
 
 
 def _list_blocks(results: Results, seeds: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.report import summary
-from taetpu.report.judged import describe_source, judged_blocks, judged_limits, judged_table
+from taetpu.report.judged import describe_source, judged_blocks, judged_limits, judged_table, removed_effect
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
@@ -157,9 +157,11 @@ def reading_guide(results: Results) -> list[str]:
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
     low, high = summary.primary_bounds(results)
     shared = SHARED if judged_table(results) is None else judged_blocks(results)
+    effect = removed_effect(results)
+    removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
     guide = [
         summary.describe_noise(results),
-        f"{shared} The effect of the seed is removed before arms are compared. The remaining noise is "
+        f"{shared}{removed} The remaining noise is "
         "pooled over arms, so most intervals have the same width. An arm that seems noisier than the others (F-test at "
         "15 %) is tested with its own noise.",
         f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "

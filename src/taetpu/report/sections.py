@@ -7,7 +7,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
-from taetpu.report.judged import judged_table
+from taetpu.report.judged import is_paired, judged_table
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -144,7 +144,14 @@ def sensitivity_section(results: Results) -> Section:
         "arm", "effect", "effect / sd", "95 % simultaneous", "paired 95 %", "paired p", "sign-flip p",
         "one seed left out", "correlation",
     )  # fmt: skip
-    return Section("Sensitivity to the analysis", lead, [Table(columns, rows)], folded=True)
+    table = Table(columns, rows)
+    if not is_paired(results):
+        lead = (
+            "Verdicts use only the planned analysis. The simultaneous interval holds for all arms jointly. There is no "
+            "paired test, since runs are not paired."
+        )
+        table = table.without_empty_columns()
+    return Section("Sensitivity to the analysis", lead, [table], folded=True)
 
 
 def _sensitivity_row(arm: Arm, results: Results) -> list[str]:

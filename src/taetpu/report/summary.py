@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from taetpu.report import factors, rungs
-from taetpu.report.judged import block_noun, judged_notices
+from taetpu.report.judged import block_noun, judged_notices, removed_effect
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
@@ -371,7 +371,8 @@ def describe_noise(results: Results) -> str:
     if model["residual_sd"]:
         pooled = formatting.spread(model["residual_sd"])
         over = "Common to most arms" if _is_weighed(results) else "Pooled over arms"
-        text += f". {over} and without the effect of the seed, the standard deviation is {pooled}"
+        removed = f" and without the effect of the {effect}" if (effect := removed_effect(results)) else ""
+        text += f". {over}{removed}, the standard deviation is {pooled}"
     if floor["resolves"] and floor["resolves"] <= high - low:
         text += f". With 80 % power, {seeds} detect a true effect of {formatting.spread(floor['resolves'])}"
     return f"{text}."

@@ -96,7 +96,7 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     final = table.complete and has_verdicts(plan, len(study["seeds"]))
     judged = {
         arm: _judge(evidence[arm], plan, study, group.fit.residual_sd, group.effects, final, compared,
-                    group.places(table))
+                    group.places(table), _sides(table, arm, group.baseline))
         for group in groups
         for arm in group.arms
     }  # fmt: skip
@@ -338,7 +338,8 @@ def _arm(
     judged: Mapping[str, Any],
 ) -> dict[str, Any]:
     values, ended, base = table.values(name), table.results(name), against.get(name)
-    changes, pair = changes_of(study, name), (table.finished(name), table.finished(base)) if base else None
+    changes = changes_of(study, name)
+    pair = (table.finished(name), table.finished(base)) if base and table.paired else None
     return {
         "name": name,
         "against": base,
@@ -370,10 +371,15 @@ def _format_change(name: str, changes: Mapping[str, Any], study: Mapping[str, An
     return format_changes(changes, baseline_settings(study), study.get("resets", {}).get(name))
 
 
+def _sides(table: Table, arm: str, baseline: str) -> verdict.Sides:
+    return verdict.Sides((len(table.cells[arm]), len(table.cells[baseline])))
+
+
 def _judged_table(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """Return what is known of the table from which a study was made."""
     missing = {arm: [cell.seed for cell in row if cell.outcome == "missing"] for arm, row in table.cells.items()}
     known = {name: value for name, value in study[JUDGED].items() if name != "path"}
+    known |= {"blocks": study["blocks"]} if "blocks" in study else {}
     return {**known, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
 
 

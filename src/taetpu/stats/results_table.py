@@ -120,10 +120,11 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
         done[run.arm, run.seed] = run, read_result(run) or {}
     absent = "missing" if JUDGED in study else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
-    return Table(
-        {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows},
-        dict(zip(study["seeds"], study["blocks"], strict=True)) if "blocks" in study else None,
-    )
+    block = dict(zip(study["seeds"], study["blocks"], strict=True)) if "blocks" in study else None
+    if block is not None:  # seeds number the runs of an arm, of which arms may have different numbers
+        rows = {arm: [(seed, ended) for seed, ended in row if ended] for arm, row in rows.items()}
+    cells = {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
+    return Table(cells, block)
 
 
 def _cell(run: RunFolder, result: dict[str, Any], seed: int, metric: str) -> Cell:
