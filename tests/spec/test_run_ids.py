@@ -58,16 +58,20 @@ SLOTS = {"": "task", "hooks": "hook", "heads": "head"}  # of fields that are not
 
 
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield `(section, field, settings)` for each kind of each slot of the baseline."""
+    """Yield `(section, field, settings)` for each kind of each slot of the baseline, without those of other tests."""
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
               "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8}}  # fmt: skip
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)
             if slot is not None and field not in FIELDS_OUTSIDE_IDENTITY:
-                yield from ((section, field, {"kind": kind, **needed.get(kind, {})}) for kind in kinds(slot.name))
-    yield from (("task", "", {"kind": kind, **needed.get(kind, {"seq_len": 8})}) for kind in kinds("task"))
-    yield from (("task", "tokenizer", {"kind": kind, **needed.get(kind, {})}) for kind in kinds("tokenizer"))
+                yield from ((section, field, {"kind": kind, **needed.get(kind, {})}) for kind in builtin(slot.name))
+    yield from (("task", "", {"kind": kind, **needed.get(kind, {"seq_len": 8})}) for kind in builtin("task"))
+    yield from (("task", "tokenizer", {"kind": kind, **needed.get(kind, {})}) for kind in builtin("tokenizer"))
+
+
+def builtin(slot: str) -> list[str]:
+    return [kind for kind, cls in kinds(slot).items() if cls.__module__.startswith("taetpu.")]
 
 
 def with_part(section: str, field: str, settings: dict[str, Any]) -> dict[str, Any]:
