@@ -32,9 +32,8 @@ def test_all_mistakes_are_listed_by_row_and_column(tmp_path: Path, asked):
         "t.csv, row 10, column 'loss'",
         "t.csv, row 11, column 'loss'",
     ]
-    assert [
-        value in error.message for value, error in zip(("'abc'", "1.5", "", "", "1e400", "93 %"), errors, strict=True)
-    ]
+    values = ("'abc'", "1.5", "", "", "1e400", "93 %")
+    assert all(value in error.message for value, error in zip(values, errors, strict=True))
     assert "1.5" in str(errors[1].remedy)
 
 
@@ -129,7 +128,9 @@ def test_cells_of_metrics(cell, number):
     assert parsed != parsed if number is None else parsed == number
 
 
-@pytest.mark.parametrize("cell", ["1_0", "0x1", "1 000", "−1", "١", "1,5", "1.5.", True, [1], "12%", "1e999"])
+@pytest.mark.parametrize(
+    "cell", ["1_0", "0x1", "1 000", "−1", "١", "1,5", "1.5.", True, [1], "12%", "1e999", "-1e101", 1e200]
+)
 def test_text_in_a_column_of_numbers_is_refused(cell):
     with pytest.raises(UserError, match="here"):
         parse_metric(cell, "here")
@@ -145,3 +146,7 @@ def test_cells_of_seeds_and_settings():
         None,
         True,
     ]
+
+
+def test_a_metric_without_any_value_is_refused(tmp_path: Path, asked):
+    assert refused(tmp_path, "method,seed,loss\nbase,0,\nmuon,0,NA\n", asked).path == ("--metric",)

@@ -16,6 +16,8 @@ NOT_FINITE = re.compile(r"[-+]?(nan|inf|infinity)", re.IGNORECASE)
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 LARGEST_SEED = 2**53
 """Larger seeds are not exact in JSON, and are names of blocks."""
+LARGEST_METRIC = 1e100
+"""The largest absolute value of a metric, of which sums of squares are still finite."""
 LONGEST_SHOWN = 60
 
 
@@ -44,16 +46,21 @@ def parse_metric(value: Any, where: str) -> float:
         if NOT_FINITE.fullmatch(text):
             return math.nan
         if DECIMAL.fullmatch(text):
-            if math.isinf(number := float(text)):
-                raise _wrong(f"{shown(text)} exceeds the range of 64-bit numbers", where)
-            return number
+            return check_range(float(text), where, text)
         if DECIMAL_COMMA.fullmatch(text):
             remedy = f"Write a decimal point, as in {text.replace(',', '.')}, and no other marks between digits."
             raise _wrong(f"{shown(text)} has a decimal comma", where, remedy)
     elif (number := _number(value)) is not None:
-        return number if math.isfinite(number) else math.nan
+        return check_range(number, where) if math.isfinite(number) else math.nan
     remedy = "Write a number, nan for a run that diverged, or nothing for a run that is missing."
     raise _wrong(f"{shown(value)} is not a number", where, remedy)
+
+
+def check_range(number: float, where: str, text: str = "") -> float:
+    """Return a number. Raises `UserError`, with its text, if it is too large for an analysis of variance."""
+    if abs(number) > LARGEST_METRIC:
+        raise _wrong(f"a metric may be at most {LARGEST_METRIC:g}, got {text or number}", where)
+    return number
 
 
 def parse_seed(value: Any) -> int | str:

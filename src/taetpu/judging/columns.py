@@ -9,7 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from taetpu.core.errors import ErrorList, UserError, suggest
-from taetpu.judging.cells import format_cell, is_blank, is_empty, parse_metric, parse_seed, parse_setting, place, shown
+from taetpu.judging.cells import (
+    check_range,
+    format_cell,
+    is_blank,
+    is_empty,
+    parse_metric,
+    parse_seed,
+    parse_setting,
+    place,
+    shown,
+)
 from taetpu.judging.records import Items, Record
 from taetpu.judging.selection import select_records
 from taetpu.store.metrics import Series
@@ -191,7 +201,8 @@ def _read_run(record: Record, columns: Columns) -> tuple[Run, int | None]:
     for name in columns.metrics:
         if name in record.metrics:
             value = record.metrics[name]
-            metrics[name] = math.nan if value is None else value
+            with mistakes.collect():
+                metrics[name] = math.nan if value is None else check_range(value, place(record.where, name))
         elif not is_blank(value := fields.get(name)):
             with mistakes.collect():
                 metrics[name] = parse_metric(value, record.where if columns.wide else place(record.where, name))

@@ -196,6 +196,9 @@ def judge_records(
     studies, reports = dict[str, OpenedStudy](), dict[str, Mapping[str, str]]()
     written = list[tuple[StudyFolder, StudyFolder]]()
     for question in questions:
+        if not any(question.metric in run.metrics for run in arranged.runs.values()):
+            problem = f"no run has a value of {question.metric!r}"
+            raise UserError(problem, path=("--metric",), file=source.name, remedy="Choose a metric with values.")
         folder = folders.get(question.metric)
         name = folder.name if folder else folder_name(default_name(Path(source.path or source.name)))
         made = StudyFolder(MemoryStore(_root(folder)), name)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from taetpu.core.atomic_files import explain_os_error
+from taetpu.core import json_files
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.judging.cells import encodable
 from taetpu.judging.records import Record
@@ -26,6 +26,8 @@ BYTE_ORDER_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 SEPARATORS = ",;\t"
+LARGEST_FILE = 2**29
+"""The size up to which a table is read, in bytes."""
 
 
 def read_table(path: Path, data: bytes | None = None) -> list[Record]:
@@ -45,10 +47,7 @@ def read_table(path: Path, data: bytes | None = None) -> list[Record]:
     name, ending = encodable(path.name), path.suffix.lower()
     if ending == ".gz":
         ending = Path(path.stem).suffix.lower()
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"this file is not compressed by gzip: {error}", file=path) from None
+        data = _decompress(data, path)
     if ending not in READERS:
         *others, last = READERS
         remedy = f"Use a file that ends in {', '.join(others)} or {last}."
@@ -65,15 +64,20 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        UserError: If there is no such file, or it cannot be read.
+        UserError: If there is no such file, it is no regular file, or it is too large.
     """
-    if path.is_dir():
-        remedy = "Pass a file. For a folder of runs, name its format with --from."
-        raise UserError("this is a folder, not a table", file=path, remedy=remedy)
-    if not path.exists():
-        raise UserError("there is no such file", file=path, remedy="Pass the path of a table.")
-    with explain_os_error("read", path, option="another path"):
-        return path.read_bytes()
+    return json_files.read_bytes(path, "Pass the path of a table, or of a folder with runs.", LARGEST_FILE)
+
+
+def _decompress(data: bytes, path: Path) -> bytes:
+    try:
+        with gzip.open(io.BytesIO(data)) as opened:
+            content = opened.read(LARGEST_FILE + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"this file is not compressed by gzip: {error}", file=path) from None
+    if len(content) > LARGEST_FILE:
+        raise UserError(f"this file has more than {LARGEST_FILE:,} bytes when it is decompressed", file=path)
+    return content
 
 
 # --- CSV and TSV ------------------------------------------------------------------------------------------------------
