@@ -89,6 +89,14 @@ def test_mistakes_are_listed_together(taetpu, results, wording):
     wording(done.err)
 
 
+@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden"])
+def test_the_name_is_that_of_a_folder_under_the_root(taetpu, results, here, name: str):
+    done = taetpu("judge", results.name, *OPTIONS, "--name", name)
+    assert done.code == 2
+    assert "--name" in done.err
+    assert sorted(path.name for path in here.iterdir()) == ["results.csv", "s.yaml"]
+
+
 @pytest.mark.parametrize("missing", ["--better", "--metric"])
 def test_metric_and_direction_are_required(taetpu, results, missing: str):
     options = list(OPTIONS)

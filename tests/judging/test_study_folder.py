@@ -130,6 +130,7 @@ def test_damage_and_changed_values_are_noticed(table, asked, tmp_path: Path):
         ["e\u0301", "\u00e9"],
         [".hidden", "..", "-", "none", "n/a"],
         ["x" * 300, "x" * 299 + "y"],
+        ["\x1b[31mred", "<script>alert(1)</script>", "\\input{x}", "*a*_b_"],
         ["tab\tname", "line\u2028name", "\u202eright"],
         ["baseline", "latest", "a.b", "a=b,c", "a b", "100 %", "<b>", "$x_1$", "`x`", "|"],
         ["\U0001f600", "日本語", "ö" * 60],
@@ -144,3 +145,12 @@ def test_any_name_of_an_arm_has_a_folder(names: list[str], asked, tmp_path: Path
     assert len(find_study("t", tmp_path).runs()) == 3 * len(names)
     assert verify(find_study("t", tmp_path)) == []
     assert results["arms"][0]["against"] is None
+
+
+def test_names_from_a_table_are_text_in_pages_and_on_terminals(asked, tmp_path: Path):
+    names = ["base", "\x1b[31mred", "<script>alert(1)</script>"]
+    taetpu.judge(made_up(dict.fromkeys(names, 0.0), seeds=3), **asked, out=tmp_path / "t")
+    for file in (tmp_path / "t/report").iterdir():
+        text = file.read_text()
+        assert "\x1b" not in text
+        assert "<script>alert" not in text or file.suffix != ".html"

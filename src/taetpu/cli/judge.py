@@ -87,8 +87,9 @@ def judge(
     from taetpu.judging.judged import judge as judge_table
     from taetpu.judging.sources import default_name
     from taetpu.store.backend import default_root
+    from taetpu.store.errors import check_name
 
-    folder = out or f"{default_root(root).rstrip('/')}/{name or default_name(table)}"
+    folder = out or f"{default_root(root).rstrip('/')}/{check_name(name or default_name(table), 'name', ('--name',))}"
     judged = judge_table(
         table,
         metric=metric,

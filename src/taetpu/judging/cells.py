@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError, shorten
 from taetpu.core.number_parsing import DECIMAL, INTEGER
+from taetpu.core.streams import escape_controls
 from taetpu.store.flat_config import format_value
 
 BLANK = ("", "na", "n/a", "null", "none", "-", "--")
@@ -93,12 +94,12 @@ def parse_setting(value: Any) -> Any:
 
 def format_cell(value: Any) -> str:
     """Return a cell as text on one line."""
-    return " ".join(encodable(format_value(value)).split())
+    return printable(" ".join(format_value(value).split()))
 
 
-def encodable(text: str) -> str:
-    """Return a text with `?` in place of characters that UTF-8 cannot encode, such as bytes of a file's name."""
-    return text.encode(errors="replace").decode()
+def printable(text: str) -> str:
+    """Return a text for files and terminals: control characters are escaped, and what UTF-8 lacks is `?`."""
+    return escape_controls(text.encode(errors="replace").decode())
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.core.errors import UserError
-from taetpu.judging.cells import encodable
+from taetpu.judging.cells import printable
 from taetpu.judging.records import Record
 from taetpu.judging.study_files import Source
 from taetpu.judging.table_files import read_bytes, read_table
@@ -41,7 +41,7 @@ def read_source(table: Any, kind: str = "", is_log: bool = False) -> tuple[list[
         data = read_bytes(path)
         records, sha256 = read_table(path, data), hashlib.sha256(data).hexdigest()
     path = path.absolute()
-    return records, Source(encodable(path.name), encodable(str(path)), sha256)
+    return records, Source(printable(path.name), printable(str(path)), sha256)
 
 
 def default_name(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from taetpu.core import json_files
 from taetpu.core.errors import ErrorList, UserError
-from taetpu.judging.cells import encodable
+from taetpu.judging.cells import printable
 from taetpu.judging.records import Record
 from taetpu.store.flat_config import flatten
 
@@ -44,7 +44,7 @@ def read_table(path: Path, data: bytes | None = None) -> list[Record]:
         UserError: If the file cannot be read, has an unknown ending, or is not a table with at least one row.
     """
     data = read_bytes(path) if data is None else data
-    name, ending = encodable(path.name), path.suffix.lower()
+    name, ending = printable(path.name), path.suffix.lower()
     if ending == ".gz":
         ending = Path(path.stem).suffix.lower()
         data = _decompress(data, path)
