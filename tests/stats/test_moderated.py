@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from taetpu.stats.linear_model import estimate_contrast, fit_model
-from taetpu.stats.variances import expected_estimate, matched
+from taetpu.stats.variances import expected_estimate, matched, posterior
 
 
 def test_two_arms_are_compared_by_the_paired_t_test(draw, table) -> None:
@@ -61,6 +61,67 @@ def test_the_own_noise_of_an_arm_far_apart_decides(draw, table) -> None:
     assert (ours[1] - ours[0]) / (paired.high - paired.low) == pytest.approx(1, abs=0.15)
     assert fit.noisy == {"arm3"}
     assert fit.apart["arm3"] > 0.999 > max(share for arm, share in fit.apart.items() if arm != "arm3")
+
+
+@pytest.mark.parametrize("factor", [60.0, 1e3, 1e5, 1e8])
+def test_noise_of_any_size_is_that_of_its_arm_alone(draw, table, factor: float) -> None:
+    """Other arms are compared as if the arm had a hundred times their noise, and the arm by its own noise."""
+    y = draw(np.random.default_rng(19), 6, 5)
+    y[1] += 3
+    rest, noise, fits = np.delete(y, 3, 0).mean(0), y[3] - y[3].mean(), []
+    for times in (30.0, factor):
+        y[3] = rest + times * noise
+        fits.append(fit_model(table(y)))
+    beside, far = fits
+    assert far.effects["arm1"].p == pytest.approx(beside.effects["arm1"].p, rel=0.3)
+    assert far.residual_sd == pytest.approx(beside.residual_sd, rel=0.1)
+    error = far.effects["arm3"].estimates[0].standard_error
+    assert error / beside.effects["arm3"].estimates[0].standard_error == pytest.approx(factor / 30, rel=0.05)
+    assert far.noisy == {"arm3"}
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-12, 1e12, 1e100])
+def test_the_unit_does_not_matter(draw, table, scale: float) -> None:
+    y = draw(np.random.default_rng(21), 6, 4)
+    ours, others = (fit_model(table(values)) for values in (y, scale * y))
+    assert others.residual_sd == pytest.approx(scale * ours.residual_sd, rel=1e-9)
+    for name, effect in ours.effects.items():
+        assert others.effects[name].p == pytest.approx(effect.p, rel=1e-6)
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(3, 2), (40, 2), (3, 100), (200, 3), (200, 20)])
+def test_studies_of_any_size_are_estimated(draw, table, arms: int, seeds: int) -> None:
+    """Also with empty cells, without a warning."""
+    rng = np.random.default_rng(23)
+    values = table(draw(rng, arms, seeds))
+    for arm, seed in zip(rng.integers(1, arms, arms // 4), rng.integers(0, seeds, arms // 4), strict=True):
+        values[f"arm{arm}"].pop(int(seed), None)
+    fit = fit_model(values)
+    known = [effect.p for effect in fit.effects.values() if effect.p is not None]
+    assert len(known) > 0.9 * (arms - 1)
+    assert all(0 < p <= 1 for p in known)
+    assert 0.5 < fit.residual_sd < 1.5
+
+
+def test_an_arm_without_noise_does_not_lend_its_certainty(draw, table) -> None:
+    """An arm whose runs are equal up to the seed's effect is compared by the noise of the others."""
+    y = draw(np.random.default_rng(25), 8, 5)
+    y[1] = np.delete(y, 1, 0).mean(0)
+    effect = fit_model(table(y)).effects["arm1"].estimates[0]
+    assert effect.standard_error > 0.4
+
+
+def test_effects_of_arms_far_apart_have_the_moments_of_contrasts() -> None:
+    """For many studies at once and for one contrast, also if the baseline or an arm is far apart."""
+    rss = np.array([[1.0, 2.0, 1e6, 3.0, 1.5], [1e7, 2.0, 1.0, 3.0, 1.5]]) * 3
+    known = posterior(rss, np.full(rss.shape, 3.0), np.zeros(2))
+    assert (known.factors > 1).sum() == 2
+    means, variances = known.pairs(0, 1 / 4)
+    for study in (0, 1):
+        single = posterior(rss[[study]], np.full((1, 5), 3.0), np.zeros(1))
+        for arm in range(1, 5):
+            moments = single.log_moments(np.where(np.isin(np.arange(5), (0, arm)), 1 / 4, 0.0))
+            assert moments == pytest.approx((means[study, arm], variances[study, arm]), rel=3e-3)
 
 
 def test_equal_noise_is_nearly_pooled(draw, table) -> None:

@@ -18,10 +18,10 @@ def test_worked_example_shows_computed_numbers(store_study) -> None:
         cells(line) for line in PAGE.splitlines() if line.startswith(("| baseline |", "| nope |", "| layernorm |"))
     ]
     values = {name: {seed: float(value) for seed, value in enumerate(row[:5])} for name, *row in lines if len(row) == 6}
-    results = analyse(store_study(values, equivalence=0.01))
+    results = analyse(store_study(values, equivalence=0.01, noise="moderated"))
     assert f"{results['noise_floor']['sd']:.3f}" in PAGE
     assert f"standard deviation of {results['model']['residual_sd']:.4f}" in PAGE
-    assert f"{results['model']['df']} degrees of freedom" in " ".join(PAGE.split())
+    assert f"{results['model']['df']:.1f} degrees of freedom" in " ".join(PAGE.split())
     told = {name: row for name, *row in lines if len(row) == 5}
     for arm in results["arms"]:
         assert f"{arm['mean']:.3f}" in PAGE

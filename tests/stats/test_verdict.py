@@ -118,6 +118,18 @@ def test_evidence_has_the_numbers(wording) -> None:
     wording(text)
 
 
+def test_evidence_names_noisy_arms_and_correlated_noise(draw, table, wording) -> None:
+    """The verdict depends on the weighed noise; the sentence says why an interval is wide."""
+    y, counts = draw(np.random.default_rng(2), 6, 5, {1: 10.0}), {"baseline": Count(5, 0), "arm1": Count(5, 0)}
+    noisy = fit_model(table(y)).effects["arm1"]
+    plan = plan_for(noise="moderated")
+    assert noisy.noisier == ("arm1",)
+    wording(format_evidence(weigh({"arm1": noisy}, counts)["arm1"], plan, Sides((5, 5))))
+    assert fit_model(table(y)).effects["arm2"].noisier == ()
+    copies = Effect(0.4, CLEAR.estimates, copies=True)
+    wording(format_evidence(weigh({"arm1": copies}, counts)["arm1"], plan, Sides((5, 5))))
+
+
 def test_evidence_gives_the_reason_for_a_missing_interval(wording) -> None:
     one = weigh({"a": Effect(-0.5)}, {"baseline": Count(1, 0), "a": Count(1, 0)})["a"]
     wording(format_evidence(one, plan_for("min", "val/loss"), Sides((1, 1))))

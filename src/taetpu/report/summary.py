@@ -322,7 +322,11 @@ def notices(results: Results) -> list[str]:
     if any(group["copies"] for group in results["groups"]):
         texts.append("The noise of runs is correlated between arms, so all effects are tested more conservatively.")
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
-        more = "Their own noise counts more" if _is_weighed(results) else "They are tested more conservatively"
+        more = (
+            "Comparisons with them have wider intervals"
+            if _is_weighed(results)
+            else "They are tested more conservatively"
+        )
         texts.append(f"Arms that seem noisier than the others: {', '.join(noisy)}. {more}.")
     return texts
 

@@ -68,6 +68,7 @@ class Effect:
         copies: whether the noise is correlated between arms.
         room: smallest and largest possible true effect.
         exact: the tests that replace the estimates if the runs show no noise.
+        noisier: arms of the effect whose weighed noise is probably apart from that of the others.
     """
 
     effect: float | None = None
@@ -76,6 +77,7 @@ class Effect:
     copies: bool = False
     room: tuple[float, float] = UNBOUNDED
     exact: ExactTests | None = None
+    noisier: tuple[str, ...] = ()
 
     @property
     def p(self) -> float | None:
@@ -212,7 +214,10 @@ def _effect(
     if weighed is None:
         return _guarded(cells, contrast, weights, room)
     estimate = weighed.estimate(contrast)
-    return Effect() if estimate is None else Effect(estimate.value, (estimate,), room=room)
+    if estimate is None:
+        return Effect()
+    noisier = tuple(arm for arm in cells.arms if contrast.get(arm) and weighed.apart[arm] > NOISY)
+    return Effect(estimate.value, (estimate,), copies=weighed.copied > NOISY, noisier=noisier, room=room)
 
 
 def _guarded(cells: Blocked, contrast: Mapping[str, float], weights: Array, room: tuple[float, float]) -> Effect:

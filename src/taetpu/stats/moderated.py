@@ -123,7 +123,8 @@ def copied(y: Array, factors: Array) -> Array:
     along = factors / np.linalg.norm(factors, axis=1, keepdims=True)  # the effects of seeds, which are removed
     scaled = scaled - along[:, :, None] * np.einsum("na,nas->ns", along, scaled)[:, None]
     products = np.einsum("nas,nat->nst", scaled, scaled)
-    share = (products**2).sum((1, 2)) / np.trace(products, axis1=1, axis2=2) ** 2
+    products = products / np.trace(products, axis1=1, axis2=2)[:, None, None]
+    share = (products**2).sum((1, 2))
     null = null_sphericity(max(y.shape[1:]) - 1, min(y.shape[1:]) - 1)
     p = 1 - np.searchsorted(null, share) / len(null)
     return np.clip((COPIES_FROM - p) / (COPIES_FROM - COPIES_TO), 0, 1)

@@ -29,6 +29,12 @@ SCATTER = ((0.05, 0.8), (0.7, 0.2))
 APART = np.linspace(0.5, 8.0, 9)
 """Logarithms of the variance of an arm apart relative to the common variance, which are equally probable a priori."""
 
+FAR_APART = 5.0
+"""Logarithm of an arm's mean square relative to the common variance from which on its levels move up with it.
+
+The levels then cover any noise, and an arm far apart cannot raise the common variance.
+"""
+
 MOST_APART, APART_DF = 0.3, 64
 """Largest prior probability that an arm is apart, and the degrees of freedom up to which it applies."""
 
@@ -46,6 +52,9 @@ NEGLIGIBLE = 1e-3
 
 MOST_SUMS, BINS = 1024, 48
 """Largest number of distinct sums for each point of the grid, and the number of bins to which more are reduced."""
+
+NO_NOISE, LEAST_NOISE = 1e-24, 1e-6
+"""Share of the mean variance up to which the median one is a rounding error, and the share that then replaces it."""
 
 LEAST_DF = 1e-6
 """Degrees of freedom up to which an arm shows no noise, because it has one run."""
@@ -73,13 +82,14 @@ class Posterior:
     Given a point of the grid of common variances, the variances of arms are independent.
 
     Attributes:
-        levels: variances, `(studies, points, levels)`.
+        levels: variances of arms whose factor is 1, `(studies, points, levels)`.
         weights: probability of each level, `(studies, points, arms, levels)`. The sum over levels is 1 before the
             probabilities of arms apart are sharpened.
         points: probability of each point of the grid, `(studies, points)`.
         apart: probability that each arm is apart, `(studies, arms)`.
         common: the common variances, `(studies, points)`.
         centre: posterior mean of the logarithm of the common variance, `(studies,)`.
+        factors: factors of the levels of each arm, `(studies, arms)`, above 1 for arms far apart only.
     """
 
     levels: Array
@@ -88,13 +98,14 @@ class Posterior:
     apart: Array
     common: Array
     centre: Array
+    factors: Array
 
     @property
     def log_means(self) -> Array:
         """Posterior means of the logarithms of the variances, `(studies, arms)`."""
         total = np.einsum("sp,spal->sa", self.points, self.weights)
         logs = np.einsum("sp,spal,spl->sa", self.points, self.weights, np.log(self.levels), optimize=True)
-        return logs / total
+        return logs / total + np.log(self.factors)
 
     def pairs(self, first: int, scale: float) -> tuple[Array, Array]:
         """Return log-moments of the squared standard error of the difference of each arm's mean to another's.
@@ -106,12 +117,16 @@ class Posterior:
         Returns:
             Mean and variance of the logarithm, `(studies, arms)`; the entries of `first` itself have no meaning.
         """
-        logs = np.log((self.levels[:, :, :, None] + self.levels[:, :, None, :]) * scale)
         weights = self.points[:, :, None] * self.weights[:, :, first]
-        moments = []
-        for power in (0, 1, 2):
-            inner = np.einsum("spl,splm->spm", weights, logs**power, optimize=True)
-            moments.append(np.einsum("spm,spam->sa", inner, self.weights, optimize=True))
+        far = (self.factors != 1).any(0)
+        moments = np.empty((3, *self.factors.shape))
+        for arms in (np.flatnonzero(~far), *np.flatnonzero(far)[:, None]):
+            sums = np.einsum("s,spl->spl", self.factors[:, first], self.levels)[:, :, :, None]
+            sums = sums + np.einsum("s,spl->spl", self.factors[:, arms].max(1, initial=1.0), self.levels)[:, :, None]
+            logs = np.log(sums * scale)
+            for power in (0, 1, 2):
+                inner = np.einsum("spl,splm->spm", weights, logs**power, optimize=True)
+                moments[power][:, arms] = np.einsum("spm,spam->sa", inner, self.weights[:, :, arms], optimize=True)
         mean = moments[1] / moments[0]
         return mean, moments[2] / moments[0] - mean**2
 
@@ -121,6 +136,7 @@ class Posterior:
         Args:
             scales: weight of each arm's variance, `(arms,)`, not negative.
         """
+        scales = scales * self.factors[0]
         order = [arm for arm in np.argsort(-scales, kind="stable") if scales[arm] > NEGLIGIBLE * scales.max()]
         sums, weights = np.zeros((len(self.points[0]), 1)), self.points[0][:, None]
         for arm in order:
@@ -198,19 +214,21 @@ def posterior(rss: Array, df: Array, centre: Array | None = None) -> Posterior:
     Args:
         rss: residual sums of squares, `(studies, arms)`. Not all of a study's are 0.
         df: their degrees of freedom, `(studies, arms)`.
-        centre: logarithm of the common variance about which the grid is centred, `(studies,)`; by default that of the
-            median mean square.
+        centre: logarithm of the common variance about which the grid is centred, `(studies,)`; by default, and if the
+            grid would not reach it, that of the median mean square.
     """
-    if centre is None:
-        square = np.divide(rss, df, out=np.full(rss.shape, np.nan), where=df > LEAST_DF)
-        centre = np.log(np.maximum(np.nanmedian(square, axis=1), 1e-6 * np.nanmean(square, axis=1)))
+    square = np.divide(rss, df, out=np.full(rss.shape, np.nan), where=df > LEAST_DF)
+    median, mean = np.nanmedian(square, axis=1), np.nanmean(square, axis=1)
+    middle = np.log(np.where(median > NO_NOISE * mean, median, LEAST_NOISE * mean))
+    centre = middle if centre is None else np.where(np.abs(middle - centre) > SPAN / 2, middle, centre)
+    factors = np.maximum(1.0, np.nan_to_num(square) / np.exp(centre + FAR_APART)[:, None])
     total_df = round(float(df.sum(1).mean()), 6)
     points, point_weights, logs = _grid(total_df)
     logs = logs[None] + centre[:, None, None]
     prior = np.log(np.concatenate([_NORMAL_WEIGHTS, np.full(len(APART), 1 / len(APART))]))
     fit = (
         -0.5 * df[:, None, :, None] * logs[:, :, None, :]
-        - 0.5 * rss[:, None, :, None] * np.exp(-logs)[:, :, None, :]
+        - 0.5 * (rss / factors)[:, None, :, None] * np.exp(-logs)[:, :, None, :]
         + prior
     )
     top = fit.max(3, keepdims=True)
@@ -229,7 +247,7 @@ def posterior(rss: Array, df: Array, centre: Array | None = None) -> Posterior:
         weights[..., :_ORDINARY] *= np.nan_to_num((1 - sharp) / (1 - apart))[:, None, :, None]
         weights[..., _ORDINARY:] *= np.nan_to_num(sharp / apart)[:, None, :, None]
     common = np.exp(centre[:, None] + points)
-    return Posterior(np.exp(logs), weights, at, sharp, common, centre + at @ points)
+    return Posterior(np.exp(logs), weights, at, sharp, common, centre + at @ points, factors)
 
 
 @lru_cache(maxsize=64)

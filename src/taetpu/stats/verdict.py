@@ -186,14 +186,26 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
     if _is_equivalent(evidence, plan):
         known = "there is a difference, but it is" if _is_significant(evidence, plan) else "any difference is"
         notes.append(f"{known} smaller than the margin of {plan.equivalence:g}")
-    if effect.guarded and effect.interval is not None:
+    if effect.interval is not None:
+        notes += _noise_notes(effect, plan, sides)
+    return "; ".join([text, *notes, *_divergence_notes(evidence, plan, sides, places)]) + "."
+
+
+def _noise_notes(effect: Effect, plan: Plan, sides: Sides) -> list[str]:
+    """Return what is said of unequal or correlated noise, which widens an interval."""
+    notes = []
+    if effect.guarded:
         noisy = f"{sides.first} or {sides.other} is noisier than the rest"
         notes.append(f"{noisy}, so the most conservative of its tests is used")
-    elif effect.copies and effect.interval is not None:
+    elif effect.copies and plan.noise == "guard":
         notes.append(
             "noise is correlated between arms, so a test that does not pool it is used if it is more conservative"
         )
-    return "; ".join([text, *notes, *_divergence_notes(evidence, plan, sides, places)]) + "."
+    elif effect.copies:
+        notes.append("noise is correlated between arms, so differences within seeds count where they vary more")
+    if effect.noisier:
+        notes.append(f"runs of {formatting.list_names(effect.noisier)} seem noisier than those of most arms")
+    return notes
 
 
 def seeds_still_needed(evidence: Evidence, arms: int, plan: Plan) -> int | None:
