@@ -13,6 +13,7 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
+from taetpu.report.judged import noise_band
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
 
@@ -250,3 +251,12 @@ def test_an_unpaired_run_without_a_value_is_named(table, asked):
     results = taetpu.judge(table, **asked, unpaired=True).results
     assert results["judged"]["empty"] == {"muon": 1}
     assert len(arms_of(results)["muon"]["runs"]) == 4
+
+
+def test_the_band_of_the_picture_is_noise_and_not_the_difference_of_blocks(asked, tmp_path: Path):
+    parts = [made_up(seeds=3).assign(loss=lambda t, shift=shift: t.loss + shift, data=f"d{shift}") for shift in (0, 50)]
+    results = taetpu.judge(pd.concat(parts), **asked, block="data").results
+    sd, _ = noise_band(results)
+    assert sd == results["model"]["residual_sd"] < 1 < results["noise_floor"]["sd"]
+    results = taetpu.judge(parts[0], **asked).results
+    assert noise_band(results)[0] == results["noise_floor"]["sd"]

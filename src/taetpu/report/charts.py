@@ -9,7 +9,7 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import summary
-from taetpu.report.judged import is_paired
+from taetpu.report.judged import is_paired, noise_band
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
@@ -147,7 +147,7 @@ def _directions(direction: str) -> list[alt.Chart]:
 
 def _reference(results: Results) -> list[alt.Chart]:
     """Return the reference layers: the noise band, the equivalence margin and the line at zero."""
-    sd, small = results["noise_floor"]["sd"], results["plan"]["equivalence"]
+    (sd, _), small = noise_band(results), results["plan"]["equivalence"]
     layers = [band(sd, "noise")] if sd else []
     if small:
         bounds = [{"bound": -small}, {"bound": small}]

@@ -35,8 +35,19 @@ def removed_effect(results: Results) -> str:
     """Return the name of the effect that is removed before arms are compared, such as `seed`; empty if none is."""
     table = results.get(JUDGED)
     if table is None or is_paired(results):
-        return "seed"
+        return block_noun(results)
     return _join_columns(table) if table["block"] else ""
+
+
+def noise_band(results: Results) -> tuple[float | None, str]:
+    """Return the standard deviation that the forest plot shows as a band, and what it is.
+
+    That of the baseline across blocks would show how much blocks differ, such as datasets, rather than noise.
+    """
+    table = results.get(JUDGED)
+    if table is not None and table["block"]:
+        return results["model"]["residual_sd"], "a run within its block"
+    return results["noise_floor"]["sd"], f"the baseline across {block_noun(results)}s"
 
 
 def block_label(results: Results, seed: int) -> str:
