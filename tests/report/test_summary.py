@@ -3,6 +3,7 @@
 import pytest
 
 from taetpu.report import summary
+from taetpu.report.overview import reading_guide
 
 
 def results(verdicts: list[str | None], seeds: int = 5) -> dict:
@@ -153,6 +154,15 @@ def test_notices_name_missing_runs_divergence_and_noise() -> None:
     assert "Diverged runs: arm0 1 of 3." in text
     assert ": baseline. " in text
     assert summary.notices(results(["worse"])) == []
+
+
+def test_weighed_noise_is_described_otherwise_than_pooled_noise(wording) -> None:
+    """In the notice, the noise floor and the guide; plans without the field have the guard."""
+    for noise in ({}, {"noise": "moderated"}):
+        told = results(["worse"])
+        told["plan"] |= {"equivalence": None, **noise}
+        told["groups"][0]["noisy"] = ["arm0"]
+        wording("\n".join([*summary.notices(told), *reading_guide(told)[:2]]))
 
 
 def test_notices_name_departures_from_the_plan() -> None:

@@ -12,6 +12,14 @@ from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
 from taetpu.store.study import StudyFolder
 
+WEIGHED = (
+    "The remaining noise of an arm is estimated between that of most arms and its own, so a noisy arm has a wider "
+    "interval. Noise of the baseline widens all intervals."
+)
+POOLED = (
+    "The remaining noise is pooled over arms, so most intervals have the same width. An arm that seems noisier than "
+    "the others (F-test at 15 %) is tested with its own noise."
+)
 SHARED = (
     "Arms with the same seed see the same data in the same order and start from the same weights, except where the "
     "change affects them."
@@ -161,9 +169,7 @@ def reading_guide(results: Results) -> list[str]:
     removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
     guide = [
         summary.describe_noise(results),
-        f"{shared}{removed} The remaining noise is "
-        "pooled over arms, so most intervals have the same width. An arm that seems noisier than the others (F-test at "
-        "15 %) is tested with its own noise.",
+        f"{shared}{removed} {WEIGHED if summary.is_weighed(results) else POOLED}",
         f"Better or worse: p, after Holm's correction for {corrected}, is below {alpha:g}. If no change had any "
         f"effect, the chance of one or more of these verdicts would be at most about {100 * alpha:g} %.",
         "Inconclusive means that these seeds do not suffice for a verdict, not that the arms are equal.",

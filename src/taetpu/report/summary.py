@@ -324,7 +324,7 @@ def notices(results: Results) -> list[str]:
     if noisy := sorted({arm for group in results["groups"] for arm in group["noisy"]}):
         more = (
             "Comparisons with them have wider intervals"
-            if _is_weighed(results)
+            if is_weighed(results)
             else "They are tested more conservatively"
         )
         texts.append(f"Arms that seem noisier than the others: {', '.join(noisy)}. {more}.")
@@ -373,16 +373,19 @@ def describe_noise(results: Results) -> str:
     text = f"Across {seeds}, the baseline's {results['primary']} has a standard deviation of"
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:
-        pooled = formatting.spread(model["residual_sd"])
-        over = "Common to most arms" if _is_weighed(results) else "Pooled over arms"
-        removed = f" and without the effect of the {effect}" if (effect := removed_effect(results)) else ""
-        text += f". {over}{removed}, the standard deviation is {pooled}"
+        spread, effect = formatting.spread(model["residual_sd"]), removed_effect(results)
+        removed = f" without the effect of the {effect}" if effect else ""
+        if is_weighed(results):
+            text += f". The standard deviation common to most arms{f',{removed},' if removed else ''} is {spread}"
+        else:
+            text += f". Pooled over arms{f' and{removed}' if removed else ''}, the standard deviation is {spread}"
     if floor["resolves"] and floor["resolves"] <= high - low:
         text += f". With 80 % power, {seeds} detect a true effect of {formatting.spread(floor['resolves'])}"
     return f"{text}."
 
 
-def _is_weighed(results: Results) -> bool:
+def is_weighed(results: Results) -> bool:
+    """Return whether the plan weighs the noise of arms (`stats.moderated`), instead of pooling it."""
     return results["plan"].get("noise") == "moderated"
 
 
