@@ -168,9 +168,9 @@ def table(cells: Sequence[dict[str, Any]], columns: dict[str, tuple[str, ...]]) 
     """Return the worst rate over numbers of arms from 3 on, by scenario and number of seeds."""
     heads = ["", ""]
     for what, methods in columns.items():
-        heads[0] += f" {TITLES[what]:>{6 * len(methods) - 1}}"
-        heads[1] += "".join(f"{SHORT.get(method, 'B'):>6}" for method in methods)
-    lines = [f"{'':30}     {heads[0]}", f"{'':30}seeds{heads[1]}"]
+        heads[0] += f" {TITLES[what]:>{5 * len(methods) - 1}}"
+        heads[1] += "".join(f"{SHORT.get(method, 'B'):>5}" for method in methods)
+    lines = [f"{'':35}{heads[0]}", f"{'':30}seeds{heads[1]}"]
     for scenario, seeds in dict.fromkeys((cell["scenario"], cell["seeds"]) for cell in cells):
         rows = [c["methods"] for c in cells if (c["scenario"], c["seeds"]) == (scenario, seeds) and c["arms"] > 2]
         texts = []
@@ -178,13 +178,13 @@ def table(cells: Sequence[dict[str, Any]], columns: dict[str, tuple[str, ...]]) 
             for method in methods:
                 values = [row[method][what] for row in rows if method in row and row[method][what] is not None]
                 worst = (max if what == "false" else min)(values, default=None)
-                texts.append(f"{'-':>6}" if worst is None else f"{worst:6.3f}")
+                texts.append(f"{'-' if worst is None else f'{worst:.3f}'.removeprefix('0')[:4]:>5}")
         lines.append(f"{scenario:30}{seeds:>5}{''.join(texts)}")
     return "\n".join(lines)
 
 
 def looks_table(series: Sequence[dict[str, Any]]) -> str:
-    lines = ["any false verdict by the last of several looks, at each of which verdicts are given", ""]
+    lines = ["any false verdict by the last of several looks, with verdicts at each", ""]
     lines.append(f"{'looks at':12}{'arms':>6}{'planned':>10}{'not planned':>14}")
     for one in series:
         looks = ", ".join(map(str, one["looks"]))

@@ -84,7 +84,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("equal, seeds shared"),
     Scenario("equal, nothing shared", block=0.0),
-    Scenario("half of the arms with an effect", active=-1),
+    Scenario("half of the arms with effects", active=-1),
     Scenario("heavy tails", noise="heavy"),
     Scenario("an arm 3x as noisy", arm=3.0),
     Scenario("an arm 10x", arm=10.0),

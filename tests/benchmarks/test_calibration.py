@@ -133,7 +133,7 @@ def test_tables_fit_a_page() -> None:
     cells = [simulate(one, arms, 3, 50, methods) for one in SCENARIOS for arms in (2, 4) if arms >= one.fewest]
     for columns in (OURS, OTHERS):
         lines = table(cells, columns).splitlines()
-        assert max(map(len, lines)) <= 90
+        assert max(map(len, lines)) <= 80
         assert len(lines) == 2 + len(SCENARIOS)
 
 
