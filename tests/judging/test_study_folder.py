@@ -154,3 +154,13 @@ def test_names_from_a_table_are_text_in_pages_and_on_terminals(asked, tmp_path: 
         text = file.read_text()
         assert "\x1b" not in text
         assert "<script>alert" not in text or file.suffix != ".html"
+
+
+@pytest.mark.parametrize("blocks", [[0], [0] * 4 + [2], [0] * 4 + ["1"], [0] * 4 + [True], 3, None])
+def test_invalid_blocks_are_refused(blocks, table, asked, tmp_path: Path):
+    taetpu.judge(table, **asked, unpaired=True, out=tmp_path / "t")
+    folder = find_study("t", tmp_path)
+    folder.write_study({**folder.read_study(), "blocks": blocks}, replace=True)
+    with pytest.raises(UserError, match="'blocks'") as caught:
+        taetpu.open_study(tmp_path / "t").results["arms"]
+    assert str(folder.where) in str(caught.value)
