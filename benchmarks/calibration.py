@@ -117,7 +117,7 @@ def _breaks(cell: dict[str, Any]) -> list[str]:
     least = min(1 - ALPHA, guard["coverage"]) - LOST_COVERAGE
     problems = []
     if mine["false"] > most + error(most, n):
-        problems.append(f"any false verdict {mine['false']:.3f}, at most {most:.3f}")
+        problems.append(f"false verdicts {mine['false']:.3f}, at most {most:.3f}")
     if mine["coverage"] < least - error(least, n):
         problems.append(f"coverage {mine['coverage']:.3f}, at least {least:.3f}")
     if cell["seeds"] != 5 or mine["power"] is None:

@@ -115,7 +115,7 @@ def test_broken_rates_are_named() -> None:
     assert broken([cell]) == []
     bad = copy.deepcopy(cell)
     bad["methods"]["moderated"] = {"false": 0.3, "coverage": 0.8, "power": 0.1}
-    assert [problem.split(": ")[1][:5] for problem in broken([bad])] == ["any f", "cover", "power"]
+    assert [problem.split(": ")[1][:5] for problem in broken([bad])] == ["false", "cover", "power"]
     assert broken_looks([{"looks": [5, 8], "planned": 0.2, "studies": 10_000}]) == ["looks at [5, 8]: 0.200"]
 
 

@@ -59,6 +59,20 @@ def test_unfinished_run_makes_the_results_incomplete(draw, table, store_study) -
     assert by_name(results)["arm1"]["runs"][1] == {"seed": 1, "id": None, "outcome": "unfinished", "value": None}
 
 
+def test_the_detectable_effect_counts_a_noisy_baseline(draw, table, store_study) -> None:
+    """With weighed noise: the noise of a difference is that of both arms, and of an arm alone it changes nothing."""
+    y, resolved = draw(np.random.default_rng(11), 8, 5), []
+    for number, scale in enumerate((1.0, 10.0)):
+        for noisy in (0, 1):
+            values = y.copy()
+            values[noisy] = y.mean(0) + scale * (y[noisy] - y.mean(0))
+            results = analyse(store_study(table(values), name=f"toy{number}{noisy}", noise="moderated"))
+            resolved.append(results["noise_floor"]["resolves"])
+    equal, _, baseline, arm = resolved
+    assert arm == pytest.approx(equal, rel=0.3)
+    assert baseline > 4 * equal
+
+
 @pytest.mark.parametrize("value", [None, float("nan")])
 def test_divergence_is_counted(draw, table, store_study, value) -> None:
     values = table(draw(np.random.default_rng(3), 3, 3))
