@@ -8,6 +8,7 @@ from scipy import stats
 
 from taetpu.stats.linear_model import estimate_contrast, fit_model
 from taetpu.stats.variances import expected_estimate, matched, posterior
+from taetpu.stats.verdict import holm
 
 
 def test_two_arms_are_compared_by_the_paired_t_test(draw, table) -> None:
@@ -186,3 +187,14 @@ def test_planned_studies_expect_nearly_pooled_noise() -> None:
         error, df = expected_estimate(arms, seeds)
         assert error == pytest.approx(math.sqrt(2 / seeds), rel=0.1)
         assert (arms - 1) * (seeds - 1) / 4 < df <= (arms - 1) * (seeds - 1)
+
+
+def test_two_seeds_show_effects_of_ten_standard_deviations(draw, table) -> None:
+    """Among seven arms, most such effects have a p below 0.05 after Holm's correction."""
+    rng, shown = np.random.default_rng(19), 0
+    for _ in range(40):
+        y = draw(rng, 7, 2)
+        y[1] += 10
+        effects = fit_model(table(y)).effects
+        shown += holm({arm: effect.p for arm, effect in effects.items()})["arm1"] < 0.05
+    assert shown >= 28

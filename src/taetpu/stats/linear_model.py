@@ -31,7 +31,7 @@ from taetpu.stats.moderated import Moderated
 from taetpu.stats.plan import NoiseModel
 
 CONFIDENCE = 0.95
-NOISY = 0.5
+NOISY = 0.8
 """Probability of noise apart from which on an arm is called noisy, for readers; no test depends on it."""
 UNBOUNDED = (-math.inf, math.inf)
 

@@ -38,6 +38,9 @@ The levels then cover any noise, and an arm far apart cannot raise the common va
 MOST_APART, APART_DF = 0.3, 64
 """Largest prior probability that an arm is apart, and the degrees of freedom up to which it applies."""
 
+TWO_RUNS = 2 / 3
+"""Factor of this probability for arms with two runs, which say little: at 1, even effects of 10 sd are often missed."""
+
 SHARPNESS = 1.5
 """Power to which the odds that an arm is apart are raised.
 
@@ -67,12 +70,16 @@ _NORMAL_WEIGHTS = _NORMAL_WEIGHTS / _NORMAL_WEIGHTS.sum()
 _ORDINARY = len(_NORMAL)  # the first levels of the grid; the others are those of arms apart
 
 
-def prior_apart(df: float) -> float:
-    """Return the prior probability that an arm is apart: `MOST_APART`, or less with many degrees of freedom in all.
+def prior_apart(df: float, arms: int) -> float:
+    """Return the prior probability that an arm is apart: `MOST_APART`, or less with few or many degrees of freedom.
 
     With many degrees of freedom, the runs themselves show which arms are apart. The prior then only costs power.
+
+    Args:
+        df: degrees of freedom of all arms together.
+        arms: number of arms.
     """
-    return MOST_APART * min(1.0, math.sqrt(APART_DF / df))
+    return MOST_APART * min(1.0, math.sqrt(APART_DF / df)) * (TWO_RUNS if df < arms else 1.0)
 
 
 @dataclass(frozen=True)
@@ -233,7 +240,7 @@ def posterior(rss: Array, df: Array, centre: Array | None = None) -> Posterior:
     )
     top = fit.max(3, keepdims=True)
     fit = np.exp(fit - top)
-    share = prior_apart(total_df)
+    share = prior_apart(total_df, rss.shape[1])
     fit[..., :_ORDINARY] *= 1 - share
     fit[..., _ORDINARY:] *= share
     total = fit.sum(3)
