@@ -119,11 +119,13 @@ class SlowTests:
         items[:] = sorted(ranks, key=lambda item: ranks[item])
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Leave a test out if its time is over."""
         if (time.monotonic() - self.start) / 60 <= item.stash.get(LIMIT, math.inf):
             return None
         self.left_out.append(item.nodeid)
+        # The test before kept the fixtures that it shares with this one. Those that the next does not share end here.
+        item.session._setupstate.teardown_exact(nextitem)
         return True
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

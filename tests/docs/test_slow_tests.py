@@ -62,10 +62,36 @@ def test_the_closest_tests_come_first(repository, name, rank):
     assert closeness(repository / "tests" / name, touched_files(repository), repository) == rank
 
 
-def run_slow(folder: Path, **limits: str) -> str:
+def run_slow(folder: Path, processes: str = "2", **limits: str) -> str:
     environment = {**os.environ, "SHARE": "1", "NEAR_MINUTES": "0", **limits, "PYTHONPATH": str(ROOT)}
-    line = (sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup")
+    line = (sys.executable, "-m", "pytest", "-n", processes, "--dist", "loadgroup")
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+PLUGIN = """\
+from tests.slow_tests import SlowTests
+def pytest_configure(config):
+    config.pluginmanager.register(SlowTests())
+"""
+
+
+def test_fixtures_of_tests_that_are_left_out_end(tmp_path):
+    """Of each file, one slow test is in time and one is not; the fixture of a file ends before the next one begins."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: slow\n")
+    late = "def pytest_collection_finish(session):\n    for item in session.items:\n"
+    late += "        item.stash[LIMIT] = -1 if 'late' in item.name else 9\n"
+    (tmp_path / "conftest.py").write_text(PLUGIN + "from tests.slow_tests import LIMIT\n" + late)
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text(
+            "import pytest\n@pytest.fixture(scope='module')\ndef shared():\n    yield\n    open('ended', 'a').write("
+            f"'{name}')\n@pytest.mark.slow\ndef test_some(shared): pass\n"
+            "@pytest.mark.slow\ndef test_late(shared): pass\n"
+        )
+    shown = run_slow(tmp_path, processes="1")
+    assert "3 passed" in shown
+    assert "error" not in shown
+    assert "   1  test_c.py" in shown
+    assert (tmp_path / "ended").read_text() == "abc"
 
 
 @pytest.mark.slow
@@ -73,10 +99,7 @@ def test_tests_whose_time_is_over_are_counted_by_file(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: slow\n")
     text = "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_quick(): pass\n"
     (tmp_path / "test_some.py").write_text(text)
-    (tmp_path / "conftest.py").write_text(
-        "from tests.slow_tests import SlowTests\ndef pytest_configure(config):\n"
-        "    config.pluginmanager.register(SlowTests())\n"
-    )
+    (tmp_path / "conftest.py").write_text(PLUGIN)
     assert "2 passed" in run_slow(tmp_path)
     shown = run_slow(tmp_path, REST_MINUTES="0")
     assert "1 passed" in shown
