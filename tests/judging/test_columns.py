@@ -129,7 +129,7 @@ def test_cells_of_metrics(cell, number):
 
 
 @pytest.mark.parametrize(
-    "cell", ["1_0", "0x1", "1 000", "−1", "١", "1,5", "1.5.", True, [1], "12%", "1e999", "-1e101", 1e200]
+    "cell", ["1_0", "0x1", "1 000", "−1", "١", "1,5", "1.5.", True, [1], "12%", "1e999", "-1e101", 1e200, "1e-101"]
 )
 def test_text_in_a_column_of_numbers_is_refused(cell):
     with pytest.raises(UserError, match="here"):

@@ -260,3 +260,13 @@ def test_the_band_of_the_picture_is_noise_and_not_the_difference_of_blocks(asked
     assert sd == results["model"]["residual_sd"] < 1 < results["noise_floor"]["sd"]
     results = taetpu.judge(parts[0], **asked).results
     assert noise_band(results)[0] == results["noise_floor"]["sd"]
+
+
+def test_a_baseline_that_diverged_on_every_seed_leaves_the_others_without_effects():
+    rows = [(arm, seed, math.nan if arm == "base" else number + seed / 10 + seed**2 / 100 * number)
+            for number, arm in enumerate(("base", "a", "b", "c")) for seed in range(4)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=[0, 1, 2])  # columns that pandas numbered
+    results = taetpu.judge(table, arm=0, seed=1, metric=2, better="min", baseline="base").results
+    assert [arm["diverged"] for arm in results["arms"]] == [4, 0, 0, 0]
+    assert {arm["effect"] for arm in results["arms"]} == {None}
+    assert results["noise_floor"]["sd"] is None

@@ -17,8 +17,8 @@ NOT_FINITE = re.compile(r"[-+]?(nan|inf|infinity)", re.IGNORECASE)
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 LARGEST_SEED = 2**53
 """Larger seeds are not exact in JSON, and are names of blocks."""
-LARGEST_METRIC = 1e100
-"""The largest absolute value of a metric, of which sums of squares are still finite."""
+SMALLEST_METRIC, LARGEST_METRIC = 1e-100, 1e100
+"""The smallest and largest absolute value of a metric but 0, of which sums of squares are exact enough."""
 LONGEST_SHOWN = 60
 
 
@@ -58,9 +58,11 @@ def parse_metric(value: Any, where: str) -> float:
 
 
 def check_range(number: float, where: str, text: str = "") -> float:
-    """Return a number. Raises `UserError`, with its text, if it is too large for an analysis of variance."""
+    """Return a number. Raises `UserError`, with its text, if its square is beyond the range of numbers."""
     if abs(number) > LARGEST_METRIC:
         raise _wrong(f"a metric may be at most {LARGEST_METRIC:g}, got {text or number}", where)
+    if 0 < abs(number) < SMALLEST_METRIC:
+        raise _wrong(f"a metric other than 0 must be at least {SMALLEST_METRIC:g}, got {text or number}", where)
     return number
 
 

@@ -154,9 +154,9 @@ def judge(
     columns = Columns(
         metrics=metrics,
         arm=_as_tuple(arm),
-        seed=seed,
+        seed=str(seed),
         block=_as_tuple(block),
-        step=step,
+        step=str(step),
         wide=_wide(wide),
         ignore=_as_tuple(ignore),
         where=_as_tuple(where),
@@ -264,5 +264,6 @@ def _wide(value: str) -> Any:
     return value
 
 
-def _as_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+def _as_tuple(value: Any) -> tuple[str, ...]:
+    """Return names of columns, which are numbers in tables that pandas has numbered."""
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else (str(value),)

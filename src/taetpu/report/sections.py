@@ -221,15 +221,18 @@ def plan_section(results: Results) -> Section:
     frozen, alpha, margin = results["plan"], results["alpha"], results["plan"]["equivalence"]
     planned = summary.join_and([str(number) for number in frozen["looks"]])
     better = "lower" if results["direction"] == "min" else "higher"
+    late = "written_after" in frozen or judged_table(results) is not None
+    over = (
+        "arms and looks at this question, choices made in view of the results apart," if late else "arms and analyses,"
+    )
     notes = [
         f"The primary metric is {summary.primary_with_unit(results)}, and {better} values are better. "
         f"Verdicts are given at {planned} seeds per arm.",
-        f"The chance of any false verdict, over all arms and analyses, is at most {frozen['error_rate']:.0%}.",
+        f"The chance of any false verdict, over all {over} is at most {frozen['error_rate']:.0%}.",
         "The plan sets no equivalence margin, so no arm can be called equivalent."
         if margin is None
         else f"Differences below {margin:g} count as equivalent, and equivalence is tested at {alpha:.0%}.",
         *(f"Departure from the plan: {departure}." for departure in results.get("departures", ())),
         f"The plan's SHA-256 is {frozen['sha256']}. `taetpu report DIR --verify` recomputes this report.",
     ]
-    late = "written_after" in frozen or judged_table(results) is not None
     return Section(f"Analysis plan, frozen {'after runs had ended' if late else 'before the first run'}", notes=notes)

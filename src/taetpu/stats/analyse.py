@@ -295,8 +295,8 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
         compared: number of arms in Holm's correction.
     """
     values, known, arms = table.values(group.baseline), group.fit.residual_sd, max(1, compared)
-    if known and group.fit.sds:  # a noisy baseline takes part in every comparison
-        known = math.hypot(max(known, group.fit.sds[group.baseline]), known) / math.sqrt(2)
+    if known and group.fit.sds:  # a noisy baseline takes part in every comparison, if any of its runs finished
+        known = math.hypot(max(known, group.fit.sds.get(group.baseline, known)), known) / math.sqrt(2)
     level, together = plan.strictest_level(arms, len(values)), len(group.arms) or None
     design = PowerAnalysis(arms, level, df_a_seed=together, weighed=together if plan.noise == "moderated" else None)
     resolves = design.smallest_effect(known, len(values)) if known else None
