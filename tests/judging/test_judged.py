@@ -13,7 +13,7 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.report.judged import noise_band
+from taetpu.report.judged import judged_limits, noise_band
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
 
@@ -270,3 +270,13 @@ def test_a_baseline_that_diverged_on_every_seed_leaves_the_others_without_effect
     assert [arm["diverged"] for arm in results["arms"]] == [4, 0, 0, 0]
     assert {arm["effect"] for arm in results["arms"]} == {None}
     assert results["noise_floor"]["sd"] is None
+
+
+def test_reports_say_what_effects_over_blocks_are_averages_of():
+    rows = [(arm, data, seed, effect + seed / 10 + len(data)) for arm, effect in (("base", 0.0), ("a", 1.0))
+            for data in ("mnist", "imagenet") for seed in range(3)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["arm", "data", "seed", "loss"])
+    asked = {"arm": "arm", "seed": "seed", "metric": "loss", "better": "min", "baseline": "base"}
+    plain = judged_limits(taetpu.judge(table[table["data"] == "mnist"], **asked).results)
+    limits = judged_limits(taetpu.judge(table, block="data", **asked).results)
+    assert [any("values of data" in limit for limit in texts) for texts in (plain, limits)] == [False, True]

@@ -90,6 +90,11 @@ def judged_limits(results: Results) -> list[str]:
     if table is None:
         return []
     limits = ["A table does not tell whether arms were tuned, nor whether runs with bad results were left out."]
+    if table["block"]:
+        limits.append(
+            f"Effects are averages over the table's values of {' and '.join(table['block'])}, and verdicts are about "
+            "these. A value with more seeds counts more."
+        )
     if not is_paired(results):
         limits.append(
             "Runs are not paired: if runs with equal seeds share the order of the data or initial weights, pairing "
