@@ -280,3 +280,14 @@ def test_reports_say_what_effects_over_blocks_are_averages_of():
     plain = judged_limits(taetpu.judge(table[table["data"] == "mnist"], **asked).results)
     limits = judged_limits(taetpu.judge(table, block="data", **asked).results)
     assert [any("values of data" in limit for limit in texts) for texts in (plain, limits)] == [False, True]
+
+
+def test_arms_that_share_one_seed_of_many_are_compared_without_pairs():
+    rng = np.random.default_rng(0)
+    rows = [(arm, first + seed, effect + rng.normal(0, 0.1)) for arm, first, effect in (("base", 0, 1.0), ("a", 7, 1.5))
+            for seed in range(8)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["arm", "seed", "v"])
+    asked = {"arm": "arm", "seed": "seed", "metric": "v", "better": "min", "baseline": "base"}
+    one, apart = (taetpu.judge(rows, **asked).results for rows in (table, table.assign(seed=range(16))))
+    assert one["arms"][1]["verdict"] == "worse"
+    assert one["arms"][1]["p"] == pytest.approx(apart["arms"][1]["p"])

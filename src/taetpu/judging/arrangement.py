@@ -33,7 +33,7 @@ class Arrangement:
         runs: the runs by arm and seed.
         blocks: the number of the block of each seed if runs are not paired, so that seeds only number the runs of an
             arm; otherwise None.
-        disjoint: whether runs are not paired because an arm shares no seed with the baseline.
+        disjoint: whether runs are not paired because an arm shares fewer than two seeds with the baseline.
     """
 
     arms: Mapping[str, Mapping[str, Any]]
@@ -85,11 +85,12 @@ def arrange(runs: Sequence[Run], columns: Columns, baseline: str, source: str) -
 
 
 def _is_disjoint(runs: Sequence[Run], baseline: tuple[str, ...]) -> bool:
-    """Return whether an arm shares no block and seed with the baseline."""
+    """Return whether an arm shares fewer than two runs' blocks and seeds with the baseline, although it has them."""
     places: dict[tuple[str, ...], set[Any]] = {}
     for run in runs:
         places.setdefault(run.arm, set()).add((run.block, run.seed))
-    return any(place.isdisjoint(places[baseline]) for place in places.values())
+    base = places[baseline]
+    return any(len(place & base) < min(2, len(place), len(base)) for place in places.values())
 
 
 def _number_runs(runs: Sequence[Run]) -> tuple[list[int], list[int], dict[int, str]]:

@@ -76,7 +76,7 @@ def judged_notices(results: Results) -> list[str]:
             "because of their results."
         )
     if table.get("disjoint"):
-        texts.append("Arms share no seeds, so runs are compared without pairing.")
+        texts.append("An arm shares fewer than two seeds with the baseline, so runs are compared without pairing.")
     if empty := table.get("empty"):
         texts.append(f"Runs without a value: {', '.join(f'{arm} {number}' for arm, number in empty.items())}.")
     if titles := table.get("titles"):
