@@ -13,7 +13,7 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.report.judged import judged_limits, noise_band
+from taetpu.report.judged import judged_limits, judged_notices, noise_band
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
 
@@ -291,3 +291,13 @@ def test_arms_that_share_one_seed_of_many_are_compared_without_pairs():
     one, apart = (taetpu.judge(rows, **asked).results for rows in (table, table.assign(seed=range(16))))
     assert one["arms"][1]["verdict"] == "worse"
     assert one["arms"][1]["p"] == pytest.approx(apart["arms"][1]["p"])
+
+
+def test_runs_that_ended_at_different_steps_are_named():
+    rows = [(arm, seed, step, effect + seed / 10 + 1 / step) for arm, effect in (("base", 0.0), ("x", 0.5))
+            for seed in range(3) for step in (10, 20, 30)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["arm", "seed", "step", "v"])
+    asked = {"arm": "arm", "seed": "seed", "step": "step", "metric": "v", "better": "min", "baseline": "base"}
+    short = table[(table["arm"] == "base") | (table["step"] < 30)]
+    notices = ["\n".join(judged_notices(taetpu.judge(rows, **asked).results)) for rows in (table, short)]
+    assert ["base 30, x 20" in text for text in notices] == [False, True]

@@ -87,6 +87,7 @@ def write_study(
         "history": history,
         "empty": dict(empty) if arranged.blocks is not None else {},
         "disjoint": arranged.disjoint,
+        "ends": _ends(arranged, question.metric),
     }
     about = {
         "source": source.name,
@@ -157,6 +158,16 @@ def _asked(plan: Plan) -> dict[str, Any]:
     """Return the parts of a plan that are asked by the user."""
     names = ("primary", "direction", "equivalence", "alpha")
     return {"baseline": plan.arms[0], **{name: getattr(plan, name) for name in names}}
+
+
+def _ends(arranged: Arrangement, metric: str) -> dict[str, list[int]]:
+    """Return the first and last step at which finished runs of each arm ended; empty if all ended at one step."""
+    steps: dict[str, list[int]] = {}
+    for (arm, _), run in arranged.runs.items():
+        if math.isfinite(run.metrics.get(metric, math.nan)):
+            steps.setdefault(arm, []).append(_series(run, metric)[1])
+    ends = {arm: [min(of_arm), max(of_arm)] for arm, of_arm in steps.items()}
+    return ends if len({end for pair in ends.values() for end in pair}) > 1 else {}
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

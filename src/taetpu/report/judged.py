@@ -77,6 +77,9 @@ def judged_notices(results: Results) -> list[str]:
         )
     if table.get("disjoint"):
         texts.append("An arm shares fewer than two seeds with the baseline, so runs are compared without pairing.")
+    if ends := table.get("ends"):
+        listed = ", ".join(f"{arm} {first}" + f" to {last}" * (last > first) for arm, (first, last) in ends.items())
+        texts.append(f"Runs ended at different steps: {listed}. Values after unequal training may not be comparable.")
     if empty := table.get("empty"):
         texts.append(f"Runs without a value: {', '.join(f'{arm} {number}' for arm, number in empty.items())}.")
     if titles := table.get("titles"):
