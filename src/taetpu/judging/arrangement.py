@@ -28,7 +28,7 @@ class Arrangement:
     Attributes:
         arms: the settings of each arm by name, the baseline first.
         titles: the names in the table of arms that have another name here, since it is not a valid folder's.
-        seeds: the seeds; numbers of blocks from 0 if the seeds are no integers or there are other blocks.
+        seeds: the seeds; numbers of blocks from 0 if the seeds are not integers or blocks have other columns.
         labels: the values of the columns of a block, if `seeds` are numbers of blocks.
         runs: the runs by arm and seed.
         blocks: the number of the block of each seed if runs are not paired, so that seeds only number the runs of an
@@ -65,7 +65,7 @@ def arrange(runs: Sequence[Run], columns: Columns, baseline: str, source: str) -
         source: the name of the table, for messages.
 
     Raises:
-        UserError: If there is no such baseline.
+        UserError: If no arm has this name.
     """
     settings = {run.arm: run.settings for run in reversed(runs)}
     order = list(dict.fromkeys(run.arm for run in runs))

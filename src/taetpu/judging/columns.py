@@ -41,7 +41,7 @@ class Columns:
         step: the column of steps, if a run has several rows; otherwise empty.
         wide: `arms` if every column without another role holds the values of an arm, `seeds` if it holds those of a
             seed, and empty for a table with a column for each metric.
-        ignore: the columns of a wide table that are no arm and no seed.
+        ignore: the columns of a wide table that are neither an arm nor a seed.
         unpaired: whether runs with equal seeds share nothing, so that seeds only tell runs apart.
         where: conditions on columns that runs must satisfy, such as `experiment=first`.
     """

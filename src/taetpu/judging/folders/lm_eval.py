@@ -129,7 +129,7 @@ def _read_items(
 
 
 def _read_samples(file: Path) -> Iterator[tuple[str, str, float]]:
-    """Yield item, metric and score. Scores that are no numbers, such as the sums behind a perplexity, are skipped."""
+    """Yield item, metric and score. Scores that are not numbers, such as the sums behind a perplexity, are skipped."""
     check_regular(file, RESTORE, LARGEST_SAMPLES)
     with explain_unreadable(file), file.open("rb") as opened:
         line = 0

@@ -53,7 +53,7 @@ def _read_run(tree: Tree, run: str, folders: list[str], unfinished: UnfinishedRu
     points = Points()
     for i, entry in enumerate(state["log_history"]):
         _add_entry(points, entry, file, i)
-    # Evaluations after training are not part of the state; those before a resumed run are no results of it.
+    # Evaluations after training are not part of the state; those before a run was resumed do not belong to it.
     if RESULTS in tree.folders.get(run, ()) and (last == run or run not in folders):
         for name, value in parse_reported(read_object(tree.path(run, RESULTS), RESTORE)):
             if name != "epoch":

@@ -14,7 +14,7 @@ from taetpu.store.documents import from_yaml
 from taetpu.store.metrics import Series
 
 MAX_SETTINGS = 10_000
-"""The maximum number of settings of a run. YAML aliases can stand for more than memory holds."""
+"""The maximum number of settings of a run. YAML aliases can expand to more than fits in memory."""
 MAX_DEPTH = 100
 LARGEST_YAML = 2**20
 """The size up to which a YAML file is read, in bytes."""
