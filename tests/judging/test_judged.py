@@ -301,3 +301,10 @@ def test_runs_that_ended_at_different_steps_are_named():
     short = table[(table["arm"] == "base") | (table["step"] < 30)]
     notices = ["\n".join(judged_notices(taetpu.judge(rows, **asked).results)) for rows in (table, short)]
     assert ["base 30, x 20" in text for text in notices] == [False, True]
+
+
+def test_columns_are_ignored_in_wide_tables_only():
+    table = pd.DataFrame({"arm": ["base", "a"] * 2, "seed": [0, 0, 1, 1], "v": [1.0, 2.0, 1.1, 2.3]})
+    with pytest.raises(UserError, match="--wide arms") as error:
+        taetpu.judge(table, arm="arm", seed="seed", metric="v", better="min", baseline="base", ignore="x")
+    assert error.value.path == ("--ignore",)

@@ -105,6 +105,9 @@ def read_runs(records: Sequence[Record], columns: Columns, source: str) -> list[
             value, or two rows are of the same run.
     """
     records = select_records(records, columns.where, source)
+    if columns.ignore and not columns.wide:
+        problem = "only columns of a wide table can be left out, because other tables name the columns that count"
+        raise UserError(problem, path=("--ignore",), remedy="Leave out --ignore, or add --wide arms or --wide seeds.")
     if columns.wide:
         records, columns = _melt(records, columns, source)
     _check_columns(records, columns, source)

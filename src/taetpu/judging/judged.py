@@ -235,7 +235,8 @@ def _questions(
         raise UserError("no metric is named", path=("--metric",), remedy="Name the column of a metric.")
     for option, values in (("--better", better), ("--equivalence", margins)):
         if len(values) not in (1, len(metrics)):
-            problem = f"{len(metrics)} metrics need 1 or {len(metrics)} values, got {len(values)}"
+            several = f"1 or {len(metrics)} values" if len(metrics) > 1 else "1 value"
+            problem = f"{several} may be given for {len(metrics)} metric{'s' * (len(metrics) > 1)}, got {len(values)}"
             raise UserError(problem, path=(option,), remedy="Give a value for all metrics, or for each in their order.")
     for direction in better:
         if direction not in DIRECTIONS:
