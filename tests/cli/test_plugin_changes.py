@@ -2,11 +2,13 @@
 
 import os
 
+import jax  # noqa: F401 (its import sets variables of the environment)
 import pytest
 from tests.cli.mistakes import FFN, STUDY, ffn
 from tests.suites import by_default
 
 from taetpu.core.global_state import Snapshot
+from taetpu.core.registry import registrations
 
 AT_IMPORT = {
     "import taetpu.nn.ffn.dense as f; f.ACTIVATIONS['relu'] = jnp.sin": "replaces taetpu.nn.ffn.dense.ACTIVATIONS",
@@ -14,6 +16,7 @@ AT_IMPORT = {
     "from taetpu.nn.ffn import ReLU; ReLU.activation = 'gelu-tanh'": "replaces taetpu.nn.ffn.dense.ReLU.activation",
     "from taetpu.nn.ffn import MLP; del MLP.__call__": "removes taetpu.nn.ffn.dense.MLP.__call__",
     "from taetpu.nn.ffn import SwiGLUConfig; register('ffn', 'other')(SwiGLUConfig)": "SwiGLUConfig.kind",
+    "from taetpu.core.config import Component as C; register('ffn', 'other')(C)": "Component.kind",
     "jax.nn.silu = jax.nn.relu": "replaces jax.nn.silu",
     "jax.config.update('jax_default_matmul_precision', 'bfloat16')": "from None to 'bfloat16'",
     "os.environ['XLA_FLAGS'] = '--xla_cpu_enable_fast_math=true'": "changes os.environ['XLA_FLAGS']",
@@ -51,6 +54,7 @@ def refused(taetpu, here) -> str:
 def test_change_of_shared_code_at_import_is_refused_and_undone(taetpu, study, here, line):
     study(f"{ffn()}\n\n{line}\n")
     assert AT_IMPORT[line] in refused(taetpu, here)
+    assert all("other" not in known for known in registrations()[0].values())
 
 
 @pytest.mark.slow

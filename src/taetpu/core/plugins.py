@@ -16,7 +16,7 @@ from types import ModuleType
 from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.global_state import Change, Snapshot
-from taetpu.core.registry import BUILTIN_MODULES, registered_by, unregister
+from taetpu.core.registry import BUILTIN_MODULES, registered_by, registrations, restore, unregister
 from taetpu.core.slot_requirements import check_declaration
 
 MODULE_PREFIX = "taetpu_plugin_"
@@ -70,7 +70,7 @@ def _load(file: Path) -> Plugin:
     for module in (*BUILTIN_MODULES.values(), *_imported(tree)):  # a snapshot covers only loaded modules
         with suppress(Exception):  # a failing import is reported when the plug-in runs it
             import_module(module)
-    before = Snapshot()
+    before, registered_before = Snapshot(), registrations()
     try:
         _run(name, file, tree)
         registered = registered_by(name)
@@ -85,12 +85,14 @@ def _load(file: Path) -> Plugin:
             check_declaration(cls)
     except BaseException as error:
         _forget(name)
+        restore(registered_before)  # a plug-in may have registered a class of another module
         _undo_changes(before)
         if isinstance(error, UserError | KeyboardInterrupt):
             raise
         raise explain_plugin_error(error, file) or error from None
     if changed := _undo_changes(before):
         _forget(name)
+        restore(registered_before)
         raise UserError(f"this plug-in {_summary(changed)}, which all runs share", file=file, remedy=REGISTER_REMEDY)
     _LOADED["snapshot"] = before
     return Plugin(file, source, digest, tuple(sorted(f"{cls.slot}/{cls.kind}" for cls in registered)))

@@ -150,6 +150,18 @@ def unregister(module: str) -> None:
             del known[kind]
 
 
+def registrations() -> tuple[dict[str, dict[str, type[Component]]], dict[str, type[Component]]]:
+    """Return copies of the registered kinds and of the opened slots, for `restore`."""
+    return {slot: dict(known) for slot, known in _KINDS.items()}, dict(_OPENED)
+
+
+def restore(kept: tuple[dict[str, dict[str, type[Component]]], dict[str, type[Component]]]) -> None:
+    """Make the kinds and slots those of an earlier call of `registrations`."""
+    for current, earlier in zip((_KINDS, _OPENED), kept, strict=True):
+        current.clear()
+        current.update(earlier)
+
+
 def registered_by(module: str) -> list[type[Component]]:
     """Return the config classes that a module registered."""
     return [cls for known in _KINDS.values() for cls in known.values() if cls.__module__ == module]
