@@ -157,9 +157,11 @@ def registrations() -> tuple[dict[str, dict[str, type[Component]]], dict[str, ty
 
 def restore(kept: tuple[dict[str, dict[str, type[Component]]], dict[str, type[Component]]]) -> None:
     """Make the kinds and slots those of an earlier call of `registrations`."""
-    for current, earlier in zip((_KINDS, _OPENED), kept, strict=True):
-        current.clear()
-        current.update(earlier)
+    kinds_before, opened_before = kept
+    _KINDS.clear()
+    _KINDS.update(kinds_before)
+    _OPENED.clear()
+    _OPENED.update(opened_before)
 
 
 def registered_by(module: str) -> list[type[Component]]:
