@@ -96,7 +96,7 @@ def test_blocks_are_combinations_of_columns_and_seed(asked):
     parts = [made_up(seeds=3).assign(loss=lambda t, shift=shift: t.loss + shift, data=f"d{shift}") for shift in (0, 50)]
     results = taetpu.judge(pd.concat(parts), **asked, block="data").results
     assert results["seeds"] == [0, 1, 2, 3, 4, 5]
-    assert list(results["judged"]["labels"].values())[:2] == ["d0, 0", "d0, 1"]
+    assert list(results["judged"]["labels"].values())[:2] == [["d0", "0"], ["d0", "1"]]
     assert arms_of(results)["muon"]["verdict"] == "better"
     without_seed = pd.concat(parts).query("seed == 0")
     assert len(taetpu.judge(without_seed, **asked | {"seed": ""}, block="data").results["seeds"]) == 2
@@ -174,9 +174,9 @@ def test_seeds_that_are_no_integers_are_blocks_with_names(table, asked):
     table["seed"] = [f"s{seed}" for seed in table["seed"]]
     results = taetpu.judge(table, **asked).results
     assert results["seeds"] == [0, 1, 2, 3, 4]
-    assert results["judged"]["labels"]["4"] == "s4"
+    assert results["judged"]["labels"]["4"] == ["s4"]
     table["seed"] = [-seed for seed in range(5)] * 3
-    assert taetpu.judge(table, **asked).results["judged"]["labels"]["4"] == "-4"
+    assert taetpu.judge(table, **asked).results["judged"]["labels"]["4"] == ["-4"]
 
 
 def test_pandas_tables_of_all_kinds(table, asked):

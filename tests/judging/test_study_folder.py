@@ -11,6 +11,7 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
+from taetpu.report.judged import judged_notices
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
 
@@ -66,6 +67,72 @@ def test_other_rules_are_counted_and_named(table, asked, tmp_path: Path):
         ("base", 0.05),
     ]
     assert results["plan"]["error_rate"] == 0.05
+
+
+def test_options_that_choose_runs_are_rules_of_the_plan(table, asked, tmp_path: Path):
+    """Each leaves a trace: the plan's hash covers it, and verdicts by the rules before are named."""
+    table["data"] = "x"
+    options = [{}, {"unpaired": True}, {"where": "seed<4"}, {"block": "data"}]
+    plans = [judge_file(table, tmp_path, asked, **more)["plan"] for more in options]
+    assert len({plan["sha256"] for plan in plans}) == len(options)
+    results = judge_file(table, tmp_path, asked)
+    assert [past["table"].keys() - {"arm", "seed"} for past in results["judged"]["history"]] == [
+        set(),
+        {"unpaired"},
+        {"where"},
+        {"block"},
+    ]
+    (notice,) = [text for text in judged_notices(results) if "block data" in text]
+    assert all(option in notice for option in ("unpaired", "seed<4", "3 times"))
+    assert "3 times" in (tmp_path / "runs/t/report/report.md").read_text()
+    assert verify(find_study("t", tmp_path / "runs")) == []
+
+
+def test_a_condition_that_leaves_fewer_seeds_gives_verdicts(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    results = judge_file(table, tmp_path, asked, where="seed<3")
+    assert (results["final"], results["seeds"]) == (True, [0, 1, 2])
+    assert results["arms"][1]["verdict"] == "better"
+
+
+def test_looks_before_a_change_of_rules_count(asked, tmp_path: Path):
+    whole = made_up(seeds=12)
+    judge_file(whole.query("seed < 4"), tmp_path, asked)
+    changed = judge_file(whole.query("seed < 8"), tmp_path, asked, equivalence=0.5)
+    assert changed["plan"]["error_rate"] > 0.05
+    again = judge_file(whole, tmp_path, asked, equivalence=0.5)
+    assert again["plan"]["error_rate"] > changed["plan"]["error_rate"]
+    assert len(again["judged"]["history"]) == 1
+
+
+def test_values_that_were_edited_or_removed_after_verdicts_are_named(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    grown = pd.concat([table, made_up(seeds=8).query("seed >= 5")])
+    assert "history" not in judge_file(grown, tmp_path, asked)["judged"]
+    grown.iloc[6, 2] = 9.0  # a run of muon
+    results = judge_file(grown.iloc[1:], tmp_path, asked)
+    (past,) = results["judged"]["history"]
+    assert (past["changed"], past["seeds"]) == ({"base": 1, "muon": 1}, 8)
+    assert any("base 1, muon 1" in text for text in judged_notices(results))
+    assert judge_file(grown.iloc[1:], tmp_path, asked) == results
+
+
+@pytest.mark.parametrize("more", [{"unpaired": True}, {"block": "data"}, {"seed": "name"}])
+def test_rows_in_another_order_change_no_value(more, table, asked, tmp_path: Path):
+    table = table.assign(data="x", name=[f"s{seed}" for seed in table["seed"]])
+    judge_file(table, tmp_path, asked | more)
+    assert "history" not in judge_file(table.sample(frac=1, random_state=1), tmp_path, asked | more)["judged"]
+
+
+def test_a_table_in_memory_that_grows_is_judged_into_its_folder(asked, tmp_path: Path):
+    whole = made_up(seeds=8)
+    taetpu.judge(whole.query("seed < 4"), **asked, out=tmp_path / "t")
+    results = taetpu.judge(whole, **asked, out=tmp_path / "t").results
+    assert results["plan"]["error_rate"] > 0.05
+    with pytest.raises(UserError) as caught:
+        taetpu.judge(whole.assign(loss=whole["loss"] + 1), **asked, out=tmp_path / "t")
+    assert "--name" in str(caught.value.remedy)
+    assert taetpu.open_study(tmp_path / "t").results == results
 
 
 @pytest.mark.parametrize("content", ["file", "study", "other table"])

@@ -29,20 +29,22 @@ class Arrangement:
         arms: the settings of each arm by name, the baseline first.
         titles: the names in the table of arms that have another name here, since it is not a valid folder's.
         seeds: the seeds; numbers of blocks from 0 if the seeds are not integers or blocks have other columns.
-        labels: the values of the columns of a block, if `seeds` are numbers of blocks.
+        labels: the values of the columns of a block, and the seed if there is one, if `seeds` are numbers of blocks.
         runs: the runs by arm and seed.
         blocks: the number of the block of each seed if runs are not paired, so that seeds only number the runs of an
             arm; otherwise None.
         disjoint: whether runs are not paired because an arm shares fewer than two seeds with the baseline.
+        strata: the values of the block's columns for each seed; None without such columns.
     """
 
     arms: Mapping[str, Mapping[str, Any]]
     titles: Mapping[str, str]
     seeds: Sequence[int]
-    labels: Mapping[int, str]
+    labels: Mapping[int, Sequence[str]]
     runs: Mapping[tuple[str, int], Run]
     blocks: Sequence[int] | None = None
     disjoint: bool = False
+    strata: Sequence[Sequence[str]] | None = None
 
     @property
     def baseline(self) -> str:
@@ -78,10 +80,12 @@ def arrange(runs: Sequence[Run], columns: Columns, baseline: str, source: str) -
     if columns.unpaired or disjoint:
         numbers, blocks, labels = _number_runs(runs)
         placed = {(names[run.arm], number): run for run, number in zip(runs, numbers, strict=True)}
-        return Arrangement(arms, changed, range(len(blocks)), labels, placed, blocks, disjoint)
+        strata = [labels[number] for number in range(len(blocks))] if columns.block else None
+        return Arrangement(arms, changed, range(len(blocks)), labels, placed, blocks, disjoint, strata)
     seeds, labels = _number_blocks([(run.block, run.seed) for run in runs])
     placed = {(names[run.arm], seeds[run.block, run.seed]): run for run in runs}
-    return Arrangement(arms, changed, sorted(seeds.values()), labels, placed)
+    strata = [block for block, _ in seeds] if columns.block else None
+    return Arrangement(arms, changed, sorted(seeds.values()), labels, placed, strata=strata)
 
 
 def _is_disjoint(runs: Sequence[Run], baseline: tuple[str, ...]) -> bool:
@@ -93,11 +97,11 @@ def _is_disjoint(runs: Sequence[Run], baseline: tuple[str, ...]) -> bool:
     return any(len(place & base) < min(2, len(place), len(base)) for place in places.values())
 
 
-def _number_runs(runs: Sequence[Run]) -> tuple[list[int], list[int], dict[int, str]]:
+def _number_runs(runs: Sequence[Run]) -> tuple[list[int], list[int], dict[int, tuple[str, ...]]]:
     """Return a number for each run of an arm. Runs of a number are in the same block in all arms.
 
     Returns:
-        The number of each run, the block of each number, and the name of each number if blocks have columns.
+        The number of each run, the block of each number, and the values of its columns if blocks have columns.
     """
     blocks = list(dict.fromkeys(run.block for run in runs))
     within: list[int] = []  # the number of each run within its arm and block
@@ -109,8 +113,7 @@ def _number_runs(runs: Sequence[Run]) -> tuple[list[int], list[int], dict[int, s
     starts = dict(zip(blocks, accumulate([0, *sizes]), strict=False))
     numbers = [starts[run.block] + number for run, number in zip(runs, within, strict=True)]
     block_of = [place for place, size in enumerate(sizes) for _ in range(size)]
-    texts = [", ".join(blocks[place]) for place in block_of]
-    return numbers, block_of, {number: text for number, text in enumerate(texts) if text}
+    return numbers, block_of, {number: blocks[place] for number, place in enumerate(block_of) if blocks[place]}
 
 
 def _title(arm: tuple[str, ...], columns: Columns) -> str:
@@ -159,14 +162,14 @@ def folder_name(title: str) -> str:
 
 def _number_blocks(
     keys: Iterable[tuple[tuple[str, ...], int | str | None]],
-) -> tuple[dict[tuple[tuple[str, ...], int | str | None], int], dict[int, str]]:
-    """Return the number of each block, and the label of each number if numbers are not the seeds themselves."""
+) -> tuple[dict[tuple[tuple[str, ...], int | str | None], int], dict[int, tuple[str, ...]]]:
+    """Return the number of each block, and the values of each number if numbers are not the seeds themselves."""
     blocks = list(dict.fromkeys(keys))
     if all(not block and _is_seed(seed) for block, seed in blocks):
         return {(block, seed): int(seed) for block, seed in blocks if seed is not None}, {}
     numbers = {key: number for number, key in enumerate(blocks)}
-    texts = {number: [*block, *([] if seed is None else [str(seed)])] for (block, seed), number in numbers.items()}
-    return numbers, {number: ", ".join(parts) for number, parts in texts.items() if parts}
+    texts = {number: (*block, *([] if seed is None else [str(seed)])) for (block, seed), number in numbers.items()}
+    return numbers, {number: parts for number, parts in texts.items() if parts}
 
 
 def _is_seed(seed: int | str | None) -> bool:

@@ -9,9 +9,10 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.notebook_html import paragraph
 from taetpu.judging.arrangement import arrange, folder_name
 from taetpu.judging.columns import Columns, read_runs
+from taetpu.judging.history import Question, Source, read_earlier
 from taetpu.judging.records import Record
 from taetpu.judging.sources import default_name, read_source
-from taetpu.judging.study_files import Question, Source, read_earlier, replace_study, write_study
+from taetpu.judging.study_files import replace_study, write_study
 from taetpu.report.build import build_report
 from taetpu.report.opened_study import OpenedStudy
 from taetpu.stats.analyse import analyse
@@ -175,7 +176,6 @@ def judge_records(
     questions: Sequence[Question],
     baseline: str,
     folders: Mapping[str, StudyFolder],
-    remedy: str = "Choose another folder.",
 ) -> Judged:
     """Judge runs that were read from any source.
 
@@ -186,13 +186,12 @@ def judge_records(
         questions: what is asked of each metric.
         baseline: the name of the baseline.
         folders: the folder of each metric in which its study is stored; empty to store nothing.
-        remedy: how to choose another folder, for messages.
 
     Raises:
         UserError: see `judge`.
     """
     arranged = arrange(read_runs(records, columns, source.name), columns, baseline, source.name)
-    earlier = {metric: read_earlier(folder, source, remedy) for metric, folder in folders.items()}
+    earlier = {metric: read_earlier(folder, source, records) for metric, folder in folders.items()}
     studies, reports = dict[str, OpenedStudy](), dict[str, Mapping[str, str]]()
     written = list[tuple[StudyFolder, StudyFolder]]()
     for question in questions:

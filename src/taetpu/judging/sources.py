@@ -9,8 +9,8 @@ from typing import Any
 
 from taetpu.core.errors import UserError
 from taetpu.judging.cells import printable
+from taetpu.judging.history import Source
 from taetpu.judging.records import Record
-from taetpu.judging.study_files import Source
 from taetpu.judging.table_files import read_bytes, read_table
 
 DATABASES = (".db", ".sqlite")

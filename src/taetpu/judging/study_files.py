@@ -7,56 +7,18 @@ trains: `judged` in study.yaml says from which table the study was made, and rep
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from taetpu.core.errors import UserError
 from taetpu.core.identity import SCHEMA, identity
 from taetpu.judging.arrangement import Arrangement
 from taetpu.judging.columns import Columns, Run
-from taetpu.stats.analyse import has_verdicts
-from taetpu.stats.load import read_study
-from taetpu.stats.plan import MIN_SEEDS, RULES, Direction, Plan, read_plan
+from taetpu.judging.history import Earlier, Question, Source, plan_verdicts
 from taetpu.stats.secondary_analyses import sum_names
 from taetpu.store.documents import to_json
 from taetpu.store.flat_config import COLUMNS
 from taetpu.store.metrics import Series
 from taetpu.store.study import JUDGED, StudyFolder
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of a table.
-
-    Attributes:
-        metric: the primary metric.
-        direction: whether lower (`min`) or higher (`max`) values are better.
-        equivalence: the margin below which a difference does not matter; None if equivalence is not tested.
-        alpha: the error rate of all verdicts on this metric.
-    """
-
-    metric: str
-    direction: Direction
-    equivalence: float | None
-    alpha: float
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where runs come from.
-
-    Attributes:
-        name: the name of the file or folder.
-        path: its absolute path; empty for a table in memory.
-        sha256: the digest of its content.
-    """
-
-    name: str
-    path: str
-    sha256: str
 
 
 def write_study(
@@ -65,7 +27,7 @@ def write_study(
     columns: Columns,
     question: Question,
     source: Source,
-    earlier: Mapping[str, Any] | None = None,
+    earlier: Earlier | None = None,
 ) -> None:
     """Write a study with the runs of a table to an empty folder.
 
@@ -75,19 +37,21 @@ def write_study(
         columns: the roles of the table's columns.
         question: what is asked.
         source: where the runs come from.
-        earlier: the study that was made from the table before, whose plan is kept if the same is asked.
+        earlier: the study that was made from the table before.
     """
-    plan, judged_at, history = _plan(arranged, question, earlier, folder.where)
-    labels = {str(number): label for number, label in arranged.labels.items()}
+    planned = plan_verdicts(arranged, columns, question, earlier)
+    labels = {str(number): list(label) for number, label in arranged.labels.items()}
+    strata = list(dict.fromkeys(map(tuple, arranged.strata or ())))
     empty = Counter(arm for (arm, _), run in arranged.runs.items() if question.metric not in run.metrics)
     more = {
         "where": list(columns.where),
         "labels": labels,
         "titles": dict(arranged.titles),
-        "history": history,
+        "history": planned.history,
         "empty": dict(empty) if arranged.blocks is not None else {},
         "disjoint": arranged.disjoint,
         "ends": _ends(arranged, question.metric),
+        "strata": [", ".join(values) for values in strata],
     }
     about = {
         "source": source.name,
@@ -107,12 +71,13 @@ def write_study(
             "base": {COLUMNS: dict(arranged.arms[arranged.baseline])},
             "seeds": list(arranged.seeds),
             **({"blocks": list(arranged.blocks)} if arranged.blocks is not None else {}),
+            **({"strata": [strata.index(tuple(values)) for values in arranged.strata]} if arranged.strata else {}),
             "arms": {arm: arranged.overrides(arm) for arm in arranged.arms},
             "idle": {},
             "roles": {},
             "design": {},
-            "plan": plan,
-            "judged_at": judged_at,
+            "plan": planned.plan,
+            "judged_at": planned.judged_at,
         }
     )
     measured = {place: run for place, run in arranged.runs.items() if question.metric in run.metrics}
@@ -120,44 +85,6 @@ def write_study(
     sets = {frozenset(run.items.get(question.metric, ())) for run in measured.values()}
     for (arm, seed), run in sorted(measured.items(), key=lambda item: item[0]):
         _write_run(folder, arm, seed, run, question.metric, with_items=len(sets) == 1)
-
-
-def _plan(
-    arranged: Arrangement, question: Question, earlier: Mapping[str, Any] | None, where: str
-) -> tuple[dict[str, Any], list[int], list[dict[str, Any]]]:
-    """Return the frozen plan, the numbers of seeds at earlier verdicts, and the questions asked of the table before.
-
-    A plan is kept while the same is asked, so that verdicts at more and more seeds count as repeated looks.
-    """
-    plan = Plan(
-        primary=question.metric,
-        direction=question.direction,
-        arms=tuple(arranged.arms),
-        seeds=tuple(arranged.seeds),
-        looks=(len(arranged.seeds),),
-        equivalence=question.equivalence,
-        alpha=question.alpha,
-        rules=RULES,
-        noise="moderated",
-        known_metric=False,
-    )
-    if earlier is None:
-        return plan.frozen(), [], []
-    before, seeds = read_plan(earlier, where), len(earlier["seeds"])
-    history = list(earlier[JUDGED].get("history", ()))
-    if _asked(before) == _asked(plan):
-        judged_at = list(earlier.get("judged_at", ()))
-        several = len(earlier["arms"]) > 1 and seeds >= MIN_SEEDS and has_verdicts(before, seeds)
-        if several and len(arranged.seeds) > seeds and seeds not in judged_at:
-            judged_at.append(seeds)
-        return before.frozen(), judged_at, history
-    return plan.frozen(), [], [*history, {**_asked(before), "seeds": seeds}]
-
-
-def _asked(plan: Plan) -> dict[str, Any]:
-    """Return the parts of a plan that are asked by the user."""
-    names = ("primary", "direction", "equivalence", "alpha")
-    return {"baseline": plan.arms[0], **{name: getattr(plan, name) for name in names}}
 
 
 def _ends(arranged: Arrangement, metric: str) -> dict[str, list[int]]:
@@ -214,32 +141,6 @@ def _fits(curve: Series, value: float) -> bool:
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------
-
-
-def read_earlier(folder: StudyFolder, source: Source, remedy: str) -> dict[str, Any] | None:
-    """Return the study that was made from the same table before, or None if the folder is empty.
-
-    Args:
-        folder: the folder.
-        source: the table.
-        remedy: how to choose another folder.
-
-    Raises:
-        UserError: If the folder holds anything else.
-    """
-    if not folder.exists():
-        if names := sorted({key.split("/")[1] for key in folder.store.list(folder.name, depth=2)}):
-            problem = f"this folder holds other files: {', '.join(names[:3])}"
-            raise UserError(problem, file=folder.where, remedy=remedy)
-        return None
-    study = read_study(folder)
-    if not isinstance(study.get(JUDGED), Mapping):
-        raise UserError("this folder holds a study that taetpu trained", file=folder.where, remedy=remedy)
-    before = study[JUDGED]
-    if source.sha256 != before.get("sha256") and (not source.path or source.path != before.get("path")):
-        problem = f"this folder holds verdicts on another table: {before.get('path') or before.get('source')}"
-        raise UserError(problem, file=folder.where, remedy=remedy)
-    return study
 
 
 def replace_study(made: StudyFolder, folder: StudyFolder) -> None:

@@ -3,15 +3,22 @@
 The functions return nothing for studies that taetpu trained.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taetpu.report.section_types import Section, Table
+from taetpu.stats import formatting
 from taetpu.store.study import JUDGED
 
 Results = Mapping[str, Any]
 """The content of `results.json`."""
 LISTED = 6
-"""Maximum number of missing runs of an arm that are listed."""
+"""Maximum number of missing runs, or of effects by block, of an arm that are listed."""
+UNFOLDED = 24
+"""Maximum number of effects by block that the report shows at first sight."""
+RULES = ("primary", "direction", "equivalence", "alpha", "table")
+"""The rules of verdicts that are part of a plan, except the baseline."""
 
 
 def judged_table(results: Results) -> Mapping[str, Any] | None:
@@ -28,7 +35,7 @@ def block_noun(results: Results) -> str:
     """Return the noun for what `seeds` in the results are: `seed`; `block` if a block has other columns; or `run`."""
     if not is_paired(results):
         return "run"
-    return "block" if "labels" in (results.get(JUDGED) or {}) else "seed"
+    return "block" if (results.get(JUDGED) or {}).get("block") else "seed"
 
 
 def removed_effect(results: Results) -> str:
@@ -52,8 +59,19 @@ def noise_band(results: Results) -> tuple[float | None, str]:
 
 def block_label(results: Results, seed: int) -> str:
     """Return the name of a seed or block: the values of its columns in the table."""
-    label = (results.get(JUDGED) or {}).get("labels", {}).get(str(seed))
-    return str(seed) if label is None else label if is_paired(results) else f"{label}, {seed}"
+    return ", ".join(map(str, seed_cells(results, seed)))
+
+
+def seed_columns(results: Results) -> list[str]:
+    """Return the names of the columns that `seed_cells` fills: those of blocks and `seed`, or `seed` alone."""
+    table = results.get(JUDGED) or {"block": (), "seed": "seed"}
+    return [*table["block"], *(["seed"] if table["seed"] or not table["block"] or not is_paired(results) else [])]
+
+
+def seed_cells(results: Results, seed: int) -> list[str | int]:
+    """Return a seed, or the values in the table of the columns that make up a block."""
+    label = (results.get(JUDGED) or {}).get("labels", {}).get(str(seed), [])
+    return [*label, *([seed] if not label or not is_paired(results) else [])]
 
 
 def judged_notices(results: Results) -> list[str]:
@@ -66,14 +84,19 @@ def judged_notices(results: Results) -> list[str]:
         f"Exploratory: this analysis of {table['source']} was chosen after the runs had ended, so its error rate does "
         "not cover choices that were made with the results in view."
     ] * compared
-    if history := table.get("history", ()):
-        asked = "once" if len(history) == 1 else f"{len(history)} times"
-        texts.append(f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, history))}.")
+    texts += _history_notices(results, table.get("history", ()))
     if missing := table["missing"]:
         listed = "; ".join(f"{arm} {_list_blocks(results, seeds)}" for arm, seeds in missing.items())
         texts.append(
             f"Missing runs: {listed}. Effects are computed from the other runs, and are biased if runs are missing "
             "because of their results."
+        )
+    if lacking := _lacking_strata(results):
+        listed = "; ".join(f"{arm} ({', '.join(names)})" for arm, names in lacking.items())
+        texts.append(
+            f"Arms without runs on all values of {' and '.join(table['block'])}: {listed}. Their means are over other "
+            "values than those of other arms, and effects are averages over the values that an arm shares with the "
+            "baseline."
         )
     if table.get("disjoint"):
         texts.append("An arm shares fewer than two seeds with the baseline, so runs are compared without pairing.")
@@ -96,7 +119,8 @@ def judged_limits(results: Results) -> list[str]:
     if table["block"]:
         limits.append(
             f"Effects are averages over the table's values of {' and '.join(table['block'])}, and verdicts are about "
-            "these. A value with more seeds counts more."
+            "these. Each value has the same weight, however many seeds it has. Effects that differ between values "
+            "count as noise, so they widen intervals."
         )
     if not is_paired(results):
         limits.append(
@@ -129,6 +153,72 @@ def judged_blocks(results: Results) -> str:
     return f"Runs with the same {columns} are compared with each other." if columns else ""
 
 
+def strata_section(results: Results) -> Section:
+    """Return the section on the effects on each value of the block's columns, such as each data set."""
+    table = results.get(JUDGED) or {}
+    if not table.get("strata"):
+        return Section("Effects by block")
+    name, number = ", ".join(table["block"]), "pairs" if is_paired(results) else "runs"
+    rows = [
+        [arm["name"], table["strata"][entry["stratum"]], _format_stratum(entry, arm, results), str(entry["pairs"])]
+        for arm in results["arms"]
+        for entry in arm["strata"]
+    ]
+    lead = (
+        f"The effect of an arm is the mean of its effects by {name}. These are means of the differences between runs, "
+        f"and were not tested: with few {number}, they vary by chance."
+    )
+    return Section(
+        f"Effects by {name}", lead, [Table(("arm", name, "effect", number), rows, left=2)], folded=len(rows) > UNFOLDED
+    )
+
+
+def strata_sentences(results: Results) -> list[str]:
+    """Return a sentence for each arm with its effects on each value of the block's columns, or on the extreme ones."""
+    table, sentences = results.get(JUDGED) or {}, []
+    for arm in results["arms"] if table.get("strata") else ():
+        entries, name = sorted(arm["strata"], key=lambda entry: entry["effect"]), ", ".join(table["block"])
+        shown = [f"{_format_stratum(e, arm, results)} ({table['strata'][e['stratum']]})" for e in entries]
+        if len(shown) > LISTED:
+            sentences.append(f"{arm['name']} on {len(shown)} values of {name}: from {shown[0]} to {shown[-1]}.")
+        elif shown:
+            sentences.append(f"{arm['name']} by {name}: {', '.join(shown)}.")
+    return sentences
+
+
+def _format_stratum(entry: Mapping[str, Any], arm: Mapping[str, Any], results: Results) -> str:
+    places = formatting.mean_places(results["model"]["residual_sd"], arm["mean"])
+    return formatting.effect(entry["effect"], arm["ci95"], places)
+
+
+def _lacking_strata(results: Results) -> dict[str, list[str]]:
+    """Return the values of the block's columns on which an arm has no finished run, by arm."""
+    table, lacking = results[JUDGED], {}
+    names = table.get("strata", [])
+    for arm in results["arms"] if names else ():
+        known = {table["stratum_of"][str(run["seed"])] for run in arm["runs"] if run["value"] is not None}
+        if missing := [name for number, name in enumerate(names) if number not in known]:
+            lacking[arm["name"]] = [*missing[:LISTED], *(["..."] if len(missing) > LISTED else [])]
+    return lacking
+
+
+def _history_notices(results: Results, history: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return sentences on earlier verdicts by other rules, and on judged values that have changed since."""
+    plan, texts = results["plan"], []
+    ours = {"baseline": plan["arms"][0], "table": {}, **{name: plan[name] for name in plan if name in RULES}}
+    others = [past for past in history if {name: past[name] for name in (*RULES, "baseline")} != ours]
+    if others:
+        asked = "once" if len(others) == 1 else f"{len(others)} times"
+        texts.append(f"The table was judged {asked} before by other rules: {'; '.join(map(_format_rules, others))}.")
+    changed: Counter[str] = Counter()
+    for past in history:
+        changed.update(past.get("changed", {}))
+    if changed:
+        listed = ", ".join(f"{arm} {number}" for arm, number in changed.items())
+        texts.append(f"Values that have changed or were removed since they were judged: {listed}.")
+    return texts
+
+
 def _join_columns(table: Mapping[str, Any]) -> str:
     return " and ".join([*table["block"], *([table["seed"]] if table["seed"] and "blocks" not in table else [])])
 
@@ -142,9 +232,13 @@ def _list_blocks(results: Results, seeds: Sequence[int]) -> str:
 def _format_rules(asked: Mapping[str, Any]) -> str:
     margin = "" if asked["equivalence"] is None else f", margin {asked['equivalence']:g}"
     level = f", alpha {asked['alpha']:g}"
-    return (
-        f"{asked['primary']} ({asked['direction']}) against {asked['baseline']}{margin}{level}, {asked['seeds']} seeds"
-    )
+    against = f" against {asked['baseline']}" if asked["baseline"] else ""
+    columns = "".join(f", {_format_option(name, value)}" for name, value in asked["table"].items())
+    return f"{asked['primary']} ({asked['direction']}){against}{margin}{level}{columns}, {asked['seeds']} seeds"
+
+
+def _format_option(name: str, value: Any) -> str:
+    return name if value is True else f"{name} {' and '.join(value) if isinstance(value, list) else value}"
 
 
 def describe_source(results: Results) -> list[str]:

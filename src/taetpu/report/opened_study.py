@@ -53,12 +53,18 @@ class OpenedStudy:
     @property
     def arms(self) -> "pd.DataFrame":
         """A row for each arm with its effect, intervals and verdict; the columns of `arms.csv` in the report."""
-        return self._table(*arm_rows(self.results), "name")
+        return self._table(*arm_rows(self.results))
 
     @property
     def runs(self) -> "pd.DataFrame":
         """A row for each finished run with its arm, seed, ID, outcome and value of the primary metric."""
-        return self._table(*run_rows(self.results), "arm")
+        match = self.match
+
+        def is_named(run: Mapping[str, Any]) -> bool:
+            return match.seed in (None, run["seed"]) and (match.run is None or run["id"] == match.run.id)
+
+        named = [{**arm, "runs": [*filter(is_named, arm["runs"])]} for arm in self.results["arms"]]
+        return self._table(*run_rows({**self.results, "arms": named}))
 
     @property
     def metrics(self) -> "pd.DataFrame":
@@ -77,15 +83,11 @@ class OpenedStudy:
             raise UserError("the study has no arm to compare with the baseline", file=self.folder.where, remedy=remedy)
         return as_altair(chart)
 
-    def _table(self, columns: list[str], rows: list[list[Any]], arm: str) -> "pd.DataFrame":
-        """Return the rows of the arm, seed and run that the address names; `arm` is the column of the arms' names."""
+    def _table(self, columns: list[str], rows: list[list[Any]]) -> "pd.DataFrame":
+        """Return the rows of the arm that the address names, if it names one; the first column is that of arms."""
         import pandas as pd
 
-        match = self.match
-        wanted: dict[Any, Any] = {arm: match.arm, "seed": match.seed, "id": None if match.run is None else match.run.id}
-        wanted = {columns.index(name): value for name, value in wanted.items() if value is not None and name in columns}
-        kept = [row for row in rows if all(row[place] == value for place, value in wanted.items())]
-        return pd.DataFrame(kept, columns=columns)
+        return pd.DataFrame([row for row in rows if self.match.arm in (None, row[0])], columns=pd.Index(columns))
 
     def __repr__(self) -> str:
         """Return the name of the study, arm or run, and the study's headline."""

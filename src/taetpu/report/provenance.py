@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.report.judged import block_noun, judged_table
+from taetpu.report.judged import block_label, block_noun, judged_table
 from taetpu.report.summary import Results
 from taetpu.store.flat_config import flatten
 from taetpu.store.runs import RunFolder
@@ -50,7 +50,7 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
 def _format_seeds(results: Results) -> str:
     if block_noun(results) == "block":
         return str(len(results["seeds"]))
-    return ", ".join(map(str, results["seeds"]))
+    return ", ".join(block_label(results, seed) for seed in results["seeds"])
 
 
 def _joined(facts: Mapping[str, list[Any]]) -> Iterator[tuple[str, str]]:

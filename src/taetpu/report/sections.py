@@ -7,7 +7,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
-from taetpu.report.judged import is_paired, judged_table
+from taetpu.report.judged import is_paired, judged_table, strata_section
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -23,6 +23,7 @@ def build_sections(
     sections = [
         Section("Limitations", notes=overview.study_limits(results)),
         costs_section(results, costs),
+        strata_section(results),
         contrasts_section(results),
         *post_hoc_sections(results),
         *design_sections(results),

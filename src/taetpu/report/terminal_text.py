@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from taetpu.report import factors, summary
+from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
@@ -22,6 +23,7 @@ def table_text(results: Results) -> str:
     above = [f"{results['study']}: {summary.headline(results)}", *summary.notices(results)]
     below = [
         *_undecided_beyond_zero(results),
+        *strata_sentences(results),
         summary.describe_noise(results),
         *describe_verdicts(results),
         summary.describe_reuse(results),

@@ -8,6 +8,7 @@ from typing import Any
 
 from taetpu.report import overview, summary
 from taetpu.report.inputs import Inputs
+from taetpu.report.judged import seed_cells, seed_columns
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
@@ -143,19 +144,23 @@ def arm_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
 
 
 def runs_csv(results: Results) -> str:
-    """Return CSV with a row for each run: the arm, seed, ID, outcome and value of the primary metric.
+    """Return CSV with a row for each run: the arm, seed or block, ID, outcome and value of the primary metric.
 
     The value of a diverged run is `nan`, which `taetpu judge` reads as such; that of an unfinished run is empty.
     """
     columns, rows = run_rows(results)
-    return _csv(columns, [[*row[:-1], "nan" if row[3] == "diverged" else row[-1]] for row in rows])
+    return _csv(columns, [[*row[:-1], "nan" if row[-2] == "diverged" else row[-1]] for row in rows])
 
 
 def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
     """Return the names of the columns, and a row for each run; see `runs_csv`."""
-    names = ("seed", "id", "outcome", "value")
-    rows = [[arm["name"], *(run[name] for name in names)] for arm in results["arms"] for run in arm["runs"]]
-    return ["arm", "seed", "id", "outcome", results["primary"]], rows
+    names = ("id", "outcome", "value")
+    rows = [
+        [arm["name"], *seed_cells(results, run["seed"]), *(run[name] for name in names)]
+        for arm in results["arms"]
+        for run in arm["runs"]
+    ]
+    return ["arm", *seed_columns(results), "id", "outcome", results["primary"]], rows
 
 
 def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import baseline_settings, changes_of, format_changes
 from taetpu.stats.components import arms_with_own_noise, format_component_arm
@@ -49,7 +47,7 @@ class Group:
 
     def places(self, table: Table) -> int:
         """Return the number of decimal places for the arms' means. Effects have at least as many decimal places."""
-        return formatting.mean_places(self.fit.residual_sd, _mean(table.values(self.baseline)))
+        return formatting.mean_places(self.fit.residual_sd, table.mean(self.baseline))
 
 
 def analyse(folder: StudyFolder) -> dict[str, Any]:
@@ -184,8 +182,9 @@ def fit_groups(table: Table, against: Mapping[str, str], plan: Plan, alone: Coll
 def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan: Plan) -> Group:
     values = {arm: table.values(arm) for arm in (baseline, *arms)}
     worst = divergence.impute_worst(values, {arm: table.diverged_seeds(arm) for arm in values}, plan.direction)
-    fit = linear_model.fit_model(values, baseline, plan.bounds, plan.noise, table.block)
-    imputed = fit if worst == values else linear_model.fit_model(worst, baseline, plan.bounds, plan.noise, table.block)
+    more = plan.bounds, plan.noise, table.block, table.stratum
+    fit = linear_model.fit_model(values, baseline, *more)
+    imputed = fit if worst == values else linear_model.fit_model(worst, baseline, *more)
     return Group(baseline, arms, fit, imputed, effects)
 
 
@@ -343,6 +342,8 @@ def _arm(
     values, ended, base = table.values(name), table.results(name), against.get(name)
     changes = changes_of(study, name)
     pair = (table.finished(name), table.finished(base)) if base and table.paired else None
+    strata = table.effects_by_stratum(name, base) if base and table.stratum else []
+    weighted = len({stratum["pairs"] for stratum in strata}) > 1  # the alternative analyses have no weights
     return {
         "name": name,
         "against": base,
@@ -352,18 +353,19 @@ def _arm(
         "change": _format_change(name, changes, study),
         "runs": [cell.facts for cell in table.cells[name]],
         "diverged": len(table.diverged_seeds(name)),
-        "mean": _mean(values),
+        "mean": table.mean(name),
         "sd": sd(values),
         **judged,
         **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
         "sensitivity": (
             alternative_analyses(values, table.values(base), plan.bounds)
-            if base and judged["verdict"] and table.paired
+            if base and judged["verdict"] and table.paired and not weighted
             else None
         ),
         "efficiency": compute_efficiency(*pair, plan) if pair else None,
         "evaluation_noise": bootstrap_effect(*pair, plan.primary) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
+        **({"strata": strata} if table.stratum else {}),
     }
 
 
@@ -383,11 +385,8 @@ def _judged_table(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
     missing = {arm: [cell.seed for cell in row if cell.outcome == "missing"] for arm, row in table.cells.items()}
     known = {name: value for name, value in study[JUDGED].items() if name != "path"}
     known |= {"blocks": study["blocks"]} if "blocks" in study else {}
+    known |= {"stratum_of": {str(seed): number for seed, number in table.stratum.items()}} if table.stratum else {}
     return {**known, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
-
-
-def _mean(values: Mapping[int, float]) -> float | None:
-    return float(np.mean(list(values.values()))) if values else None
 
 
 def _seed_label(seeds: int) -> str | None:

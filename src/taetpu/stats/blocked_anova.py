@@ -109,27 +109,34 @@ class Blocked:
         filled: mask of the cells with a value, `(arms, seeds)`, 1 or 0. Every arm has at least one filled cell.
         block: the block of each seed, `(seeds,)`: runs whose seeds are in one block share its effect. By default, each
             seed is a block. If all are in one block, seeds only number the runs of an arm.
+        stratum: the stratum of each seed, such as its data set, `(seeds,)`. Contrasts are means over strata, each with
+            the same weight. None if all seeds have the same weight.
     """
 
     arms: tuple[str, ...]
     y: Array
     filled: Array
     block: NDArray[np.int64]
+    stratum: NDArray[np.int64] | None = None
 
     @classmethod
-    def from_values(cls, values: Values, block: Mapping[int, int] | None = None) -> "Blocked":
+    def from_values(
+        cls, values: Values, block: Mapping[int, int] | None = None, stratum: Mapping[int, int] | None = None
+    ) -> "Blocked":
         """Build the table from values by arm and seed. Arms without values are omitted.
 
         Args:
             values: the values.
             block: number of the block of each seed, from 0 on; by default, each seed is a block.
+            stratum: number of the stratum of each seed; by default, there is one.
         """
         arms = tuple(arm for arm, row in values.items() if row)
         seeds = sorted({seed for row in values.values() for seed in row})
         y = np.array([[values[arm].get(seed, 0.0) for seed in seeds] for arm in arms], dtype=np.float64)
         filled = np.array([[float(seed in values[arm]) for seed in seeds] for arm in arms])
         blocks = np.array([block[seed] if block else number for number, seed in enumerate(seeds)], dtype=np.int64)
-        return cls(arms, y.reshape(len(arms), len(seeds)), filled.reshape(len(arms), len(seeds)), blocks)
+        strata = np.array([stratum[seed] for seed in seeds], dtype=np.int64) if stratum else None
+        return cls(arms, y.reshape(len(arms), len(seeds)), filled.reshape(len(arms), len(seeds)), blocks, strata)
 
     @cached_property
     def columns(self) -> Array:
@@ -186,11 +193,17 @@ class Blocked:
         """Return the cells' weights in a contrast, `(arms, seeds)`, or None if the contrast cannot be estimated.
 
         A contrast cannot be estimated if one of its arms has no values or if its arms are not linked by shared seeds.
+        With strata, it is the mean over those strata in which it can be estimated.
 
         Args:
             contrast: weights of the arms' means.
             arm_weights: weight of each arm in the estimates of the seeds' effects, `(arms,)`; equal by default.
         """
+        if self.stratum is not None:
+            numbers = sorted(set(self.stratum.tolist()))
+            parts = [self._weights_within(number, contrast, arm_weights) for number in numbers]
+            known = [part for part in parts if part is not None]
+            return np.mean(known, axis=0) if known else None
         if not set(contrast) <= set(self.arms):
             return None
         means = np.array([contrast.get(arm, 0.0) for arm in self.arms])[:, None] * self.filled
@@ -202,6 +215,21 @@ class Blocked:
         if not np.allclose(equations @ through, wanted, atol=1e-8):
             return None
         return means - factors * self._centred(np.broadcast_to(self.columns @ through, self.y.shape))
+
+    def _weights_within(self, number: int, contrast: Mapping[str, float], arm_weights: Array | None) -> Array | None:
+        """Return the weights of the contrast in a single stratum, 0 in the others."""
+        columns = self.stratum == number
+        rows = self.filled[:, columns].any(1)
+        place = np.ix_(rows, columns)
+        _, block = np.unique(self.block[columns], return_inverse=True)
+        arms = tuple(arm for arm, row in zip(self.arms, rows, strict=True) if row)
+        within = Blocked(arms, self.y[place], self.filled[place], block)
+        weights = within.weights(contrast, None if arm_weights is None else arm_weights[rows])
+        if weights is None:
+            return None
+        everywhere = np.zeros_like(self.y)
+        everywhere[place] = weights
+        return everywhere
 
     def _weighted(self, arm_weights: Array) -> Array:
         return np.einsum("a,ast->st", arm_weights, self.blocks)
@@ -215,11 +243,21 @@ class Blocked:
 
     def contrast_by_seed(self, contrast: Mapping[str, float]) -> Array:
         """Return the weighted sum of the values for each seed that all arms in the contrast share."""
-        if not self.paired:
-            return np.zeros(0)
-        rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
+        rows, shared = self._shared(contrast)
         weights = np.array([contrast[self.arms[i]] for i in rows])
-        return weights @ self.y[rows][:, self.filled[rows].all(0)]
+        return weights @ self.y[rows][:, shared]
+
+    def seed_weights(self, contrast: Mapping[str, float]) -> Array:
+        """Return the weight of each seed of `contrast_by_seed` in their mean: equal within and between strata."""
+        _, shared = self._shared(contrast)
+        stratum = np.zeros(shared.sum()) if self.stratum is None else self.stratum[shared]
+        _, place, counts = np.unique(stratum, return_inverse=True, return_counts=True)
+        return 1 / (counts[place] * len(counts))
+
+    def _shared(self, contrast: Mapping[str, float]) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return the rows of the arms in the contrast, and a mask of the seeds that they share if seeds are blocks."""
+        rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
+        return rows, self.filled[rows].all(0) & self.paired
 
     @cached_property
     def copies(self) -> bool:

@@ -153,6 +153,7 @@ def fit_model(
     bounds: tuple[float, float] = UNBOUNDED,
     noise: NoiseModel = "moderated",
     block: Mapping[int, int] | None = None,
+    stratum: Mapping[int, int] | None = None,
 ) -> Fit:
     """Estimate every arm's effect.
 
@@ -162,8 +163,9 @@ def fit_model(
         bounds: smallest and largest possible value.
         noise: how unequal noise is treated, as the plan says.
         block: the block of each seed, from 0 on; by default, each seed is a block (see `Blocked`).
+        stratum: the stratum of each seed, over which effects are means with equal weights (see `Blocked`).
     """
-    cells = Blocked.from_values(values, block)
+    cells = Blocked.from_values(values, block, stratum)
     weighed = Moderated.of(cells) if noise == "moderated" and cells.df and cells.rss else None
     effects = {arm: _effect(cells, weighed, {arm: 1.0, baseline: -1.0}, bounds) for arm in values if arm != baseline}
     if noise == "guard":

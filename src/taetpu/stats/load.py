@@ -17,8 +17,8 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
     """Return the frozen study.
 
     Raises:
-        UserError: If no study is stored here, or its name, baseline, arms, seeds, blocks, idle overrides or plan are
-            invalid.
+        UserError: If no study is stored here, or its name, baseline, arms, seeds, blocks, strata, idle overrides or
+            plan are invalid.
     """
     study, file = folder.read_study(), f"{folder.where}/study.yaml"
     arms, seeds = study.get("arms"), study.get("seeds")
@@ -28,8 +28,8 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
         wrong.append("arms")
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
         wrong.append("seeds")
-    if "blocks" in study and not _are_blocks(study["blocks"], len(seeds) if isinstance(seeds, list) else 0):
-        wrong.append("blocks")
+    number = len(seeds) if isinstance(seeds, list) else 0
+    wrong += [part for part in ("blocks", "strata") if part in study and not _are_numbers(study[part], number)]
     idle = study.get("idle", {})
     if not isinstance(idle, Mapping) or not all(isinstance(paths, list) for paths in idle.values()):
         wrong.append("idle")
@@ -40,10 +40,10 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
     return study
 
 
-def _are_blocks(blocks: Any, seeds: int) -> bool:
-    """Return whether this is a number of a block, from 0 on, for each seed."""
-    numbers = isinstance(blocks, list) and all(type(number) is int for number in blocks)
-    return numbers and len(blocks) == seeds and set(blocks) == {*range(len(set(blocks)))}
+def _are_numbers(groups: Any, seeds: int) -> bool:
+    """Return whether this is a number of a block or stratum, from 0 on, for each seed."""
+    numbers = isinstance(groups, list) and all(type(number) is int for number in groups)
+    return numbers and len(groups) == seeds and set(groups) == {*range(len(set(groups)))}
 
 
 def read_config(run: RunFolder) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class Moderated:
         if len(differences) < 2 or np.std(differences) <= ROUNDING * np.abs(self.cells.y).max():
             return mean, variance
         df = len(differences) - 1
-        paired = log_moments(np.array(differences.var(ddof=1) / len(differences)), df)
+        squares = (self.cells.seed_weights(contrast) ** 2).sum()
+        paired = log_moments(np.array(differences.var(ddof=1) * squares), df)
         moved, spread = mixed(np.array([mean, variance]), np.array(paired), self.copied)
         return float(moved), float(spread)
 

@@ -65,6 +65,7 @@ class Plan:
         known_metric: whether the primary metric is one of taetpu's, whose unit and bounds are known. A judged table may
             have an `accuracy` in percent.
         noise: how unequal noise of arms is treated. Plans that store none have the guard.
+        table: the options by which a judged table was read, by name.
     """
 
     primary: str
@@ -79,6 +80,7 @@ class Plan:
     rules: int = 1
     known_metric: bool = True
     noise: NoiseModel = "guard"
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""

@@ -59,10 +59,13 @@ class Table:
     Attributes:
         cells: cells by arm.
         block: the block of each seed if runs with equal seeds share nothing; None if each seed is a block.
+        stratum: the stratum of each seed, such as its data set, over which effects and means are averages with equal
+            weights; None if all seeds have the same weight.
     """
 
     cells: Mapping[str, list[Cell]]
     block: Mapping[int, int] | None = None
+    stratum: Mapping[int, int] | None = None
 
     @property
     def paired(self) -> bool:
@@ -77,6 +80,37 @@ class Table:
     def values(self, arm: str) -> dict[int, float]:
         """Return the values of an arm's finished runs by seed."""
         return {cell.seed: cell.value for cell in self.cells[arm] if cell.value is not None}
+
+    def mean(self, arm: str) -> float | None:
+        """Return the mean of an arm's finished runs; with strata, that of the means of its strata."""
+        means = [np.mean([*values.values()]) for values in self.by_stratum(self.values(arm)).values()]
+        return float(np.mean(means)) if means else None
+
+    def by_stratum(self, values: Mapping[int, float]) -> dict[int, dict[int, float]]:
+        """Return values by seed in groups by stratum. Without strata, all are in one group."""
+        groups: dict[int, dict[int, float]] = {}
+        for seed, value in values.items():
+            groups.setdefault(self.stratum[seed] if self.stratum else 0, {})[seed] = value
+        return groups
+
+    def effects_by_stratum(self, arm: str, baseline: str) -> list[dict[str, Any]]:
+        """Return the stratum, the mean difference and the number of pairs of each stratum that both arms have.
+
+        If runs are not paired, the difference is that of the means, and the number is that of the arm's runs.
+        """
+        ours, theirs = (self.by_stratum(self.values(name)) for name in (arm, baseline))
+        rows = []
+        for stratum in sorted(ours.keys() & theirs.keys()):
+            arms, bases = ours[stratum], theirs[stratum]
+            if self.paired:
+                differences = [arms[seed] - bases[seed] for seed in arms if seed in bases]
+            else:
+                base = np.mean([*bases.values()])
+                differences = [value - base for value in arms.values()]
+            if differences:
+                entry = {"effect": float(np.mean(differences)), "pairs": len(differences)}
+                rows.append({"stratum": stratum, **entry})
+        return rows
 
     def diverged_seeds(self, arm: str) -> frozenset[int]:
         """Return the seeds on which an arm diverged."""
@@ -120,11 +154,13 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
         done[run.arm, run.seed] = run, read_result(run) or {}
     absent = "missing" if JUDGED in study else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
-    block = dict(zip(study["seeds"], study["blocks"], strict=True)) if "blocks" in study else None
+    block, stratum = (
+        dict(zip(study["seeds"], study[part], strict=True)) if part in study else None for part in ("blocks", "strata")
+    )
     if block is not None:  # seeds number the runs of an arm, of which arms may have different numbers
         rows = {arm: [(seed, ended) for seed, ended in row if ended] for arm, row in rows.items()}
     cells = {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
-    return Table(cells, block)
+    return Table(cells, block, stratum)
 
 
 def _cell(run: RunFolder, result: dict[str, Any], seed: int, metric: str) -> Cell:
