@@ -218,11 +218,11 @@ class Blocked:
 
     def _weights_within(self, number: int, contrast: Mapping[str, float], arm_weights: Array | None) -> Array | None:
         """Return the weights of the contrast in a single stratum, 0 in the others."""
-        columns = self.stratum == number
-        rows = self.filled[:, columns].any(1)
+        columns = np.flatnonzero(self.stratum == number)
+        rows = np.flatnonzero(self.filled[:, columns].sum(1))
         place = np.ix_(rows, columns)
         _, block = np.unique(self.block[columns], return_inverse=True)
-        arms = tuple(arm for arm, row in zip(self.arms, rows, strict=True) if row)
+        arms = tuple(self.arms[row] for row in rows)
         within = Blocked(arms, self.y[place], self.filled[place], block)
         weights = within.weights(contrast, None if arm_weights is None else arm_weights[rows])
         if weights is None:
@@ -250,14 +250,14 @@ class Blocked:
     def seed_weights(self, contrast: Mapping[str, float]) -> Array:
         """Return the weight of each seed of `contrast_by_seed` in their mean: equal within and between strata."""
         _, shared = self._shared(contrast)
-        stratum = np.zeros(shared.sum()) if self.stratum is None else self.stratum[shared]
+        stratum = np.zeros(len(shared)) if self.stratum is None else self.stratum[shared]
         _, place, counts = np.unique(stratum, return_inverse=True, return_counts=True)
         return 1 / (counts[place] * len(counts))
 
-    def _shared(self, contrast: Mapping[str, float]) -> tuple[list[int], NDArray[np.bool_]]:
-        """Return the rows of the arms in the contrast, and a mask of the seeds that they share if seeds are blocks."""
+    def _shared(self, contrast: Mapping[str, float]) -> tuple[list[int], NDArray[np.int64]]:
+        """Return the rows of the arms in the contrast and, if seeds are blocks, the places of seeds that they share."""
         rows = [i for i, arm in enumerate(self.arms) if contrast.get(arm)]
-        return rows, self.filled[rows].all(0) & self.paired
+        return rows, np.flatnonzero(self.filled[rows].all(0)) if self.paired else np.zeros(0, np.int64)
 
     @cached_property
     def copies(self) -> bool:
