@@ -20,7 +20,7 @@ from taetpu.study.coordinates import (
     scale_width,
     summarize_sizes,
 )
-from taetpu.train.step import init_state, train_step
+from taetpu.train.step import StepContext, init_state, train_step
 
 STUDY = """\
 study: wide
@@ -129,7 +129,8 @@ def test_sizes_agree_with_single_steps(study):
 
     seen = [read(state.model)]
     for row in rows:
-        state, _ = train_step(state, config, source, {}, jnp.asarray(row), seed, steps=steps, dtype=jnp.float32)
+        context = StepContext(config, source, {}, seed, steps, jnp.float32)
+        state, _ = train_step(state, jnp.asarray(row), context)
         seen.append(read(state.model))
     before = {name: np.asarray(array, np.float64) for name, array in seen[0].items()}
     causal = np.broadcast_to(np.tri(before["mixer.scores"].shape[-1], dtype=bool), before["mixer.scores"].shape)

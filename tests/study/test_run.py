@@ -230,8 +230,8 @@ def test_failed_pack_does_not_stop_the_other_packs(study, monkeypatch):
     """The runs of one program fail, the other runs are trained, and a later call trains the failed runs."""
     from taetpu.train.step import train_step
 
-    def breaks(state, *, config, **settings):
-        return train_step(state, config=config, **settings) if config.model.layers[0].ffn.kind != "relu" else 1 / 0
+    def breaks(state, rows, context):
+        return train_step(state, rows, context) if context.config.model.layers[0].ffn.kind != "relu" else 1 / 0
 
     more = f"{TINY}seeds: 1\narms:\n  relu: {{model.ffn: relu}}\n"
     with monkeypatch.context() as broken:

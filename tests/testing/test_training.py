@@ -15,7 +15,7 @@ from taetpu.core.static_dynamic import bind, split
 from taetpu.spec.kind_examples import example_arm, slot_path
 from taetpu.spec.overrides import apply_overrides, merge_overrides
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
-from taetpu.train.step import init_state, train_step
+from taetpu.train.step import StepContext, init_state, train_step
 
 STEPS, BATCH = 20, 8
 BASE = {
@@ -59,7 +59,7 @@ def compute_losses(config: ResolvedConfig) -> np.ndarray:
         bound, seed = bind(structure, numbers), jnp.int32(0)
 
         def step(state, now):
-            state, found = train_step(state, bound, source, arrays, now, seed, steps=STEPS, dtype=jnp.float32)
+            state, found = train_step(state, now, StepContext(bound, source, arrays, seed, STEPS, jnp.float32))
             return state, found["train/loss"]
 
         return jax.lax.scan(step, init_state(bound, source, seed), rows)[1]

@@ -18,8 +18,7 @@ from taetpu.nn.ffn.moe import balance, choose
 from taetpu.nn.named_arrays import named_constants, named_parameters, scale_layers
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.loss import head_losses, position_losses, sum_losses
-from taetpu.train.sharding import WHOLE
-from taetpu.train.step import gradients, new_model
+from taetpu.train.step import StepContext, gradients, new_model
 from taetpu.train.training_flops import added_flops, step_flops
 
 MOE = {"kind": "moe", "experts": 4, "top": 2, "hidden": 8, "balance": 0.5}
@@ -52,11 +51,9 @@ def computed(config, source, seed=0):
     def both(seed, arrays, rows):
         key = root_key(seed)
         model = new_model(config, source, seed)
-        params, rest = partition_trainable(model)
         batch = source.batch(arrays, rows, key)
-        found = gradients(params, rest, batch, key, config=config, now=Moment(seed, 12, key),
-                          dtype=jnp.float32, division=WHOLE)  # fmt: skip
-        return model, batch, found
+        context = StepContext(config, source, arrays, seed, 12, jnp.float32)
+        return model, batch, gradients(model, batch, key, Moment(seed, 12, key), context)
 
     return jit_once(both)(jnp.int32(seed), dict(source.arrays), source.rows(seed, 0, 1, 4)[0])
 

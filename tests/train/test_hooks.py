@@ -19,7 +19,7 @@ from taetpu.optim.hooks import Hook, Moment
 from taetpu.plugin import Number
 from taetpu.spec.study_config import RunConfig
 from taetpu.testing.tiny import plain_model
-from taetpu.train.step import init_state, update
+from taetpu.train.step import StepContext, init_state, update
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,7 +83,7 @@ def take_update(config, source):
 
     def first(seed, arrays, rows):
         state = init_state(config, source, seed)
-        new = update(state, config, source, arrays, rows, seed, steps=12, dtype=jnp.float32)
+        new = update(state, rows, StepContext(config, source, arrays, seed, 12, jnp.float32))
         return new.sums, new.gradients
 
     rows = source.rows(0, 0, 1, config.train.batch_size)[0]

@@ -13,7 +13,7 @@ from taetpu.nn.common import partition_trainable
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.parameters import Parameters
 from taetpu.optim.structure_checks import build_update_rule
-from taetpu.train.step import init_state, train_step
+from taetpu.train.step import StepContext, init_state, train_step
 
 BASE = 32
 TASK = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_length": 6, "eval_size": 4}
@@ -40,8 +40,7 @@ def sizes(config, steps=3):
     @jax.jit
     def run(rows):
         def step(state, rows):
-            seed = jnp.int32(0)
-            return train_step(state, bound, source, {}, rows, seed, steps=steps, dtype=jnp.float32)[0], None
+            return train_step(state, rows, StepContext(bound, source, {}, jnp.int32(0), steps, jnp.float32))[0], None
 
         state, _ = jax.lax.scan(step, init_state(bound, source, jnp.int32(0)), rows)
         tokens = source.batch({}, rows[0], root_key(0)).tokens

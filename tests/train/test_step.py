@@ -7,11 +7,9 @@ import pytest
 
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.nn.common import partition_trainable
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.optim.hooks import Moment
-from taetpu.train.sharding import WHOLE
-from taetpu.train.step import gradients, new_model
+from taetpu.train.step import StepContext, gradients, new_model
 
 
 def test_accumulation_gives_the_same_gradients(make):
@@ -21,13 +19,9 @@ def test_accumulation_gives_the_same_gradients(make):
 
     def both(seed, arrays, rows):
         key = root_key(seed)
-        params, rest = partition_trainable(new_model(config, source, seed))
-        batch = source.batch(arrays, rows, key)
-        return [
-            gradients(params, rest, batch, key, config=make(accumulate=parts), now=Moment(seed, 12, key),
-                      dtype=jnp.float32, division=WHOLE)
-            for parts in (1, 4)
-        ]  # fmt: skip
+        model, batch = new_model(config, source, seed), source.batch(arrays, rows, key)
+        contexts = [StepContext(make(accumulate=parts), source, arrays, seed, 12, jnp.float32) for parts in (1, 4)]
+        return [gradients(model, batch, key, Moment(seed, 12, key), context) for context in contexts]
 
     whole, parts = jit_once(both)(jnp.int32(0), dict(source.arrays), source.rows(0, 0, 1, 4)[0])
     assert any(np.abs(a).max() > 1e-3 for a in jax.tree.leaves(whole[0]))

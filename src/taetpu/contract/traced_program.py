@@ -25,7 +25,16 @@ from taetpu.nn.stack import merge_stacks
 from taetpu.spec.start import StoredParameters
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
-from taetpu.train.step import TrainState, evaluate, evaluated_model, first_state, new_model, observe, train_step
+from taetpu.train.step import (
+    StepContext,
+    TrainState,
+    evaluate,
+    evaluated_model,
+    first_state,
+    new_model,
+    observe,
+    train_step,
+)
 
 MAX_KEPT = 64  # maximum number of cached outlines
 CALLED = re.compile(r"(?<![\w.])(?:func\.)?call @([\w.]+)")  # excludes custom calls, whose bodies are not in the module
@@ -132,13 +141,14 @@ class Outline:
         stacked = eqx.tree_at(lambda m: m.stacks, model, merge_stacks(model.stacks))
         return named_parameters(model), first_state(config, self.source, stacked)
 
+    def _context(self, numbers: Mapping[str, Any], seed: Any, arrays: Any) -> StepContext:
+        return StepContext(bind(self.structure, numbers), self.source, arrays, seed, self.steps, self.dtype)
+
     def _step(self, state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any, windows: Batch) -> list[Any]:
         """Return all values that one training step and one evaluation compute, except step counters."""
-        config = bind(self.structure, numbers)
-        new, metrics = train_step(
-            state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype
-        )  # fmt: skip
-        model, metrics_on_sets = evaluated_model(new, config), config.train.eval_metrics
+        context = self._context(numbers, seed, arrays)
+        new, metrics = train_step(state, rows, context)
+        model, metrics_on_sets = evaluated_model(new, context.config), context.config.train.eval_metrics
         measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets)
         return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured))
 
@@ -166,9 +176,8 @@ class Outline:
         """The names of the values that the metrics return. Reading them raises the errors in the metrics' code."""
 
         def measure(state: TrainState, numbers: Any, seed: Any, arrays: Any, rows: Any) -> dict[str, Any]:
-            config = bind(self.structure, numbers)
-            return observe(state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=self.dtype,
-                           metrics=config.train.metrics)  # fmt: skip
+            context = self._context(numbers, seed, arrays)
+            return observe(state, rows, context.config.train.metrics, context)
 
         return frozenset(jax.eval_shape(measure, *self._inputs))
 

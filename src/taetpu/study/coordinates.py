@@ -27,7 +27,7 @@ from taetpu.data.base import Batch, Source
 from taetpu.nn.lm import LM
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.study_config import ResolvedConfig
-from taetpu.train.step import init_state, train_step
+from taetpu.train.step import StepContext, init_state, train_step
 
 SITES = ("residual", "mixer.scores", "mixer.out", "ffn.out", "logits")
 """The sites whose sizes are measured, if the model has them."""
@@ -189,13 +189,13 @@ class SizeProgram:
         return {name: np.asarray(array, np.float64) for name, array in sizes.items()}
 
     def _measure(self, structure: ResolvedConfig, numbers: Any, arrays: Any, rows: Array, seed: Array) -> Any:
-        config = bind(structure, numbers)
-        state = init_state(config, self.source, seed)
+        context = StepContext(bind(structure, numbers), self.source, arrays, seed, self.steps, jnp.float32)
+        state = init_state(context.config, self.source, seed)
         probe = self.source.batch(arrays, rows[0], named(root_key(seed), "data", 0))
         before = read_sites(state.model, probe)
 
         def step(state: Any, rows: Array) -> Any:
-            new, _ = train_step(state, config, self.source, arrays, rows, seed, steps=self.steps, dtype=jnp.float32)
+            new, _ = train_step(state, rows, context)
             return new, changes(before, read_sites(new.model, probe))
 
         _, later = jax.lax.scan(step, state, rows)

@@ -19,7 +19,7 @@ from taetpu.testing.in_model import check_agreement
 from taetpu.testing.optimizer_schedule import STEPS
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, HOST, SEQ, identical, plain_model, stack_trees, tokens
-from taetpu.train.step import TrainState, init_state, observe
+from taetpu.train.step import StepContext, TrainState, init_state, observe
 
 
 class TinyRun:
@@ -42,10 +42,8 @@ class TinyRun:
             UserError: If the model lacks one of the metric's sites.
         """
         capture(lambda: state.model(jnp.asarray(tokens())), component.sites())()
-        return observe(
-            state, self.config, self.source, self.source.arrays, self.rows, seed,
-            steps=STEPS, dtype=jnp.float32, metrics={component.kind: component},
-        )  # fmt: skip
+        context = StepContext(self.config, self.source, self.source.arrays, seed, STEPS, jnp.float32)
+        return observe(state, self.rows, {component.kind: component}, context)
 
 
 tiny_run = cache(TinyRun)

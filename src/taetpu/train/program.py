@@ -7,6 +7,7 @@ independent of dispatch sizes.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -32,7 +33,16 @@ from taetpu.train.layout import Layout
 from taetpu.train.pack_plan import Pack
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
-from taetpu.train.step import Arrays, TrainState, evaluate, evaluated_model, init_state, observe, train_step
+from taetpu.train.step import (
+    Arrays,
+    StepContext,
+    TrainState,
+    evaluate,
+    evaluated_model,
+    init_state,
+    observe,
+    train_step,
+)
 
 RUNS = PartitionSpec(RUN)
 SHARED = PartitionSpec()
@@ -209,6 +219,11 @@ class Program:
 
         return self.map_over_runs(first, once=True)
 
+    def context(self, numbers: Mapping[str, Array], seed: Int[Array, ""], arrays: Arrays) -> StepContext:
+        """Return the context of one run's steps."""
+        config = bind(self.structure, numbers)
+        return StepContext(config, self.source, arrays, seed, self.steps, self.dtype, self.division)
+
     @cached_property
     def advance(self) -> AdvanceFn:
         """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains the runs.
@@ -220,15 +235,13 @@ class Program:
             state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], rows: Int[Array, "chunk batch"],
             count: Int[Array, ""], arrays: Arrays,
         ) -> Progress:  # fmt: skip
-            config = bind(self.structure, numbers)
-            step = partial(train_step, config=config, source=self.source, arrays=arrays, seed=seed,
-                           steps=self.steps, dtype=self.dtype, division=self.division)  # fmt: skip
-            shapes = jax.eval_shape(lambda s: step(s, rows=rows[0])[1], state)
+            context = self.context(numbers, seed, arrays)
+            shapes = jax.eval_shape(lambda s: train_step(s, rows[0], context)[1], state)
             log = {name: jnp.zeros((self.chunk, *shape.shape), shape.dtype) for name, shape in shapes.items()}
 
             def body(i: Int[Array, ""], carry: Progress) -> Progress:
                 state, log = carry
-                state, metrics = step(state, rows=rows[i])
+                state, metrics = train_step(state, rows[i], context)
                 return state, {name: log[name].at[i].set(metrics[name]) for name in log}
 
             return jax.lax.fori_loop(0, count, body, (state, log))
@@ -247,9 +260,8 @@ class Program:
                 state: TrainState, numbers: Mapping[str, Array], seed: Int[Array, ""], rows: Int[Array, " batch"],
                 arrays: Arrays,
             ) -> dict[str, Float[Array, ""]]:  # fmt: skip
-                return observe(state, bind(self.structure, numbers), self.source, arrays, rows, seed,
-                               steps=self.steps, dtype=self.dtype, metrics=due,
-                               division=self.division if self.partitioned else WHOLE)  # fmt: skip
+                context = self.context(numbers, seed, arrays)
+                return observe(state, rows, due, context if self.partitioned else replace(context, division=WHOLE))
 
             observe_one.__qualname__ = f"observe_{every}"
             self.observers[every] = self.map_over_runs(observe_one, shared=(4,))

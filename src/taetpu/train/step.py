@@ -1,9 +1,9 @@
 """The state, train step and evaluation of one run, as pure functions that `train.program` maps over runs."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -38,6 +38,31 @@ from taetpu.train.sharding import WHOLE, Division
 Scalar: TypeAlias = Float[Array, ""]
 Arrays: TypeAlias = Mapping[str, Array]
 """The arrays of a task (`data.base.Source.arrays`)."""
+Recorded: TypeAlias = tuple[dict[str, Scalar], dict[str, Scalar], Means]
+"""The `sums`, `losses` and `means` of an `Update`."""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """The inputs that all training steps of a run have in common.
+
+    Attributes:
+        config: the config of the run.
+        source: the prepared task.
+        arrays: the arrays of the task.
+        seed: the seed of the run.
+        steps: the number of steps of the whole run.
+        dtype: dtype of activations and matrix products.
+        division: the strategy that divides the batch over devices.
+    """
+
+    config: ResolvedConfig
+    source: Source
+    arrays: Arrays
+    seed: Array
+    steps: int
+    dtype: DTypeLike
+    division: Division = WHOLE
 
 
 class TrainState(eqx.Module):
@@ -132,42 +157,26 @@ def update_mean(state: TrainState, config: ResolvedConfig) -> TrainState:
     return replace(state, mean=jax.tree.map(lambda mean, new: decay * mean + (1 - decay) * new, state.mean, latest))
 
 
-def update(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
-) -> Update:  # fmt: skip
-    """Return the next update. All random numbers depend only on the seed and the step.
-
-    Args:
-        state: the state of the run.
-        config: the config of the run.
-        source: the prepared task.
-        arrays: the arrays of the task.
-        rows: the numbers of the windows in the batch.
-        seed: the seed of the run.
-        steps: the number of steps of the whole run.
-        dtype: dtype of activations and matrix products.
-        division: the strategy that divides the batch over devices.
-    """
-    key, train = root_key(seed), config.train
-    now = Moment(state.step, steps, named(key, "hooks", state.step))
+def update(state: TrainState, rows: Int[Array, " batch"], context: StepContext) -> Update:
+    """Return the next update, for the windows numbered `rows`. Random numbers depend only on the seed and the step."""
+    key, train, source = root_key(context.seed), context.config.train, context.source
+    now = Moment(state.step, context.steps, named(key, "hooks", state.step))
     noise = named(key, "noise", state.step)
-    batch = source.batch(arrays, rows, named(key, "data", state.step))
+    batch = source.batch(context.arrays, rows, named(key, "data", state.step))
     batch = run_hooks(train.hooks, "batch", batch, now=now)
     params, rest = partition_trainable(state.model)
-    grads, (sums, losses, means) = gradients(
-        params, rest, batch, noise, config=config, now=now, dtype=dtype, division=division
-    )
+    grads, recorded = gradients(state.model, batch, noise, now, context)
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
-    lr = compute_learning_rate(train.schedule, state.step, steps, train.optimizer.lr)
-    described = Parameters(params, config.model, source.vocab_size, source.seq_len)
+    lr = compute_learning_rate(train.schedule, state.step, context.steps, train.optimizer.lr)
+    described = Parameters(params, context.config.model, source.vocab_size, source.seq_len)
     curvature = partial(
-        estimate_curvature, params, rest, batch, noise, accumulate=train.accumulate, dtype=dtype, division=division
-    )
-    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, sums, curvature)
+        estimate_curvature, params, rest, batch, noise,
+        accumulate=train.accumulate, dtype=context.dtype, division=context.division,
+    )  # fmt: skip
+    updates, opt = compute_update(train.optimizer, lr, clipped, state.opt, described, recorded[0], curvature)
     updates = run_hooks(train.hooks, "updates", updates, params, now=now)
-    return Update(batch, sums, losses, means, grads, clipped, updates, opt, lr, noise)
+    return Update(batch, *recorded, grads, clipped, updates, opt, lr, noise)
 
 
 def clip(grads: PyTree, bound: float | Scalar | None) -> PyTree:
@@ -178,11 +187,10 @@ def clip(grads: PyTree, bound: float | Scalar | None) -> PyTree:
 
 
 def train_step(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: DTypeLike, division: Division = WHOLE,
-) -> tuple[TrainState, dict[str, Scalar]]:  # fmt: skip
+    state: TrainState, rows: Int[Array, " batch"], context: StepContext
+) -> tuple[TrainState, dict[str, Scalar]]:
     """Return the state after one update, and the metrics that every step records. See `update`."""
-    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
+    new, config = update(state, rows, context), context.config
     params, rest = partition_trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
@@ -199,19 +207,18 @@ def train_step(
 
 
 def observe(
-    state: TrainState, config: ResolvedConfig, source: Source, arrays: Arrays, rows: Int[Array, " batch"], seed: Array,
-    *, steps: int, dtype: DTypeLike, metrics: Mapping[str, Metric], division: Division = WHOLE,
-) -> dict[str, Scalar]:  # fmt: skip
+    state: TrainState, rows: Int[Array, " batch"], metrics: Mapping[str, Metric], context: StepContext
+) -> dict[str, Scalar]:
     """Return the values of `metrics` for the next update as `{"name/part": value}`, without taking the update.
 
     A metric is omitted if the model lacks one of its sites, e.g. an attention metric in an arm without attention.
     """
-    new = update(state, config, source, arrays, rows, seed, steps=steps, dtype=dtype, division=division)
+    new = update(state, rows, context)
     params, _ = partition_trainable(state.model)
-    part = jax.tree.map(lambda a: a[: len(a) // config.train.accumulate], new.batch)
+    part = jax.tree.map(lambda a: a[: len(a) // context.config.train.accumulate], new.batch)
 
     def forward() -> Array:
-        return state.model(part.tokens, key=part_key(new.key, 0), dtype=dtype, segments=part.segments)
+        return state.model(part.tokens, key=part_key(new.key, 0), dtype=context.dtype, segments=part.segments)
 
     layers = find_sites(forward)
     metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
@@ -245,63 +252,56 @@ def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
     return {f"{entry}/{name}".rstrip("/"): jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
 
-def gradients(
-    params: LM,
-    rest: LM,
-    batch: Batch,
-    key: Key,
-    *,
-    config: ResolvedConfig,
-    now: Moment,
-    dtype: DTypeLike,
-    division: Division,
-) -> tuple[LM, tuple[dict[str, Scalar], dict[str, Scalar], Means]]:
+def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepContext) -> tuple[LM, Recorded]:
     """Return the gradients of the training loss, computed in `accumulate` passes, and the sums over the batch.
 
     The training loss is the weighted mean cross entropy, changed by hooks, plus auxiliary losses and the losses of
-    heads. The second result contains the `sums`, `losses` and `means` of an `Update`.
+    heads.
     """
-    train, heads = config.train, config.model.heads
+    train, heads, division = context.config.train, context.config.model.heads, context.division
     weight = jnp.maximum(batch.weights.sum(), 1.0)
-    batch = division.local_batch(batch)
-    forward = partial(predict, whole=bool(hooks_reading_logits(train.hooks)))
-    if read := sites_read(config):
-        forward = capture(forward, read, paths=read)
-    averages = division.averages(train.accumulate)
-    computed, of_heads = division.wrap(collect(forward, averages)), collect(head_losses, averages)
+    averages, read = division.averages(train.accumulate), sites_read(context.config)
+    predict_and_read = capture(partial(predict, whole=bool(hooks_reading_logits(train.hooks))), read, paths=read)
+    forward, of_heads = division.wrap(collect(predict_and_read, averages)), collect(head_losses, averages)
+    params, rest = partition_trainable(model)
 
-    def loss(params: LM, part: Batch, number: int | Int[Array, ""]) -> tuple[Scalar, Any]:
+    def loss(params: LM, number: int | Int[Array, ""], part: Batch) -> tuple[Scalar, Recorded]:
         model = combine_trainable(params, rest)
-        outcome, recorded = computed(model, part, key=part_key(key, number), dtype=dtype)
-        (logits, values), sites = outcome if read else (outcome, {})
+        (prediction, sites), statistics = forward(model, part, key=part_key(noise, number), dtype=context.dtype)
+        logits, values = prediction
         sums = {name: value.sum() for name, value in values.items()}
         local_weight = jnp.maximum(sums["weight"], 1.0)
-        there = replace(now, key=named(now.key, "part", number), sites=sites)
-        mean = run_hooks(train.hooks, "loss", sums["nll"] / local_weight, logits, part, model, now=there)
-        total, losses = mean * (local_weight / weight), dict(recorded.losses)
+        moment = replace(now, key=named(now.key, "part", number), sites=sites)
+        mean = run_hooks(train.hooks, "loss", sums["nll"] / local_weight, logits, part, model, now=moment)
+        total, losses = mean * (local_weight / weight), dict(statistics.losses)
         if losses:
-            total = total + recorded.total
+            total = total + statistics.total
         if heads:
-            outcome, inside = of_heads(model, heads, sites, part, part_key(key, number))
-            for name, each in outcome.items():
-                losses[name] = each.sum() / weight
+            by_head, head_statistics = of_heads(model, heads, sites, part, part_key(noise, number))
+            for name, by_position in by_head.items():
+                losses[name] = by_position.sum() / weight
                 total = total + heads[name].weight * losses[name]
-            if inside.losses:
-                total = total + inside.total
-            losses |= {f"heads/{name}": value for name, value in inside.losses.items()}
-        return total, (sums, losses, recorded.means)
+            if head_statistics.losses:
+                total = total + head_statistics.total
+            losses |= {f"heads/{name}": value for name, value in head_statistics.losses.items()}
+        return total, (sums, losses, statistics.means)
 
-    if train.accumulate == 1:
-        return division.sum(jax.grad(loss, has_aux=True)(params, batch, 0))
+    compute = partial(jax.grad(loss, has_aux=True), params)
+    return division.sum(sum_over_parts(compute, division.local_batch(batch), train.accumulate))
+
+
+def sum_over_parts(compute: Callable[[int | Int[Array, ""], Batch], PyTree], batch: Batch, count: int) -> PyTree:
+    """Return the sum of `compute(number, part)` over the `count` microbatches of a batch, numbered from 0."""
+    if count == 1:
+        return compute(0, batch)
 
     def add(total: PyTree, inputs: tuple[Array, Batch]) -> tuple[PyTree, None]:
-        number, part = inputs
-        return jax.tree.map(jnp.add, total, jax.grad(loss, has_aux=True)(params, part, number)), None
+        return jax.tree.map(jnp.add, total, compute(*inputs)), None
 
-    parts = jax.tree.map(lambda a: a.reshape(train.accumulate, -1, *a.shape[1:]), batch)
-    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(
-        lambda: jax.grad(loss, has_aux=True)(params, jax.tree.map(lambda a: a[0], parts), 0)))  # fmt: skip
-    return division.sum(jax.lax.scan(add, zero, (jnp.arange(train.accumulate), parts))[0])
+    parts = jax.tree.map(lambda a: a.reshape(count, -1, *a.shape[1:]), batch)
+    shapes = jax.eval_shape(lambda: compute(0, jax.tree.map(lambda a: a[0], parts)))
+    zero = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    return jax.lax.scan(add, zero, (jnp.arange(count), parts))[0]
 
 
 def sites_read(config: ResolvedConfig) -> dict[str, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from taetpu.optim.optimizers import AdamW
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import matmul_flops
 from taetpu.train.model_cost import flops_per_token
-from taetpu.train.step import Arrays, TrainState, init_state, update
+from taetpu.train.step import Arrays, StepContext, TrainState, init_state, update
 
 
 def training_flops_per_token(
@@ -53,13 +53,12 @@ def step_flops(config: ResolvedConfig, source: Source) -> int:
     """Return the matrix-product FLOPs of one traced train step, including the optimizer and the hooks."""
     structure, numbers = split(config, promoted_fields(config))
     bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
-    seed = np.int32(0)
-    state = jax.eval_shape(lambda: init_state(bound, source, jnp.asarray(seed)))
+    state = jax.eval_shape(lambda: init_state(bound, source, jnp.int32(0)))
     arrays = {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
     rows = jax.ShapeDtypeStruct((config.train.batch_size,), jnp.int32)
     steps = config.train.total_steps(source.num_windows)
 
     def step(state: TrainState, arrays: Arrays, rows: Int[Array, " batch"]) -> LM:
-        return update(state, bound, source, arrays, rows, jnp.asarray(seed), steps=steps, dtype=jnp.float32).updates
+        return update(state, rows, StepContext(bound, source, arrays, jnp.int32(0), steps, jnp.float32)).updates
 
     return matmul_flops(jax.make_jaxpr(step)(state, arrays, rows))
