@@ -14,6 +14,7 @@ from tests.small import TINY
 import taetpu
 from taetpu.core.errors import UserError
 from taetpu.report.judged import judged_limits, judged_notices, noise_band
+from taetpu.report.terminal_text import table_text
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
 
@@ -308,3 +309,16 @@ def test_columns_are_ignored_in_wide_tables_only():
     with pytest.raises(UserError, match="--wide arms") as error:
         taetpu.judge(table, arm="arm", seed="seed", metric="v", better="min", baseline="base", ignore="x")
     assert error.value.path == ("--ignore",)
+
+
+@pytest.mark.parametrize("power", [-98, -15, -6, 7, 98])
+def test_very_small_and_very_large_metrics_are_readable(power: int, table, asked, tmp_path: Path):
+    """Reports have the same digits as those of a metric in another unit, and a power of ten."""
+    table["loss"] *= 10.0**power
+    judged = taetpu.judge(table, **asked, out=tmp_path / "t")
+    lines = [line.split() for line in table_text(judged.results).splitlines() if line.startswith(("base  ", "muon "))]
+    (base, muon) = lines
+    assert float(base[1]) == pytest.approx(2.5 * 10.0**power, rel=0.02)
+    assert float(muon[2]) == pytest.approx(-0.1 * 10.0**power, rel=0.2)
+    assert {len(cell) < 14 for cell in (*base, *muon)} == {True}
+    assert "0" * 9 not in (tmp_path / "t/report/report.md").read_text()

@@ -49,7 +49,8 @@ def stored(drawn, root: Path):
 
 def decimals(cell: str) -> list[int]:
     """Return the number of decimal places of every number in a cell."""
-    return [len(figure.partition(".")[2]) for figure in re.findall(r"\d+(?:\.\d+)?", cell)]
+    figures = re.findall(r"\d+(?:\.(\d+))?(?:e(-?\d+))?", cell)
+    return [len(digits) - int(power or 0) for digits, power in figures]
 
 
 def differences(table: Table) -> Iterator[str]:

@@ -17,6 +17,12 @@ from taetpu.stats import formatting
         (0.0, None, "0"),
         (-1e-16, None, "0"),
         (0.0, (-0.02, 0.02), "0.000"),
+        (3.21e-15, (3.1e-15, 3.32e-15), "+3.21e-15"),
+        (-3.21e98, (-4e98, -2e98), "-3.2e98"),
+        (1234567.8, (1234500, 1234630), "+1.234568e6"),
+        (5e-5, (4e-5, 6e-5), "+5.0e-5"),
+        (2e-16, (-1e-7, 1e-7), "0.00000000"),
+        (1e-15, (-1e-14, 3e-14), "+1e-15"),
     ],
 )
 def test_effect_is_rounded_by_its_interval(value, interval, text: str) -> None:
@@ -26,6 +32,8 @@ def test_effect_is_rounded_by_its_interval(value, interval, text: str) -> None:
 def test_interval_is_formatted() -> None:
     assert formatting.interval((-0.01234, 0.04321)) == "-0.012 to +0.043"
     assert formatting.interval(None) == "-"
+    assert formatting.interval((-1.5e-12, 3.5e-12)) == "-1.5e-12 to +3.5e-12"
+    assert formatting.interval((0.00005, 0.00015)) == "+0.000050 to +0.000150"  # both ends in one notation
 
 
 @pytest.mark.parametrize(("p", "text"), [(0.0001, "<0.001"), (0.0412, "0.041"), (1.0, "1.000"), (None, "-")])

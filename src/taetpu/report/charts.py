@@ -13,6 +13,7 @@ from taetpu.report.judged import is_paired, noise_band
 from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
+from taetpu.stats.formatting import fixed_places
 from taetpu.store.study import JUDGED
 
 Spec = dict[str, Any]
@@ -174,7 +175,7 @@ def _estimates(rows: list[dict[str, Any]], x: alt.X, y: alt.Y) -> list[alt.Chart
 
 def _seed_dots(seeds: list[dict[str, Any]], y: alt.Y, places: int, offset: int) -> alt.Chart:
     dots = chart(seeds).mark_circle(size=26, opacity=0.45, yOffset=offset)
-    difference = alt.Tooltip("difference:Q", format=f"+.{places}f")
+    difference = alt.Tooltip("difference:Q", format=f"+.{fixed_places(places)}f")
     return dots.encode(y=y, x="difference:Q", color=verdict_colour(), tooltip=["arm:N", "seed:N", difference])
 
 

@@ -15,6 +15,7 @@ from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Costs, Results
 from taetpu.report.verdict_style import MARKS
 from taetpu.stats import formatting
+from taetpu.stats.formatting import fixed_places
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 PLOT_WIDTH = 240
@@ -30,7 +31,7 @@ DARK_CELL = 0.75
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Return all charts by the names under which sections refer to them."""
     costs = frontiers(results, measured)
-    places = summary.mean_places(results)
+    places = fixed_places(summary.mean_places(results))
     panels = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
     if results["designs"].get("components", {}).get("rows"):
         panels[CHART] = components_chart(results)

@@ -14,6 +14,7 @@ from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
+_POWER = re.compile(r"(?<=\d)e(-?\d+)")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -113,7 +114,8 @@ def latex_table(results: Results) -> str:
 
 def format_figure(text: str) -> str:
     """Format a number or an interval in math mode, so that minus signs are typeset correctly."""
-    return "--" if text == "-" else " to ".join(f"${part}$" for part in text.split(" to "))
+    powers = _POWER.sub(r"\\times10^{\1}", text)
+    return "--" if text == "-" else " to ".join(f"${part}$" for part in powers.split(" to "))
 
 
 def escape_latex(text: str) -> str:

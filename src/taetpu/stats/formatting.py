@@ -7,7 +7,11 @@ from collections.abc import Callable, Sequence
 SIGNIFICANT = 2
 """Number of significant digits of an uncertainty. A value has the same number of decimal places as its uncertainty."""
 MAX_PLACES = 12
-"""Maximum number of decimal places. Absolute values below `10**-MAX_PLACES` count as zero."""
+"""Maximum number of decimal places that are written, and of those of a mantissa."""
+NO_MINIMUM = -999
+"""A number of decimal places below that of any number."""
+SMALLEST, LARGEST = 1e-4, 1e6
+"""Absolute values from the first to below the second are written without a power of ten."""
 
 SMALL = re.compile(r"(?<![\d.])([+-]?)0\.(000+)(?:([1-9])(\d*))?(?![\d.])")
 """A figure below 0.001: its sign, leading zeros, first digit and other digits."""
@@ -19,13 +23,14 @@ def decimals(uncertainty: float | None, value: float = 1.0) -> int:
     """Return the number of decimal places for a value with this uncertainty.
 
     For example, `decimals(0.0123)` is 3, since the uncertainty is written as 0.012. Without a positive, finite
-    uncertainty, `value` gets four significant digits.
+    uncertainty, `value` gets four significant digits. The number is negative only for uncertainties from `LARGEST` on.
     """
     known = uncertainty is not None and uncertainty > 0 and math.isfinite(uncertainty)
     size, digits = (abs(uncertainty or 0), SIGNIFICANT) if known else (abs(value), 4)
     if size == 0 or not math.isfinite(size):
         return digits
-    return min(max(digits - 1 - math.floor(math.log10(size)), 0), MAX_PLACES)
+    places = digits - 1 - math.floor(math.log10(size))
+    return places if size >= LARGEST else max(places, 0)
 
 
 def mean_places(residual_sd: float | None, baseline: float | None) -> int:
@@ -38,20 +43,35 @@ def mean_places(residual_sd: float | None, baseline: float | None) -> int:
     return decimals(residual_sd, baseline or 0)
 
 
-def is_zero(value: float) -> bool:
-    """Return whether a value is zero up to rounding."""
-    return abs(value) < 10**-MAX_PLACES
+def fixed_places(places: int) -> int:
+    """Return a number of decimal places for formats without a power of ten: from 0 to `MAX_PLACES`."""
+    return min(max(places, 0), MAX_PLACES)
 
 
-def number(value: float | None, places: int, sign: bool = False) -> str:
-    """Format a value with `places` decimal places.
+def is_zero(value: float, places: int = 0) -> bool:
+    """Return whether a value is zero up to rounding, next to means with `places` decimal places."""
+    return abs(value) < 10.0 ** -max(MAX_PLACES, places + 6)
 
-    With `sign`, positive values start with `+`. None and non-finite values are formatted as `-`.
+
+def number(value: float | None, places: int, sign: bool = False, scale: float | None = None) -> str:
+    """Format a value with `places` decimal places, e.g. as `0.012`, or `1.2e-15` outside `SMALLEST` to `LARGEST`.
+
+    Args:
+        value: the value. None and non-finite values are formatted as `-`.
+        places: the number of decimal places.
+        sign: whether positive values start with `+`.
+        scale: the absolute value that decides whether a power of ten is written; by default, that of the value.
     """
     if value is None or not math.isfinite(value):
         return "-"
-    text = f"{value:+.{places}f}" if sign else f"{value:.{places}f}"
-    return text.lstrip("+-") if float(text) == 0 else text  # no -0.00
+    rounded, plus = round(value, places), "+" if sign else ""
+    if rounded == 0:
+        return f"{0:.{fixed_places(places)}f}" if places <= MAX_PLACES else "0"
+    if SMALLEST <= (abs(rounded) if scale is None else scale) < LARGEST:
+        return f"{rounded:{plus}.{fixed_places(places)}f}"
+    digits = fixed_places(places + math.floor(math.log10(abs(rounded))))
+    mantissa, exponent = f"{rounded:{plus}.{digits}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def half_width(interval: Sequence[float] | None) -> float | None:
@@ -59,7 +79,7 @@ def half_width(interval: Sequence[float] | None) -> float | None:
     return None if interval is None else (interval[1] - interval[0]) / 2
 
 
-def effect(value: float | None, interval: Sequence[float] | None, places: int = 0) -> str:
+def effect(value: float | None, interval: Sequence[float] | None, places: int = NO_MINIMUM) -> str:
     """Format a signed effect, rounded according to the width of its interval.
 
     Args:
@@ -70,14 +90,14 @@ def effect(value: float | None, interval: Sequence[float] | None, places: int = 
     return number(value, effect_places(value, interval, places), sign=True)
 
 
-def effect_places(value: float | None, interval: Sequence[float] | None, places: int = 0) -> int:
+def effect_places(value: float | None, interval: Sequence[float] | None, places: int = NO_MINIMUM) -> int:
     """Return the number of decimal places for an effect: at least one if a nonzero effect would be rounded to `0`."""
-    if value is None or is_zero(value):
-        return max(places, 0 if interval is None else decimals(half_width(interval)))
-    return max(decimals(half_width(interval), value), places, 0 if round(value) else 1)
+    if value is None or is_zero(value, places):
+        return places if interval is None else max(places, decimals(half_width(interval)))
+    return max(decimals(half_width(interval), value), places, NO_MINIMUM if round(value) else 1)
 
 
-def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
+def interval(bounds: Sequence[float] | None, places: int = NO_MINIMUM) -> str:
     """Format an interval as `+0.012 to +0.034`, or as `-` if it is None.
 
     Args:
@@ -86,8 +106,8 @@ def interval(bounds: Sequence[float] | None, places: int = 0) -> str:
     """
     if bounds is None:
         return "-"
-    places = max(decimals(half_width(bounds)), places)
-    return f"{number(bounds[0], places, sign=True)} to {number(bounds[1], places, sign=True)}"
+    places, scale = max(decimals(half_width(bounds)), places), max(map(abs, bounds))
+    return f"{number(bounds[0], places, True, scale)} to {number(bounds[1], places, True, scale)}"
 
 
 def scientific(text: str) -> str:

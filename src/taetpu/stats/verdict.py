@@ -268,12 +268,12 @@ def _divergence_notes(evidence: Evidence, plan: Plan, sides: Sides, places: int)
 
 def _format_difference(effect: Effect, metric: str, places: int, other: str) -> str:
     size = effect.effect or 0.0
-    if formatting.is_zero(size):
+    if formatting.is_zero(size, places):
         return f"{metric} is exactly that of {other}"
     places = formatting.effect_places(size, effect.interval, places)
     text = formatting.number(abs(size), places)
     if not float(text):
-        return f"{metric} is within {10**-places:.{places}f} of {other}'s"
+        return f"{metric} is within {formatting.number(10.0**-places, places)} of {other}'s"
     return f"{metric} is {text} {'higher' if size > 0 else 'lower'} than {other}'s"
 
 

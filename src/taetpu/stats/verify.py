@@ -24,7 +24,7 @@ EVALUATED = ("test/", "val@")  # prefixes of metrics that are evaluated once at 
 SPENT = ("tokens", "flops")  # costs logged at every evaluation
 COSTS = ("params", "memory", *SPENT)
 ROUNDING = 1e-6  # relative tolerance, since means are logged in single precision
-FIGURE = re.compile(r"[+-]?\d+\.\d+")  # a decimal number in a sentence
+FIGURE = re.compile(r"[+-]?\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)")  # a decimal number in a sentence
 EARLIER_WORDING = {
     ", cut to what is possible": ", clipped to the possible range",
     "so the most cautious of its tests counts": "so the most conservative of its tests is used",
@@ -224,7 +224,13 @@ def _close(stored: Any, computed: Any) -> bool:
     if FIGURE.split(stored) != FIGURE.split(computed):
         return False
     for number, other in zip(FIGURE.findall(stored), FIGURE.findall(computed), strict=True):
-        places = min(len(figure.partition(".")[2]) for figure in (number, other))
+        places = min(map(_decimal_places, (number, other)))
         if abs(float(number) - float(other)) > (1 + CLOSE) * 0.5 * 10.0**-places:
             return False
     return True
+
+
+def _decimal_places(figure: str) -> int:
+    """Return the number of decimal places of a figure, which may have a power of ten."""
+    mantissa, _, exponent = figure.partition("e")
+    return len(mantissa.partition(".")[2]) - int(exponent or 0)

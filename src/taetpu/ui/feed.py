@@ -23,6 +23,7 @@ from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats.analyse import compute_results
+from taetpu.stats.formatting import fixed_places
 from taetpu.stats.load import read_study, run_state
 from taetpu.store import metrics
 from taetpu.store.documents import finite
@@ -251,7 +252,7 @@ def _effects_of(results: dict[str, Any]) -> dict[str, Any]:
     known = any(arm["effect"] is not None for arm in results["arms"] if arm["against"])
     counts = [(MARKS[label], label, number) for label, number in overview.count_labels(results)] if known else []
     pictures = {"forest": forest_plot(results) if known else None, "pictures": _pictures(results), "themes": THEMES}
-    return finite({**effects, **pictures, "counts": counts, "places": summary.mean_places(results)})
+    return finite({**effects, **pictures, "counts": counts, "places": fixed_places(summary.mean_places(results))})
 
 
 def _pictures(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -261,7 +261,9 @@ function study(name) {
   let state = { study: { arms: [], seeds: [] }, runs: {}, effects: {}, problem: "" };
   let timer = null, metric = null, headed = "";
   const series = () => state.study.shown ?? "val/loss"; // the series for the primary metric
-  const fixed = (value) => (value == null ? "-" : value.toFixed(state.effects.places ?? 4)); // at least as many decimals as effects
+  const far = (value) => value && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6);
+  const fixed = (value) => // at least as many decimals as effects
+    value == null ? "-" : far(value) ? value.toExponential(3) : value.toFixed(state.effects.places ?? 4);
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
