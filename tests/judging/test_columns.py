@@ -150,3 +150,30 @@ def test_cells_of_seeds_and_settings():
 
 def test_a_metric_without_any_value_is_refused(tmp_path: Path, asked):
     assert refused(tmp_path, "method,seed,loss\nbase,0,\nmuon,0,NA\n", asked).path == ("--metric",)
+
+
+@pytest.mark.parametrize("more", [{"unpaired": True}, {"block": "data"}])
+def test_a_wide_table_has_no_arm_named_seed(more, tmp_path: Path, asked):
+    asked = {**asked, "wide": "arms", "arm": (), "seed": ""}
+    table = "Seed,data,base,muon\n0,x,1,2\n1,y,2,3\n2,z,3,4\n"
+    error = refused(tmp_path, table, asked, **more, **({"ignore": "data"} if "block" not in more else {}))
+    assert all(option in str(error.remedy) for option in ("--seed Seed", "--ignore Seed"))
+    ignored = [*(["data"] if "block" not in more else []), "Seed"]
+    assert len(taetpu.judge(tmp_path / "t.csv", **asked, **more, ignore=ignored).results["arms"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("baseline", "arm"),
+    [
+        ("optimizer=adam,lr=1e-3", "optimizer=adam,lr=0.001"),
+        ("lr=.0010,optimizer=adam", "optimizer=adam,lr=0.001"),
+        ("optimizer=adam,lr=3E-4", "optimizer=adam,lr=3e-4"),
+    ],
+)
+def test_numbers_in_the_name_of_the_baseline_may_be_written_otherwise(baseline: str, arm: str, tmp_path: Path):
+    rows = "".join(f"{o},{lr},{s},{s + len(lr)}\n" for o in ("adam", "sgd") for lr in ("0.001", "3e-4") for s in (0, 1))
+    (tmp_path / "t.csv").write_text(f"optimizer,lr,seed,loss\n{rows}")
+    asked = {"arm": ["optimizer", "lr"], "seed": "seed", "metric": "loss", "better": "min"}
+    assert taetpu.judge(tmp_path / "t.csv", **asked, baseline=baseline).results["arms"][0]["name"] == arm
+    with pytest.raises(UserError, match="2e-3"):
+        taetpu.judge(tmp_path / "t.csv", **asked, baseline="optimizer=adam,lr=2e-3")

@@ -13,7 +13,8 @@ from tests.small import TINY
 
 import taetpu
 from taetpu.core.errors import UserError
-from taetpu.report.judged import judged_limits, judged_notices, noise_band
+from taetpu.report.judged import block_noun, judged_limits, judged_notices, noise_band
+from taetpu.report.opened_study import OpenedStudy
 from taetpu.report.terminal_text import table_text
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
@@ -25,30 +26,45 @@ def arms_of(results) -> dict[str, dict]:
     return {arm["name"]: arm for arm in results["arms"]}
 
 
-def test_runs_of_a_study_exported_and_judged_give_its_results(tmp_path: Path):
-    """Also with an arm that diverges, whose runs are `nan` in runs.csv."""
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> OpenedStudy:
+    """A trained study with three arms on three seeds, one of which diverges."""
+    folder = tmp_path_factory.mktemp("trained")
     arms = (
         "arms: {low: {train.optimizer.lr: 1e-4}, high: {train.optimizer.lr: 1e-2}, lost: {train.optimizer.lr: 1e9}}\n"
     )
-    (tmp_path / "s.yaml").write_text(f"{TINY}seeds: 3\nmeasure: {{equivalence: 0.5}}\n{arms}")
-    study = taetpu.run(tmp_path / "s.yaml", root=str(tmp_path / "runs"))
-    judged = taetpu.judge(
-        study.report["runs"],
-        arm="arm",
-        seed="seed",
-        metric="val/loss",
-        better="min",
-        baseline="baseline",
-        equivalence=0.5,
-    )
-    ours, theirs = arms_of(judged.results), arms_of(study.results)
-    assert list(ours) == list(theirs)
+    (folder / "s.yaml").write_text(f"{TINY}seeds: 3\nmeasure: {{equivalence: 0.5}}\n{arms}")
+    taetpu.run(folder / "s.yaml", root=str(folder / "runs"))
+    (name,) = (path.name for path in (folder / "runs").iterdir() if (path / "study.yaml").exists())
+    return taetpu.open_study(folder / "runs" / name)
+
+
+@pytest.mark.parametrize("form", ["runs.csv", "runs", "metrics"])
+def test_runs_of_a_study_exported_and_judged_give_its_results(form: str, trained):
+    """Also with an arm that diverges, whose runs are `nan` in runs.csv and in tables of runs."""
+    columns = {"arm": "arm", "seed": "seed", "metric": "val/loss", "better": "min", "baseline": "baseline"}
+    if form == "metrics":  # a row for each step: the curve of a run that diverged does not end with `nan`
+        logged = trained.metrics
+        wide = logged.pivot_table(index=["arm", "seed", "step"], columns="metric", values="value").reset_index()
+        table, columns = wide[wide["arm"] != "lost"], columns | {"step": "step"}
+    else:
+        table = trained.runs if form == "runs" else f"{trained.folder.where}/report/runs.csv"
+    judged = taetpu.judge(table, **columns, equivalence=0.5)
+    ours, theirs = arms_of(judged.results), arms_of(trained.results)
     assert theirs["lost"]["diverged"] == 3
+    if form == "metrics":
+        assert ours.keys() == theirs.keys() - {"lost"}
+        for name, arm in ours.items():
+            assert [arm[field] for field in ("effect", "mean", "sd")] == [
+                pytest.approx(theirs[name][field]) for field in ("effect", "mean", "sd")
+            ]
+        return
+    assert list(ours) == list(theirs)
     for name, arm in theirs.items():
         for field in SAME:
             assert ours[name][field] == pytest.approx(arm[field], rel=1e-9), (name, field)
     for field in ("noise_floor", "model", "seeds", "alpha", "direction"):
-        assert judged.results[field] == study.results[field]
+        assert judged.results[field] == trained.results[field]
 
 
 def test_verdicts_do_not_depend_on_the_order_of_rows(table, asked):
@@ -322,3 +338,27 @@ def test_very_small_and_very_large_metrics_are_readable(power: int, table, asked
     assert float(muon[2]) == pytest.approx(-0.1 * 10.0**power, rel=0.2)
     assert {len(cell) < 14 for cell in (*base, *muon)} == {True}
     assert "0" * 9 not in (tmp_path / "t/report/report.md").read_text()
+
+
+@pytest.mark.parametrize("seeds", [["s0", "s1", "s2", "s3", "s4"], [2**60 + seed for seed in range(5)]])
+def test_seeds_that_are_text_or_large_are_called_seeds_by_their_names(seeds, table, asked, tmp_path: Path):
+    table["seed"] = seeds * 3
+    results = taetpu.judge(table.drop(index=14), **asked, out=tmp_path / "t").results
+    assert block_noun(results) == "seed"
+    assert any(f"lion {seeds[4]}" in text for text in judged_notices(results))
+    for name in ("report.md", "index.html", "runs.csv"):
+        text = (tmp_path / "t/report" / name).read_text()
+        assert str(seeds[3]) in text or name == "report.md"
+        assert " blocks" not in text.partition("<script")[0]
+
+
+def test_a_single_configuration_has_no_words_on_arms(table, asked, tmp_path: Path):
+    alone = table.query("method == 'base'")
+    results = taetpu.judge(alone, **asked | {"arm": (), "baseline": ""}, out=tmp_path / "t").results
+    text = table_text(results)
+    markdown = (tmp_path / "t/report/report.md").read_text()
+    page = (tmp_path / "t/report/index.html").read_text().rpartition("</style>")[2]
+    for word in ("Holm's", "equivalent", "Inconclusive", "minus baseline", "Evidence", "frozen"):
+        assert [word in output for output in (text, markdown, page.partition("<script")[0])] == [False] * 3, word
+    assert results["arms"][0]["sd"] == pytest.approx(alone["loss"].std())
+    assert "5 runs" in markdown

@@ -10,10 +10,13 @@ from tests.judging.conftest import made_up
 from tests.small import TINY
 
 import taetpu
+from taetpu.cli.status_model import StudyProgress
 from taetpu.core.errors import UserError
 from taetpu.report.judged import judged_notices
+from taetpu.spec.loading import load_study
 from taetpu.stats.verify import verify
 from taetpu.store.addresses import find_study
+from taetpu.ui.feed import Feed
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -231,3 +234,55 @@ def test_invalid_blocks_are_refused(blocks, table, asked, tmp_path: Path):
     with pytest.raises(UserError, match="'blocks'") as caught:
         taetpu.open_study(tmp_path / "t").results["arms"]
     assert str(folder.where) in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["file.txt", "file.txt/t", "file.txt/a/t", "/", "/proc/t"])
+def test_a_place_without_a_folder_is_refused_with_the_option(place: str, table, asked, tmp_path: Path):
+    (tmp_path / "file.txt").write_text("mine")
+    out = tmp_path / place
+    with pytest.raises(UserError) as caught:
+        taetpu.judge(table, **asked, out=out)
+    assert caught.value.path == ("--out",)
+    assert "--out" in str(caught.value.remedy)
+    assert (tmp_path / "file.txt").read_text() == "mine"
+
+
+def test_a_folder_may_be_named_relative_to_another(table, asked, tmp_path: Path):
+    taetpu.judge(table, **asked, out=tmp_path / "a/../b")
+    assert taetpu.open_study(tmp_path / "b").results["final"]
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_study_file_of_a_table_is_not_trained(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    for command in (load_study, taetpu.run):
+        with pytest.raises(UserError) as caught:
+            command(tmp_path / "runs/t/study.yaml")
+        assert len(caught.value.all_errors) == 1
+        assert caught.value.path == ("judged",)
+        assert "taetpu judge" in str(caught.value.remedy)
+
+
+def test_a_bucket_keeps_the_study_of_a_table(table, asked, gs_root: str, tmp_path: Path):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    first = taetpu.judge(tmp_path / "t.csv", **asked, out=f"{gs_root}/t").results
+    assert taetpu.judge(tmp_path / "t.csv", **asked, out=f"{gs_root}/t").results == first
+    assert taetpu.open_study(f"{gs_root}/t").results == first
+    assert verify(find_study("t", gs_root)) == []
+
+
+def test_the_live_page_shows_the_verdicts_of_a_table(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    feed = Feed(find_study("t", tmp_path / "runs"))
+    feed.poll()
+    assert feed.errors == []
+    assert feed.state()["effects"]["counts"]
+
+
+def test_status_shows_the_verdicts_of_a_table(table, asked, tmp_path: Path):
+    judge_file(table, tmp_path, asked)
+    feed = Feed(find_study("t", tmp_path / "runs"))
+    feed.poll()
+    study = StudyProgress(feed)
+    assert study.ended
+    assert [row["standing"] for row in study.arms()] == ["baseline", "better", "inconclusive"]

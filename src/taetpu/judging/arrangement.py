@@ -11,7 +11,7 @@ from typing import Any
 
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.short_paths import short_paths
-from taetpu.judging.cells import LARGEST_SEED, format_cell
+from taetpu.judging.cells import LARGEST_SEED, format_cell, parse_setting
 from taetpu.judging.columns import Columns, Run
 
 BASELINE = "baseline"
@@ -127,12 +127,21 @@ def _title(arm: tuple[str, ...], columns: Columns) -> str:
 def _find_baseline(name: str, titles: Mapping[tuple[str, ...], str], source: str) -> tuple[str, ...]:
     wanted = format_cell(name)
     matches = [arm for arm, title in titles.items() if title == wanted]
-    if matches:
+    matches = matches or [
+        arm for arm, title in titles.items() if _with_plain_numbers(title) == _with_plain_numbers(wanted)
+    ]
+    if len(matches) == 1:
         return matches[0]
     if not name and len(titles) == 1:
         return next(iter(titles))
     problem = f"there is no arm {name!r}" if name else f"the table has {len(titles)} arms, and no baseline is named"
     raise UserError(problem, path=("--baseline",), file=source, remedy=suggest(name, titles.values()))
+
+
+def _with_plain_numbers(title: str) -> list[str]:
+    """Return the settings in a title in alphabetical order, with numbers such as `1e-3` and `0.001` written alike."""
+    parts = [part.strip().rpartition("=") for part in title.split(",")]
+    return sorted(f"{name}{sign}{parse_setting(value)!r}" for name, sign, value in parts)
 
 
 def _folder_names(titles: Mapping[tuple[str, ...], str]) -> dict[tuple[str, ...], str]:

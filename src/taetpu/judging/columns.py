@@ -162,8 +162,9 @@ def _melt(records: Sequence[Record], columns: Columns, source: str) -> tuple[lis
     for name in (*kept, *columns.ignore):
         if name not in known:
             mistakes.append(UserError(f"there is no column {name!r}", file=source, remedy=suggest(name, known)))
-    mistakes.raise_all()
     values = [name for name in known if name not in kept and name not in columns.ignore]
+    mistakes += [_unnamed_seed(name, source) for name in values if noun == ARM and name.lower() == SEED]
+    mistakes.raise_all()
     if not values:
         raise UserError(f"no column holds the values of one {noun}", file=source)
     names = dict(zip(values, values if noun == ARM else _seed_names(values), strict=True))
@@ -178,6 +179,11 @@ def _melt(records: Sequence[Record], columns: Columns, source: str) -> tuple[lis
         if name in record.fields
     ]
     return melted, replace(columns, arm=(ARM,)) if noun == ARM else replace(columns, seed=SEED)
+
+
+def _unnamed_seed(name: str, source: str) -> UserError:
+    remedy = f"Name it with `--seed {name}`, or leave it out with `--ignore {name}`."
+    return UserError(f"column {name!r} would be an arm", path=("--wide",), file=source, remedy=remedy)
 
 
 def _seed_names(columns: Sequence[str]) -> list[str]:

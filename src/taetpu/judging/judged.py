@@ -1,5 +1,6 @@
 """`taetpu.judge`: verdicts on a table of results, for notebooks and for `taetpu judge`."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.notebook_html import paragraph
 from taetpu.judging.arrangement import arrange, folder_name
 from taetpu.judging.columns import Columns, read_runs
-from taetpu.judging.history import Question, Source, read_earlier
+from taetpu.judging.history import ELSEWHERE, Question, Source, read_earlier
 from taetpu.judging.records import Record
 from taetpu.judging.sources import default_name, read_source
 from taetpu.judging.study_files import replace_study, write_study
@@ -208,7 +209,12 @@ def judge_records(
             reports[question.metric] = build_report(made)
             written.append((made, folder))
     for made, folder in written:  # nothing is written if any of the metrics cannot be judged
-        replace_study(made, folder)
+        try:
+            replace_study(made, folder)
+        except UserError as error:
+            if isinstance(error.__cause__, FileNotFoundError):  # no folder can be made here, such as in /proc
+                raise UserError(error.problem, path=("--out",), file=folder.where, remedy=ELSEWHERE) from None
+            raise
     return Judged(studies, reports)
 
 
@@ -219,8 +225,12 @@ def _root(folder: StudyFolder | None) -> str:
 def _folders(out: str, metrics: Sequence[str]) -> dict[str, StudyFolder]:
     """Return the folder of each metric: `out` itself for a single metric, and otherwise `out` with its name."""
     address = parse_address(out)
-    path = Path(out).expanduser().absolute()
+    path = Path(os.path.abspath(Path(out).expanduser()))
     root, name = (str(address.parent), address.last) if address is not None else (path.parent, path.name)
+    files = [] if address is not None else [place for place in (path, *path.parents) if place.is_file()]
+    if not name or files:
+        problem = f"this is a file, not a folder: {files[0]}" if files else "this is not the folder of a single study"
+        raise UserError(problem, path=("--out",), file=out, remedy=ELSEWHERE)
     names = {metric: name if len(metrics) == 1 else folder_name(f"{name}-{metric}") for metric in metrics}
     return {metric: StudyFolder(open_store(root, sync=False), named) for metric, named in names.items()}
 

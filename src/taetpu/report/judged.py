@@ -26,6 +26,11 @@ def judged_table(results: Results) -> Mapping[str, Any] | None:
     return results.get(JUDGED)
 
 
+def is_single_judged(results: Results) -> bool:
+    """Return whether the table has a single arm, so that nothing is compared."""
+    return JUDGED in results and len(results["arms"]) == 1
+
+
 def is_paired(results: Results) -> bool:
     """Return whether runs with equal seeds are compared with each other."""
     return "blocks" not in (results.get(JUDGED) or {})
@@ -115,6 +120,8 @@ def judged_limits(results: Results) -> list[str]:
     table = results.get(JUDGED)
     if table is None:
         return []
+    if is_single_judged(results):
+        return ["A table does not tell whether runs with bad results were left out."]
     limits = ["A table does not tell whether arms were tuned, nor whether runs with bad results were left out."]
     if table["block"]:
         limits.append(

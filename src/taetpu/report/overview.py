@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from taetpu.report import summary
-from taetpu.report.judged import describe_source, judged_blocks, judged_limits, judged_table, removed_effect
+from taetpu.report.judged import (
+    describe_source,
+    is_single_judged,
+    judged_blocks,
+    judged_limits,
+    judged_table,
+    removed_effect,
+)
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
@@ -159,6 +166,8 @@ def _size_difference(results: Results, arm: Arm) -> float:
 
 def reading_guide(results: Results) -> list[str]:
     """Return explanations of the report's numbers for readers who do not use statistics daily."""
+    if is_single_judged(results):
+        return []
     alpha, planned, margin = results["alpha"], results["plan"]["looks"], results["plan"]["equivalence"]
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"

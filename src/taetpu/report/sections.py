@@ -7,7 +7,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
-from taetpu.report.judged import is_paired, judged_table, strata_section
+from taetpu.report.judged import is_paired, is_single_judged, judged_table, strata_section
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -226,6 +226,8 @@ def plan_section(results: Results) -> Section:
     over = (
         "arms and looks at this question, choices made in view of the results apart," if late else "arms and analyses,"
     )
+    if is_single_judged(results):
+        return Section("Analysis plan")
     notes = [
         f"The primary metric is {summary.primary_with_unit(results)}, and {better} values are better. "
         f"Verdicts are given at {planned} seeds per arm.",

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from taetpu.report import factors, rungs
-from taetpu.report.judged import block_noun, judged_notices, removed_effect
+from taetpu.report.judged import block_noun, is_single_judged, judged_notices, removed_effect
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
@@ -200,7 +200,10 @@ def describe_metric(results: Results) -> str:
     """Return a sentence on the primary metric and the meaning of effects."""
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = _count(len(results["seeds"]), block_noun(results))
-    return f"{primary_with_unit(results)}, {better} is better. Effects are arm minus baseline over {seeds}."
+    metric = f"{primary_with_unit(results)}, {better} is better."
+    if is_single_judged(results):
+        return f"{metric} The mean is over {seeds}."
+    return f"{metric} Effects are arm minus baseline over {seeds}."
 
 
 def sample_note(name: str) -> str:
@@ -217,6 +220,9 @@ def headline(results: Results) -> str:
     if baseline["mean"] is None:
         why = "diverged on every seed" if all_diverged(baseline) else "has no finished run yet"
         return f"The baseline {why}, so the arms cannot be compared with it."
+    if is_single_judged(results):
+        seeds = _count(len(baseline["runs"]), "run")
+        return f"{results['primary']} is {verdict_rows(results)[0].mean} over {seeds} of a single configuration."
     if not arms:
         return f"Baseline only: {results['primary']} is {verdict_rows(results)[0].mean}."
     lost = [arm["name"] for arm in arms if all_diverged(arm)]
@@ -370,7 +376,8 @@ def describe_noise(results: Results) -> str:
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
     seeds, (low, high) = _count(floor["seeds"], block_noun(results)), primary_bounds(results)
-    text = f"Across {seeds}, the baseline's {results['primary']} has a standard deviation of"
+    whose = "" if is_single_judged(results) else "the baseline's "
+    text = f"Across {seeds}, {whose}{results['primary']} has a standard deviation of"
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:
         spread, effect = formatting.spread(model["residual_sd"]), removed_effect(results)

@@ -22,6 +22,7 @@ from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
+from taetpu.store.study import JUDGED
 
 Sets = Iterable[str] | Mapping[str, Any]
 """Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
@@ -46,6 +47,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
     document = read_document(file)
     folder = document.folder
     try:
+        _refuse_judged(document)
         spec = load_config(StudySpec, document.data)
         plugins = _plugins(spec.plugins, folder)
         trackers = _trackers(spec.trackers)
@@ -74,6 +76,14 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
         trackers=trackers,
         contrasts=contrasts,
     )
+
+
+def _refuse_judged(document: Document) -> None:
+    """Raise `UserError` if the file describes results that `taetpu judge` read from a table, and no training."""
+    if JUDGED in document.data:
+        problem = "this study has the runs of a table of results, so there is nothing to train"
+        remedy = "`taetpu report` shows its results. To add runs, add them to the table, and repeat `taetpu judge`."
+        raise UserError(problem, path=(JUDGED,), remedy=remedy)
 
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:
