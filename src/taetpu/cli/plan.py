@@ -242,6 +242,7 @@ def _notes(planned: dict[str, Any]) -> Iterator[str]:
     for name, table in planned["post_hoc"].items():
         yield f"post-hoc ablation {name}: {_tables(table)}"
     yield from _starts(planned["arms"])
+    yield from _inits(planned["arms"])
     yield from evaluation_text.describe_evaluation_text({arm["name"]: arm["data"] for arm in planned["arms"]})
     if tuned := planned["tuning"]:
         done = f" ({tuned['done']} {'is' if tuned['done'] == 1 else 'are'} done)" if tuned["done"] else ""
@@ -269,6 +270,20 @@ def _starts(arms: list[dict[str, Any]]) -> Iterator[str]:
             note += "".join(f"; {what}: {', '.join(start[part])}" for part, what in parts if start[part])
             names.setdefault(note, []).append(arm["name"])
     yield from (f"{', '.join(loading)}: {note}" for note, loading in names.items())
+
+
+def _inits(arms: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield which arms have an init whose weights are far from 1 / sqrt(fan-in)."""
+    names: dict[str, list[str]] = {}
+    for arm in arms:
+        if init := arm["init"]:
+            names.setdefault(f"{init['kind']} at dim {init['dim']} {init['ratio']:.2g}", []).append(arm["name"])
+    if names:
+        listed = ", ".join(f"{init} ({', '.join(drawn)})" for init, drawn in names.items())
+        yield (
+            f"std of initial weights, times sqrt(fan-in): {listed}. Far from 1, an init can decide which changes help; "
+            "with `model.init: scaled-fan-in`, it is 1 at every width"
+        )
 
 
 def _tables(table: dict[str, Any]) -> str:

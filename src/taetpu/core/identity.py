@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of the identity hash. It is incremented when a default changes, or when the computation for the same
 config changes. Version 3 omits fields that equal their default, so that adding a field with a default changes no
 identity. Versions 1 and 2 hash all fields."""

@@ -1,5 +1,6 @@
 """Slot `init`: the distribution of weights. Biases start at zero and norm weights at one for every kind."""
 
+from math import log
 from typing import Annotated, ClassVar
 
 import jax
@@ -8,15 +9,17 @@ from pydantic import NonNegativeFloat
 
 from taetpu.core.config import Component, Size, Traced
 from taetpu.core.errors import UserError
-from taetpu.core.keys import Key
+from taetpu.core.keys import Key, named, root_key
 from taetpu.core.registry import register
-from taetpu.nn.common import Dims
+from taetpu.nn.common import Dims, Init
 
 WRITING = ("out", "down")
 """Roles of the projections that write to the residual stream: those of attention and of feed-forward networks."""
 TABLES = ("embedding", "position")
 """Roles of the tables that are indexed, so that they have no fan-in."""
-ROLES = ("in", "q", "k", "v", "up", "gate", "router", *WRITING, *TABLES, "unembedding")
+READING = ("in", "q", "k", "v", "up", "gate")
+"""Roles of the projections between layers that do not write to the residual stream."""
+ROLES = (*READING, "router", *WRITING, *TABLES, "unembedding")
 """All roles of weights. `in` is a projection that has no finer role."""
 
 
@@ -26,6 +29,17 @@ def role_shape(role: str, dims: Dims) -> tuple[int, int]:
     if role in tables:
         return tables[role], dims.dim
     return (2 * dims.dim, dims.dim) if role in WRITING else (dims.dim, 2 * dims.dim)
+
+
+def relative_std(init: Init, dims: Dims) -> float:
+    """Return the std of the weights of reading projections, times sqrt(fan-in), measured on a draw.
+
+    At 1, a product with the weights keeps the size of its input (LeCun et al. 1998). Of several roles with different
+    distributions, the one nearest to 1 counts.
+    """
+    shape = dims.dim, max(8, 4096 // dims.dim)
+    stds = [float(init.draw(dims, role, shape, key=named(root_key(0), role)).std()) for role in READING]
+    return min((dims.dim**0.5 * std for std in stds), key=lambda ratio: abs(log(max(ratio, 1e-30))))
 
 
 def refuse_unknown_fan_in(shape: tuple[int, ...]) -> None:
@@ -169,6 +183,23 @@ class FanIn(Component):
             refuse_unknown_fan_in(shape)
         fan_in = dims.dim if role in TABLES else next(iter(shape))
         return (self.gain / fan_in) ** 0.5 * jax.random.normal(key, shape)
+
+
+@register("init", "scaled-fan-in")
+class ScaledFanIn(FanIn):
+    """`fan-in`, with the variance divided by 2 * num_layers for projections that write to the residual stream.
+
+    At init, the residual stream's variance then grows by a constant over all layers, however many there are. The factor
+    is that of Radford et al. 2019 (section 2.3), which give no std; LeCun et al. 1998 give one for every width.
+
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; LeCun et al. 1998, "Efficient
+    BackProp".
+    """
+
+    def draw(self, dims: Dims, role: str, shape: tuple[int, ...], *, key: Key) -> Array:
+        """Draw a weight of the given role and shape."""
+        drawn = super().draw(dims, role, shape, key=key)
+        return drawn / (2 * dims.num_layers) ** 0.5 if role in WRITING else drawn
 
 
 @register("init", "deepnorm")

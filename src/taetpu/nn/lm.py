@@ -32,7 +32,7 @@ from taetpu.nn.common import (
 )
 from taetpu.nn.embedding import TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
-from taetpu.nn.init import GPT2Scaled
+from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
 from taetpu.nn.mask import MaskConfig
@@ -87,7 +87,7 @@ class ModelConfig(Config):
     """Further losses in training: a list of kinds, or settings by name."""
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
     """The tables that map tokens to vectors and vectors to logits."""
-    init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    init: Annotated[Any, SlotMark("init")] = ScaledFanIn()
     """The distribution of initial weights."""
     bias: bool = False
     """Whether projections and layer norms have biases, unless a component sets its own `bias`."""
@@ -204,7 +204,7 @@ class LMConfig(Config):
     position: Annotated[Any, SlotMark("position")] = RopeConfig()
     norm: Annotated[Any, SlotMark("norm")] = RMSNormConfig()
     embedding: Annotated[Any, SlotMark("embedding")] = TiedConfig()
-    init: Annotated[Any, SlotMark("init")] = GPT2Scaled()
+    init: Annotated[Any, SlotMark("init")] = ScaledFanIn()
     stem: Annotated[Any, SlotMark("stem")] = NoStem()
     logits: Annotated[Any, SlotMark("logits")] = NoLogits()
     heads: Annotated[dict[str, Any], SlotMark("head", many=True)] = Field(default_factory=dict)

@@ -11,6 +11,9 @@ from taetpu.contract.check import Progress, check_arm, compare_parameters
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import to_data
 from taetpu.core.errors import UserError
+from taetpu.data.base import Source
+from taetpu.nn.init import relative_std
+from taetpu.nn.lm import LMConfig
 from taetpu.nn.mask import WindowConfig
 from taetpu.report import evaluation_text
 from taetpu.report.contrasts import describe_contrast
@@ -36,6 +39,9 @@ from taetpu.train.model_cost import named_shapes, num_params, unbounded_loops
 from taetpu.train.pack_plan import Run, plan_packs
 from taetpu.train.step_time import remembered_step
 from taetpu.train.training_flops import training_flops_per_token
+
+OFF = 2.0
+"""The factor between the std of weights and 1 / sqrt(fan-in) beyond which `preview` names the init."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,8 @@ def preview(
         `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
-        iteration), the number of `runs` and of `done` runs, `start` (the parameters that are loaded, drawn and unused,
+        iteration), the number of `runs` and of `done` runs, `init` (None, or its `kind`, the model's `dim`, and the `ratio`
+        of the weights' std and 1 / sqrt(fan-in), if it is beyond a factor of 2), `start` (the parameters that are loaded, drawn and unused,
         see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and `data` (facts about the
         evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
@@ -218,7 +225,8 @@ def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[st
         "flops_per_token": training_flops_per_token(arm.config, source),
         "executed_flops_per_token": training_flops_per_token(arm.config, source, executed=True),
         "endless_loops": unbounded_loops(*sizes),
-        "start": _start(study, arm, named_shapes(*sizes)),
+        "start": (start := _start(study, arm, named_shapes(*sizes))),
+        "init": None if start else _init(arm.config.model, source),
         "data": {name: facts[name] for name in evaluation_text.FACTS if name in facts},
         "runs": len(runs),
         "done": sum(run.id in done for run in runs),
@@ -261,6 +269,12 @@ def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dic
         "drawn": fold_layers([name for name in shapes if name not in loaded and name not in stored.drawn]),
         "unused": fold_layers([name for name in stored.model.arrays if name not in {*loaded, *stored.drawn}]),
     }
+
+
+def _init(model: LMConfig, source: Source) -> dict[str, Any] | None:
+    """Return the init whose std is more than twice or less than half of 1 / sqrt(fan-in); None for other inits."""
+    ratio = relative_std(model.init, model.dims(source.vocab_size, source.seq_len))
+    return None if 1 / OFF <= ratio <= OFF else {"kind": model.init.kind, "dim": model.dim, "ratio": ratio}
 
 
 def _contract(study: Study, arm: Arm, computed: Mapping[str, Computation], programs: bool) -> dict[str, Any]:
