@@ -69,3 +69,17 @@ def test_difference_of_the_baseline(taetpu):
 def test_singular_nouns(taetpu, here):
     (here / "s.yaml").write_text(TINY + "seeds: 1\n")
     assert "tiny: 1 arm x 1 seed, 6 steps" in taetpu("plan", "s.yaml").out
+
+
+def test_inits_far_from_the_fan_in_are_named(taetpu, here):
+    """0.5 / sqrt(8) is sqrt(2) times below 1 / sqrt(8) and is not named; 0.02 is 18 times below it, 1.2 is 3.4 above."""
+    arms = {"old": "gpt2-scaled", "large": "{kind: normal, std: 1.2}", "near": "{kind: fan-in, gain: 0.5}"}
+    listed = "".join(f"  {name}: {{model.init: {init}}}\n" for name, init in arms.items())
+    (here / "s.yaml").write_text(f"{TINY}seeds: 1\narms:\n{listed}")
+    plan = taetpu("plan", "s.yaml", "--json").json()
+    inits = {arm["name"]: arm["init"] for arm in plan["arms"]}
+    assert inits["baseline"] is inits["near"] is None
+    assert inits["old"]["ratio"] == pytest.approx(0.02 * 8**0.5, rel=0.1)
+    assert inits["large"]["ratio"] == pytest.approx(1.2 * 8**0.5, rel=0.1)
+    text = " ".join(taetpu("plan", "s.yaml").out.split())
+    assert ("(old)" in text, "(large)" in text, "(near)" in text) == (True, True, False)

@@ -244,10 +244,11 @@ def test_absent_components_have_no_parameters():
     [
         ({"kind": "gpt2-scaled", "std": 0.5}, {"wo": 0.25, "down": 0.25, "other": 0.5}),
         ({"kind": "fan-in", "gain": 4.0}, {"down": 0.125, "other": 0.25}),
+        ({"kind": "scaled-fan-in", "gain": 4.0}, {"wo": 0.125, "down": 0.0625, "other": 0.25}),
     ],
 )
 def test_standard_deviations_at_birth(init, expected):
-    """Dim 64, 2 layers: the out-projections of gpt2-scaled are divided by sqrt(2 * 2) = 2."""
+    """Dim 64, 2 layers: the out-projections of scaled inits are divided by sqrt(2 * 2) = 2."""
     settings = {"dim": 64, "num_layers": 2, "ffn": "relu", "embedding": "untied", "position": "learned", "bias": True}
     config = load_config(ModelConfig, settings | {"init": init}).resolve()
     for name, a in jit_once(lambda: named_parameters(build_model(config, 64, 64, key=root_key(0))))().items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.forged import forged, unsealed
+from tests.forged import forged
 from tests.small import STUDY
 
 from taetpu.core.errors import UserError
@@ -132,22 +132,22 @@ def test_reused_runs_are_dropped_if_a_replica_disagrees(begin, copied):
 
 
 def test_result_that_contradicts_its_metrics_is_not_reused(begin, copied):
-    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/result.json"))
     result = json.loads(file.read_text())
     result["metrics"]["val/loss"] = 0.5
-    file.write_text(json.dumps(result))
+    del result["digest"]
+    file.write_bytes(seal(result))
     with pytest.raises(UserError, match=r"val/loss is 0\.5 in the result, but ") as error:
         begin(reuse=[copied])
     assert error.value.file == str(file.parent)
 
 
 def test_run_that_does_not_match_its_id_is_refused(begin, copied):
-    unsealed(copied / "small")
     file = next(copied.glob("small/runs/low-lr/0-*/config.json"))
     config = json.loads(file.read_text())
     config["config"]["train"]["optimizer"]["lr"] = 0.5
-    file.write_text(json.dumps(config))
+    del config["digest"]
+    file.write_bytes(seal(config))
     with pytest.raises(UserError) as error:
         begin(reuse=[copied])
     assert f"match its ID {config['id'][:8]}" in str(error.value)
