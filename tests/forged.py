@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
+from taetpu.core.identity import SCHEMA
+from taetpu.store import runs
 from taetpu.store.runs import RunFolder
 
-REMOVED = ("digest", "files", "schema", "run")
+REMOVED = ("digest", "files", "run")
 
 
 def forged(run: RunFolder) -> None:
@@ -21,8 +25,14 @@ def forged(run: RunFolder) -> None:
     run.finish(result)
 
 
-def unsealed(study: Path) -> Path:
-    """Remove the digests from a study's folder, as a forger could; the first versions wrote none, and no schema."""
+def accept_unsealed(patch: pytest.MonkeyPatch) -> None:
+    """Accept documents without digests, as if this version wrote none."""
+    patch.setattr(runs, "SEALED_SCHEMA", SCHEMA + 1)
+
+
+def unsealed(study: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Remove the digests from a study's folder, so that tests reach the checks behind them."""
+    accept_unsealed(patch)
     for file in study.glob("runs/*/*/*.json"):
         if file.name in ("config.json", "result.json"):
             data = json.loads(file.read_text())

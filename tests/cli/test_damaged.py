@@ -157,8 +157,8 @@ def test_a_damaged_plan_changes_no_report(taetpu, study):
     assert taetpu("report", study, "--verify").code == 0
 
 
-def test_study_without_digests_opens(taetpu, study, contents):
-    unsealed(study)
+def test_study_without_digests_opens(taetpu, study, contents, monkeypatch):
+    unsealed(study, monkeypatch)
     for file in (study / "plan.json", *study.glob("times/*.json")):
         file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "digest"}))
     results = (study / "results.json").read_bytes()

@@ -46,10 +46,10 @@ def test_report_of_a_root_with_many_studies_is_refused(taetpu, here, trained):
 
 
 @pytest.fixture
-def study(here, trained):
+def study(here, trained, monkeypatch):
     """The folder of a trained study without digests, so that tests can change files."""
     shutil.copytree(trained[0], here / "root")
-    return unsealed(here / "root/small")
+    return unsealed(here / "root/small", monkeypatch)
 
 
 def edited(file, change):

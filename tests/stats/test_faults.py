@@ -151,11 +151,11 @@ def test_five_hundred_arms_are_analysed_in_ten_seconds(draw, table, store_study)
     assert sum(found["verdict"] == "inconclusive" for found in results["arms"]) >= 495
 
 
-def test_damaged_metrics_are_refused(store_study) -> None:
+def test_damaged_metrics_are_refused(store_study, monkeypatch) -> None:
     folder = store_study({"baseline": {0: 1.0, 1: 1.1}, "a": {0: 2.0, 1: 2.1}})
     for run in folder.runs():
         run.append(0, 10, {"val/loss": ([5, 10], [3.0, 2.0])})
-    unsealed(Path(folder.where))
+    unsealed(Path(folder.where), monkeypatch)
     segment = Path(folder.run("a", 0, "00000000").where, "metrics", "0-10.json")
     segment.write_bytes(segment.read_bytes()[:-9])
     with pytest.raises(UserError, match="segment is damaged"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.forged import unsealed
+from tests.forged import accept_unsealed, unsealed
 from tests.stats.conftest import made_study
 
 from taetpu.core.errors import UserError
@@ -46,14 +46,16 @@ def template(tmp_path_factory) -> Path:
         value = run.result()["metrics"]["val/loss"]
         run.append(0, 10, {"val/loss": ([5, 10], [9.0, value]), "train/loss": ([5, 10], [2.0, 1.0])})
         run.write_evaluation({"val/nll": np.full(7, value * 4), "val/weight": np.full(7, 4.0)})
-    unsealed(Path(stored.where))
-    analyse(stored)
+    with pytest.MonkeyPatch.context() as patch:
+        unsealed(Path(stored.where), patch)
+        analyse(stored)
     return Path(stored.where)
 
 
 @pytest.fixture
-def folder(template, tmp_path: Path) -> StudyFolder:
+def folder(template, tmp_path: Path, monkeypatch) -> StudyFolder:
     """Return a copy of the stored study."""
+    accept_unsealed(monkeypatch)
     shutil.copytree(template, tmp_path / template.name)
     return StudyFolder(open_store(tmp_path), template.name)
 

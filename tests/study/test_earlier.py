@@ -1,8 +1,8 @@
 """Study folders that earlier versions wrote. They open, report and verify; those of the current schema are resumed.
 
 `stored` holds the folders as these versions wrote them, without reports and times: of schema 1 (which had no plans),
-of schema 2, of the first version of schema 3 (which did not record the schema with runs), and of schema 3 before
-contrasts.
+of schema 2, of the first version of schema 3 (which did not record the schema with runs), of schema 3 before contrasts,
+and of the first version of schema 4 (which changed the default init).
 """
 
 import json
@@ -31,7 +31,7 @@ from taetpu.ui.feed import Feed
 STORED = Path(__file__).with_name("stored")
 ARM = "arms:\n  low-lr: {train.optimizer.lr: 1e-4}\n"
 TEXT = TINY.replace("study: tiny", "study: earlier") + f"seeds: 2\n{ARM}"
-THIRD = TINY.replace("study: tiny", "study: schema3") + "measure: {primary: val/loss, equivalence: 0.02}\n"
+FOURTH = TINY.replace("study: tiny", "study: schema4") + "measure: {primary: val/loss, equivalence: 0.02}\n"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def files(root: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("version", "name"), [("schema2", "earlier"), ("schema3-first", "schema3"), ("schema3", "schema3")]
+    ("version", "name"), [("schema2", "earlier"), ("schema3-first", "schema3"), ("schema3", "schema3"), ("schema4", "schema4")]
 )
 def test_stored_study_opens_reports_and_verifies(version, name, tmp_path) -> None:
     """Its plan, hash and verdicts are those of the version that froze it."""
@@ -68,15 +68,14 @@ def test_stored_study_opens_reports_and_verifies(version, name, tmp_path) -> Non
     assert "low-lr" in Path(build_report(folder)["html"]).read_text()
 
 
-@pytest.mark.parametrize("version", ["schema3-first", pytest.param("schema3", marks=pytest.mark.slow)])
-def test_stored_study_of_this_schema_is_resumed(version, tmp_path) -> None:
+def test_stored_study_of_this_schema_is_resumed(tmp_path) -> None:
     """The runs have the IDs of this version, so the finished ones are kept and a deleted one is trained again."""
-    folder = copy_stored(version, tmp_path, "schema3")
-    (tmp_path / "study.yaml").write_text(THIRD + f"seeds: 2\n{ARM}")
-    shutil.rmtree(tmp_path / "root/schema3/runs/low-lr/1-f7be0d9f")
-    before, plan = files(tmp_path / "root/schema3/runs"), folder.read_study()["plan"]
+    folder = copy_stored("schema4", tmp_path, "schema4")
+    (tmp_path / "study.yaml").write_text(FOURTH + f"seeds: 2\n{ARM}")
+    shutil.rmtree(next((tmp_path / "root/schema4/runs/low-lr").glob("1-*")))
+    before, plan = files(tmp_path / "root/schema4/runs"), folder.read_study()["plan"]
     run(tmp_path / "study.yaml", root=str(tmp_path / "root"))
-    after = files(tmp_path / "root/schema3/runs")
+    after = files(tmp_path / "root/schema4/runs")
     assert {file: after[file] for file in before} == before
     assert sum(file.name == "result.json" for file in after) == 4
     assert folder.read_study()["plan"] == plan
