@@ -51,7 +51,8 @@ def files(root: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("version", "name"), [("schema2", "earlier"), ("schema3-first", "schema3"), ("schema3", "schema3"), ("schema4", "schema4")]
+    ("version", "name"),
+    [("schema2", "earlier"), ("schema3-first", "schema3"), ("schema3", "schema3"), ("schema4", "schema4")],
 )
 def test_stored_study_opens_reports_and_verifies(version, name, tmp_path) -> None:
     """Its plan, hash and verdicts are those of the version that froze it."""
