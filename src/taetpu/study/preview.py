@@ -113,10 +113,10 @@ def preview(
         `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
-        iteration), the number of `runs` and of `done` runs, `init` (None, or its `kind`, the model's `dim`, and the `ratio`
-        of the weights' std and 1 / sqrt(fan-in), if it is beyond a factor of 2), `start` (the parameters that are loaded, drawn and unused,
-        see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and `data` (facts about the
-        evaluation text, see `report.evaluation_text`).
+        iteration), the number of `runs` and of `done` runs, `init` (its `kind`, the model's `dim`, and the `ratio` of
+        the weights' std and 1 / sqrt(fan-in), if this is beyond a factor of 2; else None), `start` (the parameters that
+        are loaded, drawn and unused, see `spec.start`; None if all are drawn), its `contract` (see `contract.check`)
+        and `data` (facts about the evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
