@@ -72,7 +72,7 @@ def test_singular_nouns(taetpu, here):
 
 
 def test_inits_far_from_the_fan_in_are_named(taetpu, here):
-    """Of 1 / sqrt(8): a gain of 0.5 is sqrt(2) times below it and is not named, 0.02 is 18 times below, 1.2 3.4 above."""
+    """The gain 0.5 is sqrt(2) times below 1 / sqrt(8) and is not named; 0.02 is 18 times below it, 1.2 3.4 above."""
     arms = {"old": "gpt2-scaled", "large": "{kind: normal, std: 1.2}", "near": "{kind: fan-in, gain: 0.5}"}
     listed = "".join(f"  {name}: {{model.init: {init}}}\n" for name, init in arms.items())
     (here / "s.yaml").write_text(f"{TINY}seeds: 1\narms:\n{listed}")
