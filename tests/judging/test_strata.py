@@ -108,6 +108,8 @@ def test_arms_without_a_common_data_set_are_not_compared():
     arms = {arm["name"]: arm for arm in taetpu.judge(table, **ASKED).results["arms"]}
     assert (arms["a"]["effect"], arms["a"]["ci95"]) == (None, None)
     assert arms["link"]["effect"] == pytest.approx(0.0, abs=0.05)
+    (notice,) = [text for text in judged_notices(taetpu.judge(table, **ASKED).results) if text.endswith(": a.")]
+    assert "data" in notice
 
 
 def test_runs_have_the_names_of_data_sets_and_can_be_judged_again(tmp_path):
@@ -121,3 +123,12 @@ def test_runs_have_the_names_of_data_sets_and_can_be_judged_again(tmp_path):
         }
     ((_, data, seed, *_),) = taetpu.open_study("t/a/9", tmp_path).runs.itertuples(index=False)
     assert (data, seed) == ("large", "1")
+
+
+def test_columns_of_runs_have_different_names(tmp_path):
+    table = unequal().rename(columns={"data": "outcome", "arm": "method", "loss": "arm"})
+    asked = ASKED | {"arm": "method", "block": "outcome", "metric": "arm"}
+    columns = list(taetpu.judge(table, **asked, out=tmp_path / "t").runs.columns)
+    assert len(set(columns)) == len(columns)
+    again = taetpu.judge(tmp_path / "t/report/runs.csv", **asked | {"arm": columns[0]}).results
+    assert again["arms"][1]["verdict"] == taetpu.open_study(tmp_path / "t").results["arms"][1]["verdict"]

@@ -103,6 +103,9 @@ def judged_notices(results: Results) -> list[str]:
             "values than those of other arms, and effects are averages over the values that an arm shares with the "
             "baseline."
         )
+    if apart := [arm["name"] for arm in results["arms"] if arm["against"] and arm.get("strata") == []]:
+        what = " and ".join(table["block"])
+        texts.append(f"Not compared, since they share no value of {what} with the baseline: {', '.join(apart)}.")
     if table.get("disjoint"):
         texts.append("An arm shares fewer than two seeds with the baseline, so runs are compared without pairing.")
     if ends := table.get("ends"):

@@ -12,6 +12,7 @@ from taetpu.report.judged import seed_cells, seed_columns
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
 from taetpu.report.summary import Results
+from taetpu.store.study import JUDGED
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 _POWER = re.compile(r"(?<=\d)e(-?\d+)")
@@ -163,7 +164,9 @@ def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
         for arm in results["arms"]
         for run in arm["runs"]
     ]
-    return ["arm", *seed_columns(results), "id", "outcome", results["primary"]], rows
+    taken = {*(results.get(JUDGED) or {"block": ()})["block"], results["primary"]}  # the names in the table are kept
+    arm, *others = (f"run_{name}" if name in taken else name for name in ("arm", "id", "outcome"))
+    return [arm, *seed_columns(results), *others, results["primary"]], rows
 
 
 def _csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
