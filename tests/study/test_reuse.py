@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.small import STUDY
 from taetpu.core.errors import UserError
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.verify import verify
-from taetpu.store.backend import open_store
+from taetpu.store.backend import LocalStore, open_store
 from taetpu.store.digests import seal
 from taetpu.store.study import StudyFolder
 from taetpu.study.reuse import sample_runs
@@ -92,6 +93,32 @@ def test_equal_runs_are_copied_completely_and_not_trained(begin, first):
 
 
 @pytest.mark.slow
+def test_a_copy_that_was_killed_is_copied_again(begin, monkeypatch):
+    """Copying stops before each file of the first run in turn; the same command then copies the run whole."""
+    write, stopped = LocalStore.write, []
+
+    class Killed(BaseException):
+        pass
+
+    while "result.json" not in stopped:
+        writes = count()
+
+        def write_or_stop(store, key, data, writes=writes, **how):
+            if "/runs/" in key and next(writes) == len(stopped):
+                stopped.append(Path(key).name)
+                raise Killed
+            write(store, key, data, **how)
+
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(LocalStore, "write", write_or_stop)
+            begin()
+    assert {"config.json", "evaluation.json", "model.safetensors"} <= {*stopped}
+    outcome, trained, folder = begin()
+    assert (trained, outcome.results["reused"]["runs"]) == ([], 4)
+    assert not any(run.is_partial_copy() for run in folder.runs())
+
+
+@pytest.mark.slow
 def test_only_equal_runs_are_reused_whatever_their_names(begin):
     text = TEXT.replace("study: small", "study: other").replace("low-lr: {train.optimizer.lr: 1e-4}",
         "slow: {train.optimizer.lr: 1e-4}\n  slower: {train.optimizer.lr: 1e-5}")  # fmt: skip
@@ -106,7 +133,7 @@ def test_sample_of_reused_runs_is_trained_again_once(begin):
     outcome, trained, folder = begin(audit=0.5)
     assert len(trained) == 2
     assert (outcome.refuted, outcome.results["reused"]) == ([], {"runs": 4, "audited": 2})
-    assert folder.read_audit()["proved"] == [list(run) for run in sorted(trained)]
+    assert sorted(folder.read_audit()["proved"]) == [list(run) for run in sorted(trained)]
     assert not (Path(folder.where) / "audit").exists()
     assert begin(audit=0.5)[1] == []
     assert all(run.origin() for run in folder.runs())

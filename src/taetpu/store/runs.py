@@ -24,6 +24,7 @@ from taetpu.store.metrics import Series
 Status = Literal["absent", "started", "done"]
 
 SOURCE = "reused.json"  # names the study from which a run was copied
+COPYING = "copying"  # exists while a run is copied
 REMEDIES = {"metrics": RETRAIN, "times": "Delete the file. It contains only wall times, on which no result depends."}
 RESULT, FILES, METRICS = "result.json", "files", "metrics"
 OWNER = "run"
@@ -194,6 +195,8 @@ class RunFolder:
     def copy_from(self, other: "RunFolder", config: dict[str, Any], source: str | None = None) -> None:
         """Replace this run with a copy of a finished run. The result is copied last.
 
+        If the process is killed in between, the run `is_partial_copy`.
+
         Args:
             other: the run to copy.
             config: the config of the copy.
@@ -202,6 +205,7 @@ class RunFolder:
         """
         self.store.delete(self.key)
         self.known.clear()
+        self.store.write(f"{self.key}/{COPYING}", b"")
         self.start(config)
         replaced = {f"{other.key}/{name}" for name in ("config.json", *([SOURCE] if source else []))}
         if source:
@@ -209,6 +213,11 @@ class RunFolder:
         keys = [key for key in other.store.list(other.key) if key not in replaced]
         for key in sorted(keys, key=lambda key: key == f"{other.key}/result.json"):
             self.store.write(self.key + key.removeprefix(other.key), other.store.read(key))
+        self.store.delete(f"{self.key}/{COPYING}")
+
+    def is_partial_copy(self) -> bool:
+        """Return whether copying the run has begun and not ended."""
+        return self.store.exists(f"{self.key}/{COPYING}")
 
     def origin(self) -> str | None:
         """Return the study from which the run was copied; None if the run was not copied from another study."""

@@ -46,7 +46,7 @@ def _lost_result(run: RunFolder, folder: StudyFolder) -> bool:
 
     The run has finished if it was evaluated and the checkpoints of its pack were deleted.
     """
-    if not run.has_evaluation():
+    if run.is_partial_copy() or not run.has_evaluation():
         return False
     packs = [plan.id for plan in stored_plans(folder) if run in [folder.run(*key) for key in plan.runs]]
     if any(folder.store.list(f"{folder.name}/packs/{pack}") for pack in packs):
