@@ -36,8 +36,7 @@ def find_wide_window(old: ResolvedConfig, new: ResolvedConfig, length: int) -> i
         return None
 
     layers = zip(old.model.layers, new.model.layers, strict=False)
-    masks = [(getattr(a.mixer, "mask", None), getattr(b.mixer, "mask", None)) for a, b in layers
-             if getattr(a.mixer, "causal", True) == getattr(b.mixer, "causal", True)]  # fmt: skip
+    masks = [(a.typed_mixer.effective_mask, b.typed_mixer.effective_mask) for a, b in layers]
     widths = [(width(a), width(b)) for a, b in masks if a != b]
     idle = [min(a, b) for a, b in widths if a is not None and b is not None and min(a, b) >= length]
     wide = [width for width in idle if width < UNLIMITED or len(idle) == len(widths)]

@@ -20,11 +20,11 @@ from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch, Source
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
-from taetpu.nn.common import AttentionDims, Carried, Context, Dims
+from taetpu.nn.common import AttentionDims, Carried, Context
 from taetpu.nn.init import ROLES, role_shape
 from taetpu.nn.lm import LM, MODEL_SLOTS, LMConfig
-from taetpu.nn.mask import MaskConfig
 from taetpu.nn.parameters import Parameters
+from taetpu.nn.position import IN_ATTENTION
 from taetpu.nn.residual import num_streams
 from taetpu.nn.slot_calls import (
     PARTS,
@@ -45,7 +45,6 @@ from taetpu.train.model_cost import model_shapes, parameter_shapes
 BATCH = 2
 CHECKED = 64  # evaluation windows in which masks are checked
 MAX_KEPT = 4096
-IN_ATTENTION = ("in_attention", "on_scores")  # parts of positions that attention calls
 
 _PASSED: set[Any] = set()
 
@@ -93,8 +92,8 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
     dims = model.dims(source.vocab_size, source.seq_len)
 
     def setup(layer: Any) -> Setup:
-        heads, rotated = _heads(layer.mixer, dims)
-        sizes = heads.num_heads, heads.num_kv_heads, heads.head_dim
+        heads = layer.typed_mixer.heads(dims) or AttentionDims(1, 1, dims.dim)
+        sizes, rotated = (heads.num_heads, heads.num_kv_heads, heads.head_dim), layer.typed_mixer.position_heads(dims)
         streams = num_streams(layer.residual)
         return Setup(dims, BATCH, source.seq_len, *sizes, dtype, layer.position, streams, rotated)
 
@@ -110,30 +109,17 @@ def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPat
         if id(layer) in seen:
             continue
         seen.add(id(layer))
-        at, attends = setup(layer), hasattr(layer.mixer, "num_heads")
-        positions = attends and (layer.mixer.plugin or at.rotated is not None)
-        for slot in ATTENTION_SLOTS if attends else ():
-            component = getattr(layer.mixer, slot, None)
-            if isinstance(component, Component):
+        at, mixer = setup(layer), layer.typed_mixer
+        for slot in ATTENTION_SLOTS if mixer.heads(dims) else ():
+            if component := mixer.slot_component(slot):
                 for part in PARTS[slot].values():
                     yield ("layers", i, "mixer", slot), component, part, at
         for slot in sorted(SLOTS, key="mixer".__eq__):  # the mixer comes last, because it calls other components
             component = getattr(layer, slot)
             for name, part in PARTS[slot].items():
-                if name != "at_input" and (name not in IN_ATTENTION or positions) and acts_at(component, name):
+                outside = name == "at_input" or (name in IN_ATTENTION and name not in mixer.position_parts)
+                if not outside and acts_at(component, name):
                     yield ("layers", i, slot), component, part, at
-
-
-def _heads(mixer: Any, dims: Dims) -> tuple[AttentionDims, AttentionDims | None]:
-    """Return the heads of a mixer, and the parts of queries and keys that positions act on.
-
-    The second value is None if the mixer does not declare them, as in mixers whose state has the order of tokens.
-    """
-    if hasattr(mixer, "position_heads"):
-        return mixer.heads(dims), mixer.position_heads(dims)
-    heads = getattr(mixer, "num_heads", 1)
-    kv_heads = getattr(mixer, "num_kv_heads", None) or heads
-    return AttentionDims(heads, kv_heads, getattr(mixer, "head_dim", None) or dims.dim // heads), None
 
 
 def _key(component: Component, part: Part | None, at: Setup) -> Any:
@@ -229,8 +215,8 @@ def _place(component: Component, target: Any) -> tuple[str | None, int | None]:
 
 def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
     """Raise `UserError` if a mask lets a position that counts in the loss attend to its target."""
-    by_layer = [(i, getattr(layer.mixer, "mask", None)) for i, layer in enumerate(config.model.layers)]
-    masks = {(i, mask) for i, mask in by_layer if isinstance(mask, MaskConfig)}
+    by_layer = [(i, layer.typed_mixer.effective_mask) for i, layer in enumerate(config.model.layers)]
+    masks = {(i, mask) for i, mask in by_layer if mask is not None}
     split = source.evaluation("val")
     for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
         assert split is not None

@@ -13,6 +13,7 @@ from taetpu.core.config import to_data
 from taetpu.interop.families.base import Exported, Settings
 from taetpu.interop.families.rope import yarn_attention_factor
 from taetpu.nn.lm import LMConfig
+from taetpu.nn.mask import FullConfig, MaskConfig
 from taetpu.store.flat_config import flatten, format_value
 
 TRAINING_ONLY = ("ffn.balance", "ffn.bias_rate")
@@ -63,7 +64,9 @@ class Comparable:
         self.written = [dict(flatten(to_data(layer))) for layer in config.layers]
         owners = [i if layer.same_as is None else layer.same_as for i, layer in enumerate(config.layers)]
         hidden = [_inner_size(shapes or {}, owner) for owner in owners]
-        self.layers = [_explicit(dict(layer), config, size) for layer, size in zip(self.written, hidden, strict=True)]
+        masks = [layer.typed_mixer.effective_mask for layer in config.layers]
+        rows = zip(self.written, masks, hidden, strict=True)
+        self.layers = [_explicit(dict(layer), config, mask, size) for layer, mask, size in rows]
         self.written_around = dict(flatten({slot: to_data(getattr(config, slot)) for slot in AROUND}))
         self.around: dict[str, Any] = {"dim": config.dim, **self.written_around}
         if self.around["stem.kind"] == "scale" and self.around["stem.factor"] is None:
@@ -111,7 +114,7 @@ def _inner_size(shapes: Mapping[str, Sequence[int]], layer: Any) -> int | None:
     return next((int(shapes[name][-2]) for name in names if name in shapes), None)
 
 
-def _explicit(layer: dict[str, Any], config: LMConfig, hidden: int | None) -> dict[str, Any]:
+def _explicit(layer: dict[str, Any], config: LMConfig, mask: MaskConfig | None, hidden: int | None) -> dict[str, Any]:
     """Return the settings of a layer in a form in which equal models have equal settings."""
     for name in TRAINING_ONLY:
         layer.pop(name, None)
@@ -125,7 +128,8 @@ def _explicit(layer: dict[str, Any], config: LMConfig, hidden: int | None) -> di
         layer["mixer.num_kv_heads"] = layer["mixer.num_kv_heads"] or heads
         scale = layer["mixer.scale"]
         layer["mixer.scale"] = size**-0.5 if scale is None else 1 / size if scale == "1/head_dim" else scale
-        if not layer.pop("mixer.causal"):
+        layer.pop("mixer.causal")
+        if isinstance(mask, FullConfig):
             layer["mixer.mask.kind"] = "full"
         elif layer["mixer.mask.kind"] == "window" and layer["mixer.mask.width"] is None:
             layer = {path: value for path, value in layer.items() if not path.startswith("mixer.mask.")}

@@ -200,7 +200,8 @@ def parameter_shapes(model: LM) -> dict[str, tuple[int, ...]]:
 
 def num_heads(config: LMConfig) -> int:
     """Return the number of query heads of the first layer; 1 if its mixer has no heads."""
-    return getattr(config.layers[0].mixer, "num_heads", 1)
+    heads = config.layers[0].typed_mixer.heads(config.dims(0, 0))
+    return 1 if heads is None else heads.num_heads
 
 
 def _read_tensor(

@@ -243,8 +243,10 @@ class OpenedModel(SavedModel):
         check_length(self.config, self.seq_len, tokens)
         check_numbers(tokens, sequences * self.vocab_size if logits else 0, 1, "logits")
         if heads is not None or sequences * tokens**2 > MAX_NUMBERS // MAX_HEADS:
-            layers = [self.config.layers[layer] for layer in self.site_layers.get("mixer.pattern", ())]
-            largest = max((getattr(layer.mixer, "num_heads", 1) for layer in layers), default=0)
+            dims = self.config.dims(self.vocab_size, self.seq_len)
+            mixers = [self.config.layers[i].typed_mixer for i in self.site_layers.get("mixer.pattern", ())]
+            known = [mixer.heads(dims) for mixer in mixers]
+            largest = max((1 if sizes is None else sizes.num_heads for sizes in known), default=0)
             count = largest if heads is None else heads
             check_numbers(tokens, sequences * count, 2, f"attention weights in {count} heads")
 

@@ -250,8 +250,7 @@ def windows(tokens: int, window: int, stride: int) -> list[tuple[int, int, int]]
 def check_causal(opened: OpenedModel) -> None:
     """Raise `UserError` if a token may see later tokens, so that predictions of the next token have no meaning."""
     for number, layer in enumerate(opened.config.layers):
-        mask = getattr(layer.mixer, "mask", None)
-        if not (getattr(layer.mixer, "causal", True) and getattr(mask, "causal", True)):
+        if not layer.typed_mixer.is_causal:
             problem = f"attention in layer {number} is not causal, so this model does not predict the next token"
             raise UserError(problem, remedy="Use an evaluation set of the run's task, such as val, or another model.")
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
-from taetpu.core.config import Component, Size, SlotMark, Traced
+from taetpu.core.config import Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -17,8 +17,9 @@ from taetpu.nn.attention_kernels import PLAIN, KernelMask
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
 from taetpu.nn.gate import NoGate
 from taetpu.nn.mask import CausalConfig, FullConfig, visible
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.normalizer import SoftmaxConfig
-from taetpu.nn.position import SHARED, PositionConfig
+from taetpu.nn.position import IN_ATTENTION, PositionConfig
 from taetpu.nn.qk_norm import NoQKNorm
 from taetpu.nn.scores import NoScores
 from taetpu.nn.values import NoValues
@@ -30,8 +31,12 @@ HeadCount = Annotated[int, Field(gt=0, le=2**12)]
 
 
 @register("mixer", "none")
-class NoMixer(Component):
+class NoMixer(MixerConfig):
     """No mixing between positions. Neither the mixer branch nor the norm of the branch exists."""
+
+    def cache_size(self, dims: Dims) -> int:
+        """Return 0."""
+        return 0
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> None:
         """Return None, because there is no module."""
@@ -45,7 +50,7 @@ def _keep_heads(config: "AttentionConfig", dropped: tuple[int, ...]) -> np.ndarr
 
 
 @register("mixer", "attention")
-class AttentionConfig(Component):
+class AttentionConfig(MixerConfig):
     """Scaled dot-product attention. Vaswani et al. 2017; Ainslie et al. 2023 (GQA, fewer key-value heads).
 
     `head_dim` defaults to dim / num_heads and `scale` to head_dim^-0.5. Query head i reads key-value head
@@ -57,6 +62,8 @@ class AttentionConfig(Component):
     Transformer Decoding: One Write-Head is All You Need", arXiv 1911.02150.
     Reference: transformers.models.llama.modeling_llama.LlamaAttention.
     """
+
+    position_parts = IN_ATTENTION
 
     num_heads: HeadCount = 4
     """Number of query heads."""
@@ -144,11 +151,13 @@ class AttentionConfig(Component):
 
     def cache_size(self, dims: Dims) -> int:
         """Return the number of elements that text generation caches for each token: its keys and values."""
-        return 2 * (self.num_kv_heads or self.num_heads) * (self.head_dim or dims.dim // self.num_heads)
+        heads = self.heads(dims)
+        return 2 * heads.num_kv_heads * heads.head_dim
 
     def init(self, dims: Dims, position: PositionConfig, *, key: Key) -> "Attention":
         """Build the module at the given sizes."""
-        heads, mask = self.heads(dims), self.mask if self.causal else FullConfig()
+        heads: AttentionDims = self.heads(dims)
+        mask: Any = self.effective_mask
         bias, out_bias = (True, False) if self.bias == "qkv" else (self.bias, self.bias)
         inner, inner_kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
         dropped: Any = self.drop_heads
@@ -165,7 +174,7 @@ class AttentionConfig(Component):
             qk_norm=self.qk_norm.init(dims, heads, key=named(key, "qk_norm")),
             position=position.in_attention(heads.head_dim),
             values=self.values.init(dims, heads, key=named(key, "values")),
-            on_scores=SHARED if position.shared else position.on_scores(dims, heads, key=named(key, "on_scores")),
+            on_scores=position.on_scores(dims, heads, key=named(key, "on_scores")),
             scores=self.scores.init(dims, key=named(key, "scores")),
             mask=mask.init(dims, key=named(key, "mask")),
             normalizer=self.normalizer.init(dims, heads, key=named(key, "normalizer")),
@@ -183,10 +192,6 @@ class AttentionConfig(Component):
         return AttentionDims(
             self.num_heads, self.num_kv_heads or self.num_heads, self.head_dim or dims.dim // self.num_heads
         )
-
-    def position_heads(self, dims: Dims) -> AttentionDims:
-        """Return the numbers of heads, and the width, of the parts of queries and keys that positions act on."""
-        return self.heads(dims)
 
 
 class Attention(eqx.Module):

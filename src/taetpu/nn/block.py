@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from pydantic import Field, NonNegativeInt
 
-from taetpu.core.config import Config, SlotMark, Traced
+from taetpu.core.config import Component, Config, SlotMark, Traced
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
@@ -19,6 +19,7 @@ from taetpu.nn.attention import AttentionConfig
 from taetpu.nn.common import Context, Dims, Fixed, build_dropout
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
+from taetpu.nn.mixer_base import MixerConfig, UndeclaredMixer
 from taetpu.nn.norm import NormPair, RMSNormConfig, name_sites
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
@@ -68,6 +69,15 @@ class LayerConfig(Config):
     drop: Annotated[tuple[str, ...], Traced(neutral=(), promote=True, encode=_keep_parts)] = ()
     """Parts to switch off in training and evaluation: `mixer`, `ffn` or `layer` (the whole layer)."""
 
+    @property
+    def typed_mixer(self) -> MixerConfig:
+        """The mixer, which answers by its fields alone if it extends only `Component`."""
+        return self.mixer if isinstance(self.mixer, MixerConfig) else UndeclaredMixer(mixer=self.mixer)
+
+    def with_mask(self, mask: Component) -> "LayerConfig":
+        """Return the layer with another component in the mixer's field `mask`."""
+        return self.model_copy(update={"mixer": self.mixer.model_copy(update={"mask": mask})})
+
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if a component cannot be built at these sizes, or if a dropped part does not exist."""
         for slot in SLOTS:
@@ -101,7 +111,7 @@ class LayerConfig(Config):
         """Build the module at the given sizes."""
         keep: Any = self.drop
         parts: dict[str, Any] = {
-            "mixer": self.mixer.init(dims, self.position, key=named(key, "mixer")),
+            "mixer": self.mixer.init(dims, self.position.in_layer, key=named(key, "mixer")),
             "ffn": self.ffn.init(dims, key=named(key, "ffn")),
         }
         for branch in BRANCHES:

@@ -35,8 +35,6 @@ from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.logits import NoLogits
-from taetpu.nn.mask import MaskConfig
-from taetpu.nn.mixer.latent import LatentConfig
 from taetpu.nn.norm import RMSNormConfig
 from taetpu.nn.order import SequentialConfig
 from taetpu.nn.position import RopeConfig
@@ -136,11 +134,10 @@ def with_own_mask(
         num_layers: The number of layers.
         known: The changed layers so far, to which this one is added.
     """
-    mask = getattr(layer.mixer, "mask", None)
-    chosen = mask.for_layer(number, num_layers) if isinstance(mask, MaskConfig) else mask
-    if chosen is mask:
+    mask = layer.typed_mixer.effective_mask
+    if mask is None or (chosen := mask.for_layer(number, num_layers)) is mask:
         return layer
-    made = layer.model_copy(update={"mixer": layer.mixer.model_copy(update={"mask": chosen})})
+    made = layer.with_mask(chosen)
     return known.setdefault(made, made)
 
 
@@ -314,8 +311,9 @@ class LMConfig(Config):
 
     def shared_heads(self, dims: Dims) -> list[AttentionDims]:
         """Return the heads of each layer that uses the positions of the model."""
-        sharing = [layer.mixer for layer in self.layers if layer.position == self.position]
-        return [mixer.heads(dims) for mixer in sharing if isinstance(mixer, AttentionConfig | LatentConfig)]
+        sharing = [layer.typed_mixer for layer in self.layers if layer.position == self.position]
+        heads = [mixer.heads(dims) for mixer in sharing if "on_scores" in mixer.position_parts]
+        return [sizes for sizes in heads if sizes is not None]
 
 
 def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":

@@ -158,7 +158,7 @@ def build_in_attention(component: Any, at: Setup, key: Key) -> Any:
 
 X = {"x": stream_shape}
 PARTS: dict[str, dict[str, Part]] = {
-    "mixer": {"": Part(X, stream_shape, build=lambda c, at, key: c.init(at.dims, at.position, key=key))},
+    "mixer": {"": Part(X, stream_shape, build=lambda c, at, key: c.init(at.dims, at.position.in_layer, key=key))},
     "ffn": {"": Part(X, stream_shape)},
     "norm": {"": Part(X, stream_shape, context=False)},
     "after": {"": Part({"x": residual_shape}, residual_shape)},

@@ -61,12 +61,12 @@ def check_first_values(layers: Sequence[Any]) -> None:
 
     The first layer's mean of its values and its values is its values, so alone it changes nothing.
     """
-    mixing = [isinstance(getattr(layer.mixer, "values", None), ValueResidualConfig) for layer in layers]
+    mixing = [isinstance(layer.typed_mixer.slot_component("values"), ValueResidualConfig) for layer in layers]
     if not any(mixing):
         return
     number = mixing.index(True)
     problem = remedy = None
-    if not hasattr(layers[0].mixer, "values"):
+    if layers[0].typed_mixer.slot_component("values") is None:
         kind = layers[0].mixer.kind
         problem = f"layer {number} mixes its values with those of layer 0, whose mixer {kind!r} has no values"
         remedy = "Use attention with values: residual in layer 0, or remove values: residual."

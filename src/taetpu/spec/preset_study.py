@@ -9,6 +9,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.registry import slots
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig
+from taetpu.nn.mask import WindowConfig
 from taetpu.spec.document import format_yaml
 from taetpu.spec.presets import PRESETS, expand_preset
 
@@ -172,8 +173,8 @@ def write_study(name: str, start: str, end: str, dim: int, num_layers: int) -> s
 
 def _seq_len(*models: ModelConfig) -> int:
     """Return a power of two above the widths of the models' windows, in which each window hides positions."""
-    masks = [getattr(layer.mixer, "mask", None) for model in models for layer in model.resolve().layers]
-    widest = max((getattr(mask, "width", None) or 0 for mask in masks), default=0)
+    masks = [layer.typed_mixer.effective_mask for model in models for layer in model.resolve().layers]
+    widest = max((mask.width or 0 for mask in masks if isinstance(mask, WindowConfig)), default=0)
     return max(64, 2 ** widest.bit_length())
 
 

@@ -13,7 +13,7 @@ from taetpu.core.errors import KeyPath, UserError
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
-from taetpu.nn.mask import MaskConfig, StaticWindowConfig, WindowConfig
+from taetpu.nn.mask import StaticWindowConfig, WindowConfig
 from taetpu.optim.eval_metrics import EvalMetric
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
@@ -70,12 +70,9 @@ def with_static_windows(model: LMConfig) -> LMConfig:
     """Return a model's config in which the widths of window masks are part of the program."""
     changed: dict[int, LayerConfig] = {}  # most layers of a deep model are the same object
     for layer in model.layers:
-        mask = getattr(layer.mixer, "mask", None)
-        new = layer
-        if isinstance(mask, WindowConfig):
-            mixer = layer.mixer.model_copy(update={"mask": StaticWindowConfig(width=mask.width)})
-            new = layer.model_copy(update={"mixer": mixer})
-        changed.setdefault(id(layer), new)
+        mask = layer.typed_mixer.effective_mask
+        window = isinstance(mask, WindowConfig)
+        changed.setdefault(id(layer), layer.with_mask(StaticWindowConfig(width=mask.width)) if window else layer)
     return model.model_copy(update={"layers": tuple(changed[id(layer)] for layer in model.layers)})
 
 
@@ -111,17 +108,16 @@ class ResolvedConfig(Config):
         except UserError as error:
             raise error.within("model") from None
         for i, layer in enumerate(self.model.layers):
-            causal = getattr(layer.mixer, "causal", self.task.causal)
-            mask = getattr(layer.mixer, "mask", None)
-            if isinstance(mask, MaskConfig) and mask.needs_segments and not self.task.has_segments:
+            mixer = layer.typed_mixer
+            mask = mixer.effective_mask
+            if mask is not None and mask.needs_segments and not self.task.has_segments:
                 raise UserError(
                     f"mask {mask.kind!r} reads segments, but the batches of task {self.task.kind!r} contain none",
                     path=("model", "layers", i, "mixer", "mask"),
                     remedy="Set task.segments: true for a text, or the mask's separator.",
                 )
-            causal = causal and (not isinstance(mask, MaskConfig) or mask.causal or mask.hides_targets)
-            if causal != self.task.causal:
-                raise self._mask_error(i, "full" if mask is None or mask.causal else mask.kind)
+            if not mixer.fits_task(self.task.causal):
+                raise self._mask_error(i)
         self._check_lengths()
         for name, metric in self.train.eval_metrics.items():
             try:
@@ -129,14 +125,14 @@ class ResolvedConfig(Config):
             except UserError as error:
                 raise error.within("train", "eval_metrics", name) from None
 
-    def _mask_error(self, layer: int, mask: str) -> UserError:
-        """Return the error about a layer whose mask does not fit the task; `mask` is its kind if it is not causal.
+    def _mask_error(self, layer: int) -> UserError:
+        """Return the error about a layer whose mask does not fit the task.
 
         `mask: full` and `causal: false` give equal configs, so the error names both.
         """
         mixer, task = self.model.layers[layer].mixer.kind, self.task.kind
-        if self.task.causal:
-            written = "mask: full (or causal: false)" if mask == "full" else f"mask: {mask}"
+        if self.task.causal and (mask := self.model.layers[layer].typed_mixer.effective_mask):
+            written = "mask: full (or causal: false)" if mask.kind == "full" else f"mask: {mask.kind}"
             problem = f"{written} of mixer {mixer!r} shows later tokens, and task {task!r} predicts the next token"
             remedy = "Use a causal mask."
         else:

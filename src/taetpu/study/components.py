@@ -252,15 +252,16 @@ def _of_arm(study: Study, name: str) -> Part:
 
 def _of_layers(study: Study, what: str) -> Iterator[Part]:
     """Yield the branches, layers or heads of the baseline's layers that can be dropped."""
-    for number, layer in enumerate(study.arms[0].config.model.layers):
+    model = study.arms[0].config.model
+    for number, layer in enumerate(model.layers):
         path = f"model.layers.{number}"
         if what == "layers":
             yield Part(f"layer-{number}", {f"{path}.drop": [*layer.drop, "layer"]})
         if what == "heads":
-            dropped: tuple[int, ...] = getattr(layer.mixer, "drop_heads", ())
-            heads = layer.mixer.num_heads if hasattr(layer.mixer, "drop_heads") else 0
-            for head in (head for head in range(heads) if head not in dropped):
-                yield Part(f"head-{number}.{head}", {f"{path}.mixer.drop_heads": [*dropped, head]})
+            dropped, heads = layer.typed_mixer.dropped_heads, layer.typed_mixer.heads(model.dims(0, 0))
+            if dropped is not None and heads is not None:
+                for head in sorted(set(range(heads.num_heads)) - set(dropped)):
+                    yield Part(f"head-{number}.{head}", {f"{path}.mixer.drop_heads": [*dropped, head]})
         for slot in ("mixer", "ffn"):
             if what in (f"{slot}s", "branches") and getattr(layer, slot).kind != "none" and slot not in layer.drop:
                 yield Part(f"{slot}-{number}", {f"{path}.drop": [*layer.drop, slot]})

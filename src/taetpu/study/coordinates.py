@@ -147,17 +147,15 @@ def scale_width(config: ResolvedConfig, width: int) -> ResolvedConfig:
 
 
 def _scale_component(component: Component, factor: Fraction) -> Component:
-    names = ["hidden", *(SCALED if getattr(component, "head_dim", None) is not None else ())]
-    changed = dict[str, int]()
-    for name in names:
-        value = getattr(component, name, None)
-        if value is None:
+    settings, changed = dict(component), dict[str, int]()
+    for name in ("hidden", *(SCALED if settings.get("head_dim") is not None else ())):
+        if (value := settings.get(name)) is None:
             continue
         if (value * factor).denominator != 1:
             problem = f"{name}={value} times {factor} is not an integer"
             raise UserError(problem, path=(name,), remedy="Choose other widths with --widths, or unset `head_dim`.")
         changed[name] = int(value * factor)
-    if "num_heads" in changed and getattr(component, "drop_heads", ()):
+    if "num_heads" in changed and settings.get("drop_heads"):
         problem = "drop_heads names single heads, but their number depends on the width"
         raise UserError(problem, path=("drop_heads",), remedy="Unset `head_dim`, so that heads get wider instead.")
     return component.model_copy(update=changed) if changed else component

@@ -241,7 +241,7 @@ def _windows(study: Study, runs: list[RunSpec]) -> dict[str, Any] | None:
     """
 
     def has_window(arm: Arm) -> bool:
-        return any(isinstance(getattr(layer.mixer, "mask", None), WindowConfig) for layer in arm.config.model.layers)
+        return any(isinstance(layer.typed_mixer.effective_mask, WindowConfig) for layer in arm.config.model.layers)
 
     arm = next((arm for arm in study.arms if has_window(arm)), None)
     if arm is None:

@@ -56,7 +56,7 @@ def check_model(checks: Checks) -> None:
         return
     (tiny,) = built
     checks.run("bfloat16", check_bfloat16, component, tiny)
-    causal = getattr(component, "causal", True)
+    causal = all(layer.typed_mixer.is_causal for layer in tiny.config.layers)
     if not causal:
         checks.note("causality", "causal is false, so positions may depend on later tokens")
     else:

@@ -49,10 +49,8 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
     yield "model.dim", model.dim
     yield "task.seq_len", source.seq_len
     for layer in model.layers:
-        if hasattr(layer.mixer, "position_heads"):
-            yield "head_dim", layer.mixer.heads(model.dims(source.vocab_size, source.seq_len)).head_dim
-        elif heads := getattr(layer.mixer, "num_heads", None):
-            yield "head_dim", getattr(layer.mixer, "head_dim", None) or model.dim // heads
+        if heads := layer.typed_mixer.heads(model.dims(source.vocab_size, source.seq_len)):
+            yield "head_dim", heads.head_dim
     parameters, _ = partition_trainable(model_shapes(model, source.vocab_size, source.seq_len))
     for path, leaf in leaves_by_path(parameters).items():
         if leaf.ndim > 1:

@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -52,10 +51,9 @@ def step_bytes(
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
     """Return the bytes of a 16-bit key-value cache for one sequence; None if a mixer's cache size is unknown."""
     dims = config.model.dims(source.vocab_size, source.seq_len)
-    mixers: list[Any] = [layer.mixer for layer in config.model.layers if layer.mixer.kind != "none"]
-    if not all(hasattr(mixer, "cache_size") for mixer in mixers):
-        return None
-    return 2 * source.seq_len * sum(mixer.cache_size(dims) for mixer in mixers)
+    sizes = [layer.typed_mixer.cache_size(dims) for layer in config.model.layers]
+    known = [size for size in sizes if size is not None]
+    return 2 * source.seq_len * sum(known) if len(known) == len(sizes) else None
 
 
 def host_bytes(cgroups: Path = CGROUPS, member: Path = Path("/proc/self/cgroup")) -> int:

@@ -125,8 +125,8 @@ def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tupl
     hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
     with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
     for i, layer in enumerate(config.model.layers):
-        if heads := getattr(layer.mixer, "num_heads", None):
-            yield ("model", "layers", i, "mixer", "num_heads"), heads
+        if heads := layer.typed_mixer.heads(config.model.dims(vocab_size, config.task.seq_len)):
+            yield ("model", "layers", i, "mixer", "num_heads"), heads.num_heads
     for i, size in zip(with_ffn, hidden, strict=False):
         yield ("model", "layers", i, "ffn", "hidden"), size
 

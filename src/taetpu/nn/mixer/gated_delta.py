@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import PositiveInt
 
-from taetpu.core.config import Component, Size
+from taetpu.core.config import Size
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
@@ -14,13 +14,14 @@ from taetpu.nn.attention import join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import gated_delta_rule
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm
 from taetpu.nn.position import PositionConfig
 from taetpu.nn.short_conv import draw_taps, short_convolution
 
 
 @register("mixer", "gated-delta")
-class GatedDeltaConfig(Component):
+class GatedDeltaConfig(MixerConfig):
     """S <- e^g S, then S <- S + beta k (v - S^T k)^T and o = S^T q, for a state S of each head. Yang et al. 2024.
 
     g = -e^A softplus(x W_a + dt) and beta = sigmoid(x W_b) for each head. q, k and v pass through a convolution over

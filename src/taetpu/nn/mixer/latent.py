@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import PositiveFloat
 
-from taetpu.core.config import Component, Size, SlotMark, Traced
+from taetpu.core.config import Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -18,16 +18,17 @@ from taetpu.nn.attention_kernels import PLAIN
 from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
 from taetpu.nn.mask import CausalConfig, visible
 from taetpu.nn.mixer.common import Stream, head_width
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm, build_rms
 from taetpu.nn.normalizer import SoftmaxConfig
-from taetpu.nn.position import SHARED, PositionConfig
+from taetpu.nn.position import IN_ATTENTION, PositionConfig
 from taetpu.nn.scores import NoScores
 
 SLOTS = ("mask", "scores", "normalizer")
 
 
 @register("mixer", "mla")
-class LatentConfig(Component):
+class LatentConfig(MixerConfig):
     """Attention with k = [RMS(x D) K, rope(x R)] and v = RMS(x D) V. DeepSeek 2024 (multi-head latent attention, MLA).
 
     D maps a token to its latent of width kv_latent, and K and V map the latent to head_dim and value_dim elements of
@@ -45,6 +46,8 @@ class LatentConfig(Component):
     Reference: transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3Attention.
     Excludes: attention kernels.
     """
+
+    position_parts = IN_ATTENTION
 
     num_heads: HeadCount = 4
     """Number of heads."""
@@ -119,7 +122,7 @@ class LatentConfig(Component):
             wo=weight("wo", self.num_heads * value, dims.dim, "out"),
             scale=Fixed(score_scale(self.scale, heads.head_dim)),
             position=position.in_attention(rope),
-            on_scores=SHARED if position.shared else position.on_scores(dims, heads, key=named(key, "on_scores")),
+            on_scores=position.on_scores(dims, heads, key=named(key, "on_scores")),
             scores=self.scores.init(dims, key=named(key, "scores")),
             mask=self.mask.init(dims, key=named(key, "mask")),
             normalizer=self.normalizer.init(dims, heads, key=named(key, "normalizer")),

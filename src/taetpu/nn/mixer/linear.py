@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import PositiveInt
 
-from taetpu.core.config import Component, Size
+from taetpu.core.config import Size
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
@@ -14,11 +14,12 @@ from taetpu.nn.attention import join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, head_width, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.position import PositionConfig
 
 
 @register("mixer", "linear")
-class LinearConfig(Component):
+class LinearConfig(MixerConfig):
     """sum_j f(q_i).f(k_j) v_j / sum_j f(q_i).f(k_j) over j <= i, with f(u) = elu(u) + 1. Katharopoulos et al. 2020.
 
     Positions that act in attention do not act here.

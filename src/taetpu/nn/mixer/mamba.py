@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from pydantic import PositiveInt
 
-from taetpu.core.config import Component, Size
+from taetpu.core.config import Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
@@ -17,13 +17,14 @@ from taetpu.nn.attention import join_heads, split_heads
 from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, masked, read_state, write_state
 from taetpu.nn.mixer.recurrence import decayed_sum
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.norm import RMSNorm
 from taetpu.nn.position import PositionConfig
 from taetpu.nn.short_conv import draw_taps, short_convolution
 
 
 @register("mixer", "mamba2")
-class Mamba2Config(Component):
+class Mamba2Config(MixerConfig):
     """S <- e^(dt A) S + dt b u^T and y = S^T c + d u, for a state S of each head of u. Dao and Gu 2024 (Mamba 2).
 
     u, b and c are projections of x that pass through a convolution over `conv` tokens and silu; all heads share b and

@@ -7,18 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from taetpu.core.config import Component, Size
+from taetpu.core.config import Size
 from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.nn.common import Context, Dims, project
 from taetpu.nn.mixer.common import Stream, read_state, write_state
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.position import PositionConfig
 
 State = tuple[Float[Array, "batch hidden"], ...]
 
 
-class RecurrentConfig(Component):
+class RecurrentConfig(MixerConfig):
     """Base of recurrent networks with a state of `hidden` numbers."""
 
     hidden: Size | None = None

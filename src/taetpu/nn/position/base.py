@@ -24,6 +24,8 @@ Heads = Float[Array, "batch head seq head_dim"]
 KVHeads = Float[Array, "batch kv_head seq head_dim"]
 Keys = Float[Array, "batch head key head_dim"]
 Scores = Float[Array, "batch head query key"]
+IN_ATTENTION = ("in_attention", "on_scores")
+"""The parts of positions that act in attention."""
 
 
 class PositionConfig(Component):
@@ -58,6 +60,11 @@ class PositionConfig(Component):
     def acts_on_scores(cls) -> bool:
         """Return whether the kind acts on scores."""
         return cls.on_scores is not PositionConfig.on_scores
+
+    @property
+    def in_layer(self) -> "PositionConfig":
+        """The position that a mixer receives. With `shared`, its `on_scores` returns a call of the shared module."""
+        return SharedPosition(position=self) if self.shared else self
 
     def check_layer(self, position: "PositionConfig", number: int) -> None:
         """Raise `UserError` if `position`, that of layer `number`, cannot act in a single layer.
@@ -115,6 +122,20 @@ class SharedScores(eqx.Module):
 
 
 SHARED = SharedScores()
+
+
+class SharedPosition(PositionConfig):
+    """A position whose module that acts on scores is built once for all layers; see `PositionConfig.in_layer`."""
+
+    position: PositionConfig
+
+    def in_attention(self, head_dim: int) -> eqx.Module:
+        """Build the module that acts on queries and keys."""
+        return self.position.in_attention(head_dim)
+
+    def on_scores(self, dims: Dims, heads: AttentionDims, *, key: Key) -> SharedScores:
+        """Return a call of the shared module."""
+        return SHARED
 
 
 class Untouched(eqx.Module):
