@@ -12,6 +12,7 @@ from taetpu.data.base import Batch
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.head import HeadConfig, HeadInputs
 from taetpu.nn.matmul import active_share
+from taetpu.nn.mixer_base import MixerConfig
 from taetpu.nn.named_arrays import named_parameters, num_layers, scale_layers
 from taetpu.nn.state import State
 from taetpu.optim.eval_metrics import EvalMetric, Evaluated
@@ -35,6 +36,7 @@ __all__ = [
     "Identity",
     "Key",
     "Metric",
+    "MixerConfig",
     "Moment",
     "Number",
     "Seen",

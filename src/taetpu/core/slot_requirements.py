@@ -24,12 +24,14 @@ class Declaration:
         methods: Further required methods by name, each as a function that takes the arguments of the call.
         fields: Further required fields by name, with their meaning.
         optional: Methods that a class may define, like `methods`.
+        offers: A class that may be extended instead of `base`; its methods are then required too. Empty: none.
     """
 
     base: str = "taetpu.core.config.Component"
     methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     optional: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    offers: str = ""
 
 
 INIT = {"init": lambda self, dims, *, key: None}
@@ -37,7 +39,9 @@ DECLARATIONS: dict[str, Declaration] = {
     **dict.fromkeys(
         ("ffn", "residual", "short_conv", "after", "scores", "embedding", "stem", "logits"), Declaration(methods=INIT)
     ),
-    "mixer": Declaration(methods={"init": lambda self, dims, position, *, key: None}),
+    "mixer": Declaration(
+        methods={"init": lambda self, dims, position, *, key: None}, offers="taetpu.nn.mixer_base.MixerConfig"
+    ),
     "norm": Declaration(methods=INIT, fields={"placement": "'pre', 'post', 'sandwich' or 'output'"}),
     "order": Declaration("taetpu.nn.order.OrderConfig"),
     "layer_dropout": Declaration("taetpu.nn.layer_dropout.LayerDropoutConfig"),
@@ -77,15 +81,15 @@ def check_declaration(cls: type[Component]) -> None:
             if an annotation cannot be resolved; or if a default is rejected by its field or cannot be written in a
             study file.
     """
-    asked, base = DECLARATIONS.get(cls.slot, Declaration()), slot_base(cls.slot)
-    if base is None:
-        module, _, attribute = asked.base.rpartition(".")
-        base = getattr(import_module(module), attribute)
+    asked = DECLARATIONS.get(cls.slot, Declaration())
+    base = slot_base(cls.slot) or _import(asked.base)
     if not issubclass(cls, base):
         problem = f"a {cls.slot} must extend {base.__name__}, but {cls.__name__} does not"
         raise _error(
             cls, problem, f"Define class {cls.__name__}({base.__name__}), with {base.__name__} from {base.__module__}."
         )
+    if asked.offers and issubclass(cls, offered := _import(asked.offers)):
+        base = offered
     for name, meaning in asked.fields.items():
         if name not in cls.model_fields and not hasattr(cls, name):
             raise _error(cls, f"{cls.__name__} has no field {name} ({meaning})", f"Add the field {name}.")
@@ -98,6 +102,12 @@ def check_declaration(cls: type[Component]) -> None:
     for name, prototype in {"check": Component.check, **public, **asked.methods, **optional}.items():
         _refuse_arguments(cls, name, prototype)
     _refuse_defaults(cls)
+
+
+def _import(name: str) -> type[Component]:
+    """Return a class by its name, as `module.Class`."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
 
 
 def _refuse_arguments(cls: type[Component], name: str, prototype: Callable[..., Any]) -> None:

@@ -48,6 +48,11 @@ class Cache(eqx.Module):
         return Cache(stacks, self.tokens[rows], self.positions[rows], self.real[rows], self.index, self.sizes)
 
 
+def cached_shapes(module: Any, length: int) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes that a mixer or short convolution caches for one sequence; None if it offers no cache."""
+    return module.cache_shapes(length) if hasattr(module, "cache_shapes") else None
+
+
 def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) -> Cache:
     """Return the cache of a model before the first token.
 
@@ -65,15 +70,13 @@ def empty_cache(model: LM, batch: int, length: int, dtype: Any = jnp.float32) ->
         block = stack.block if stack.source is None else model.stacks[stack.source].block
         assert block is not None
         block = eqx.filter_eval_shape(stack.layer, 0, block)  # one layer, as shapes
-        shapes: dict[str, tuple[int, ...]] = {}
-        if block.mixer is not None:
-            if not hasattr(block.mixer, "cache_shapes"):
-                kind = type(block.mixer).__name__
-                problem = f"the mixer {kind} of layer {stack.start} offers no cache, so its tokens cannot be extended"
-                raise UserError(problem, remedy="Compute the whole sequence at once, or define `cache_shapes`.")
-            shapes = block.mixer.cache_shapes(length)
+        shapes = {} if block.mixer is None else cached_shapes(block.mixer, length)
+        if shapes is None:
+            kind = type(block.mixer).__name__
+            problem = f"the mixer {kind} of layer {stack.start} offers no cache, so its tokens cannot be extended"
+            raise UserError(problem, remedy="Compute the whole sequence at once, or define `cache_shapes`.")
         for convolution in block.short_conv.values():
-            shapes = shapes | getattr(convolution, "cache_shapes", lambda length: {})(length)
+            shapes = shapes | (cached_shapes(convolution, length) or {})
         layers = () if stack.size == 1 else (stack.size,)
         stacks.append({name: jnp.zeros((*layers, batch, *shape), dtype) for name, shape in shapes.items()})
     places, sizes = jnp.zeros((batch, length), jnp.int32), tuple(stack.size for stack in model.stacks)

@@ -247,7 +247,10 @@ class LMConfig(Config):
             counts = {heads.num_heads for heads in self.shared_heads(dims)}
             if len(counts) != 1:
                 problem = f"{self.position.kind!r} positions are shared, but the layers have {counts or 'no'} heads"
-                raise UserError(problem, path=("position",), remedy="Use attention with one num_heads in all layers.")
+                remedy = "Use attention with one num_heads in all layers."
+                if any(layer.mixer.plugin for layer in self.layers):
+                    remedy += " The mixer of a plug-in must extend MixerConfig and set position_parts."
+                raise UserError(problem, path=("position",), remedy=remedy)
         for slot in MODEL_SLOTS:
             try:
                 getattr(self, slot).check(dims)

@@ -12,6 +12,7 @@ from taetpu.testing.heads import check_head
 from taetpu.testing.hooks import check_hook
 from taetpu.testing.in_model import check_model
 from taetpu.testing.metrics import check_eval_metric, check_metric
+from taetpu.testing.mixer import check_declared
 from taetpu.testing.optimizer_schedule import check_optimizer, check_schedule
 from taetpu.testing.report import Checks, Report
 from taetpu.testing.standalone import check_draws, check_parts
@@ -22,6 +23,8 @@ def check_in_model(checks: Checks) -> None:
     component = checks.component
     passed = checks.run("draw", check_draws, component) if component.slot == "init" else check_parts(checks)
     if passed:
+        if component.slot == "mixer":
+            checks.run("declared", check_declared, component)
         check_model(checks)
     else:
         checks.skip("model")
