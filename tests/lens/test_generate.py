@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.page import write_plugin
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.plugins import load_plugins
 from taetpu.lens.generate import Sampling, generate
 from taetpu.train.sample import draw
 
@@ -35,6 +37,18 @@ def drawn(**settings) -> set[int]:
 )
 def test_tokens_that_can_be_drawn(settings, possible):
     assert drawn(**settings) == possible
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("position", ["rope", "t5"])
+def test_a_plug_ins_mixer_generates_with_a_cache_as_without(of, tmp_path, position):
+    """The mixer is the attention of docs/plugins.md."""
+    load_plugins([write_plugin("cosine.py", tmp_path)])
+    model = of({"mixer": {"kind": "cosine", "num_heads": 2}, "position": position})
+    cached, whole = (generate(model, [[1, 2]], max_tokens=8, sampling=GREEDY, cache=cache) for cache in (True, False))
+    assert cached[0].tokens.tolist() == whole[0].tokens.tolist()
+    assert len(set(cached[0].tokens.tolist())) > 1
+    load_plugins([])
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """Decoding with a cache and padding on the left equal the plain forward pass, for all positions and masks."""
 
-import re
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.page import write_plugin
 from tests.suites import by_default
 
 from taetpu.core.errors import UserError
@@ -111,9 +109,7 @@ def test_padding_is_not_read_as_a_separator(draw, mask):
 @pytest.mark.slow
 def test_a_recurrent_mixer_of_a_plug_in_keeps_its_state(draw, tmp_path):
     """The mixer is the example of docs/plugins.md."""
-    page = (Path(__file__).parents[2] / "docs/plugins.md").read_text()
-    (tmp_path / "leaky.py").write_text(re.search(r"```python\n(# leaky\.py\n.*?)```", page, re.DOTALL)[1])
-    load_plugins([tmp_path / "leaky.py"])
+    load_plugins([write_plugin("leaky.py", tmp_path)])
     model = draw({**BASE, "mixer": "leaky", "layers": {1: {"mixer": GQA}}}, seq=SEQ + 1)
     np.testing.assert_allclose(decoded(model, TOKENS, (3, 1, 4)), model(TOKENS), atol=1e-5)
     load_plugins([])

@@ -14,7 +14,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.core.sites import site
 from taetpu.nn.attention_kernels import PLAIN, KernelMask
-from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
+from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, check_slots, project
 from taetpu.nn.gate import NoGate
 from taetpu.nn.mask import CausalConfig, FullConfig, visible
 from taetpu.nn.mixer_base import MixerConfig
@@ -119,11 +119,7 @@ class AttentionConfig(MixerConfig):
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
-        for slot in ATTENTION_SLOTS:
-            try:
-                getattr(self, slot).check(dims)
-            except UserError as error:
-                raise error.within(slot) from None
+        check_slots(self, ATTENTION_SLOTS, dims)
         if self.head_dim is None and dims.dim % self.num_heads:
             fits = [n for n in range(1, dims.dim + 1) if dims.dim % n == 0]
             near = sorted(fits, key=lambda n: abs(n - self.num_heads))[:3]

@@ -16,7 +16,7 @@ from taetpu.core.keys import Key, named
 from taetpu.core.sites import site
 from taetpu.nn.adapter import NoAdapter
 from taetpu.nn.attention import AttentionConfig
-from taetpu.nn.common import Context, Dims, Fixed, build_dropout
+from taetpu.nn.common import Context, Dims, Fixed, build_dropout, check_slots
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
 from taetpu.nn.mixer_base import MixerConfig, UndeclaredMixer
@@ -80,11 +80,7 @@ class LayerConfig(Config):
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if a component cannot be built at these sizes, or if a dropped part does not exist."""
-        for slot in SLOTS:
-            try:
-                getattr(self, slot).check(dims)
-            except UserError as error:
-                raise error.within(slot) from None
+        check_slots(self, SLOTS, dims)
         if self.norm.placement not in WIRINGS:
             problem = f"norm {self.norm.kind!r} has the unknown placement {self.norm.placement!r}"
             raise UserError(problem, path=("norm",), remedy=suggest(str(self.norm.placement), WIRINGS))

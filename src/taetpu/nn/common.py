@@ -4,7 +4,7 @@ Shape annotations, here and in the slots, use the names batch, seq, dim, head, h
 feed-forward network).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Shaped
 
-from taetpu.core.config import Component
+from taetpu.core.config import Component, Config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
 from taetpu.nn.matmul import matmul
@@ -247,6 +247,15 @@ class Fixed(eqx.Module):
 
     def __init__(self, value: Any):
         self.value = jnp.asarray(value, jnp.float32)
+
+
+def check_slots(config: Config, slots: Iterable[str], dims: Dims) -> None:
+    """Raise `UserError` if the component in a slot of a config cannot be built at the given sizes."""
+    for slot in slots:
+        try:
+            getattr(config, slot).check(dims)
+        except UserError as error:
+            raise error.within(slot) from None
 
 
 def is_fixed(node: Any) -> bool:

@@ -28,6 +28,7 @@ from taetpu.nn.common import (
     Drawn,
     LayerCache,
     build_dropout,
+    check_slots,
     declared_arrays,
 )
 from taetpu.nn.embedding import TiedConfig
@@ -251,11 +252,7 @@ class LMConfig(Config):
                 if any(layer.mixer.plugin for layer in self.layers):
                     remedy += " The mixer of a plug-in must extend MixerConfig and set position_parts."
                 raise UserError(problem, path=("position",), remedy=remedy)
-        for slot in MODEL_SLOTS:
-            try:
-                getattr(self, slot).check(dims)
-            except UserError as error:
-                raise error.within(slot) from None
+        check_slots(self, MODEL_SLOTS, dims)
         for name, head in self.heads.items():
             try:
                 head.check(dims)

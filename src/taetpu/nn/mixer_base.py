@@ -11,7 +11,7 @@ class MixerConfig(Component):
     """Base of mixers. A class overrides the answers that do not follow from its fields.
 
     By default, the answers follow from the fields or class attributes `num_heads`, `num_kv_heads`, `head_dim`,
-    `causal`, `drop_heads`, `mask` and the other slots of attention, as far as the class has them.
+    `causal`, `mask` and the other slots of attention, as far as the class has them.
 
     Attributes:
         position_parts: The parts of positions that the module calls: `in_attention`, `on_scores`.
@@ -64,11 +64,6 @@ class MixerConfig(Component):
         mask = self.effective_mask
         hides = self.is_causal or (mask is not None and mask.hides_targets)
         return hides if causal else not hides or self.setting("causal") is None
-
-    @property
-    def dropped_heads(self) -> tuple[int, ...] | None:
-        """The heads whose output is zeroed; None if the mixer has no field `drop_heads`."""
-        return self.setting("drop_heads")
 
 
 class UndeclaredMixer(MixerConfig):

@@ -258,7 +258,7 @@ def _of_layers(study: Study, what: str) -> Iterator[Part]:
         if what == "layers":
             yield Part(f"layer-{number}", {f"{path}.drop": [*layer.drop, "layer"]})
         if what == "heads":
-            dropped, heads = layer.typed_mixer.dropped_heads, layer.typed_mixer.heads(model.dims(0, 0))
+            dropped, heads = layer.typed_mixer.setting("drop_heads"), layer.typed_mixer.heads(model.dims(0, 0))
             if dropped is not None and heads is not None:
                 for head in sorted(set(range(heads.num_heads)) - set(dropped)):
                     yield Part(f"head-{number}.{head}", {f"{path}.mixer.drop_heads": [*dropped, head]})

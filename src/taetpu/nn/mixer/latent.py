@@ -15,7 +15,7 @@ from taetpu.core.registry import register
 from taetpu.core.sites import rename_sites, site
 from taetpu.nn.attention import HeadCount, join_heads, score_scale, split_heads
 from taetpu.nn.attention_kernels import PLAIN
-from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, project
+from taetpu.nn.common import AttentionDims, Context, Dims, Fixed, build_dropout, check_slots, project
 from taetpu.nn.mask import CausalConfig, visible
 from taetpu.nn.mixer.common import Stream, head_width
 from taetpu.nn.mixer_base import MixerConfig
@@ -75,11 +75,7 @@ class LatentConfig(MixerConfig):
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
-        for slot in SLOTS:
-            try:
-                getattr(self, slot).check(dims)
-            except UserError as error:
-                raise error.within(slot) from None
+        check_slots(self, SLOTS, dims)
         head_width(dims, self.num_heads, self.head_dim)
 
     def widths(self, dims: Dims) -> tuple[int, int, int, int]:
