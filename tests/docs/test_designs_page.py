@@ -8,8 +8,7 @@ import pytest
 from safetensors.numpy import save
 
 from taetpu.spec.loading import load_study
-from taetpu.study.arm_stages import list_arms
-from taetpu.study.tuning import trial_study
+from taetpu.study.arm_stages import ArmStages
 
 PAGE = (Path(__file__).parents[2] / "docs/designs.md").read_text()
 STUDIES = dict(re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -46,8 +45,9 @@ def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
         (stored / "model.safetensors").write_bytes(save({"norm.weight": np.ones(64, np.float32)}))
     study = load_study(tmp_path / name)
     study.runs()
-    assert sorted(arm.name for arm in list_arms(study)[1:]) == sorted(ARMS[name])
-    if study.tune is not None:
-        assert {arm.name.split("~")[0] for arm in trial_study(study).arms} == {"baseline", "no-rope"}
+    stages = ArmStages(study)
+    assert sorted(arm.name for arm in stages.matched.arms[1:]) == sorted(ARMS[name])
+    if stages.trials is not None:
+        assert {arm.name.split("~")[0] for arm in stages.trials.arms} == {"baseline", "no-rope"}
     if "factorial" in study.design:
         assert ["big", "lr", "norm", "position"] in study.design["factorial"]["words"]

@@ -11,10 +11,10 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.stats.analyse import analyse
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.arm_stages import list_arms
+from taetpu.study.arm_stages import ArmStages
 from taetpu.study.freeze import freeze
 from taetpu.study.pack_store import resolve_runs
-from taetpu.study.tuning import choose_values, trial_study
+from taetpu.study.tuning import choose_values
 from taetpu.train.pack_plan import Run
 
 HEAD = """\
@@ -64,15 +64,16 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     (root / "study.yaml").write_text(HEAD + DESIGNS[design])
     study = load_study(root / "study.yaml")
     folder = StudyFolder(open_store(root), study.name)
-    untuned = study.changed(arms=list_arms(study))
+    stages = ArmStages(study)
+    untuned = stages.matched
     freeze(untuned, folder)
     _fill(resolve_runs(untuned, folder), loss)
-    found = {}
-    if study.tune is not None:
-        trial_runs = resolve_runs(trial_study(untuned), folder)
+    found, whole = {}, untuned
+    if stages.trials is not None:
+        trial_runs = resolve_runs(stages.trials, folder)
         _fill(trial_runs, loss)
-        found["tuning"] = choose_values(untuned, trial_runs)
-    whole = study.changed(arms=list_arms(study, tuning=found.get("tuning")))
+        best = found["tuning"] = choose_values(untuned, trial_runs)
+        whole = stages.tuned(best)
     _fill(resolve_runs(whole, folder), loss)
     freeze(whole, folder, **found)
     analyse(folder)

@@ -7,7 +7,7 @@ from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
 from taetpu.spec.loading import load_study
-from taetpu.study.arm_stages import list_arms
+from taetpu.study.arm_stages import ArmStages
 from taetpu.study.matching import flops_per_step, num_arm_params, steps_of, time_matched_steps
 from taetpu.train import step_time
 from taetpu.train.callbacks import Callback
@@ -42,8 +42,12 @@ def by_name(arms):
     return {arm.name: arm for arm in arms}
 
 
-def matched(study, steps=None):
-    return [arm for arm in list_arms(study, steps) if arm.stage == "matched"]
+def arms_of(study, steps=()):
+    return ArmStages(study).timed(dict(steps)).matched.arms
+
+
+def matched(study, steps=()):
+    return [arm for arm in arms_of(study, steps) if arm.stage == "matched"]
 
 
 def test_arms_matched_by_flops_compute_as_much_as_the_baseline(load):
@@ -106,13 +110,13 @@ def test_arms_matched_by_time_take_as_long_as_the_baseline(load):
 
 def test_matched_arm_that_equals_an_existing_arm_is_not_added(load):
     study = load(f"{ARMS}  short: {{model.num_layers: 2, train.steps: 900}}\nmatch: [flops, time]\n")
-    steps = steps_of(study, by_name(list_arms(study))["deep@flops"])
-    found = by_name(list_arms(study, {"deep": steps, "relu": 1234}))
+    steps = steps_of(study, by_name(arms_of(study))["deep@flops"])
+    found = by_name(arms_of(study, {"deep": steps, "relu": 1234}))
     assert "deep@time" not in found
     assert found["deep@flops"].role["match"]["by"] == "flops"
     assert found["deep@flops"].role["also"] == [{"of": "deep", "by": "time", "train.steps": steps}]
     assert "also" not in found["relu@time"].role
-    written = by_name(list_arms(study, {"deep": 900}))
+    written = by_name(arms_of(study, {"deep": 900}))
     assert (written["short"].stage, written["deep@flops"].stage) == ("written", "matched")
     assert "match" not in written["short"].role
     assert written["short"].role["also"] == [{"of": "deep", "by": "time", "train.steps": 900}]

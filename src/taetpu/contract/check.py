@@ -14,14 +14,12 @@ from taetpu.contract.no_op_reasons import explain_no_op, find_wide_window
 from taetpu.contract.outputs import check_groups, check_outputs
 from taetpu.contract.traced_program import Computation
 from taetpu.core.config import iter_components
-from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import ErrorList, UserError, suggest
 from taetpu.core.plugins import attribute_errors, forbid_changes
 from taetpu.core.static_dynamic import promoted_fields
 from taetpu.nn.mask import UNLIMITED
-from taetpu.spec.overrides import apply_overrides
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.model_cost import flops_per_token
 
 Progress = Callable[[int, int], None]
@@ -125,7 +123,7 @@ def check_arm(study: Study, name: str) -> tuple[Computation, Computation, UserEr
                 contract.check_arm(arm)
         except UserError as error:
             broken = error
-    return contract.computation(baseline, baseline.config), contract.computation(arm, arm.config), broken
+    return contract.of_arm(baseline), contract.of_arm(arm), broken
 
 
 def may_fail_in_step(config: ResolvedConfig) -> bool:
@@ -137,17 +135,22 @@ def may_fail_in_step(config: ResolvedConfig) -> bool:
 
 
 class Contract:
-    """The contract of a study, with the computations of all arms that have been checked."""
+    """The contract of a study.
+
+    Attributes:
+        computations: The computations of the arms that have been checked, by name.
+    """
 
     def __init__(self, study: Study):
         self.study, self.baseline = study, study.arms[0]
         self.live = frozenset[str]().union(*(promoted_fields(arm.config) for arm in study.arms))
         self.computations: dict[str, Computation] = {}
+        self._of_arms: dict[str, Computation] = {}
 
     def check_arm(self, arm: Arm) -> None:
         """Raise `UserError` if an arm breaks the contract or its program cannot be traced."""
         with _tracing(arm):
-            new = self.computation(arm, arm.config)
+            new = self.of_arm(arm)
             self.check_change(arm, new)
             source = self.study.source(arm)
             flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
@@ -190,6 +193,12 @@ class Contract:
             remedy = "Run `python -m taetpu.testing PLUGIN` to find the kind. Restrict this kind to earlier positions."
             raise arm.explain(UserError(problem, remedy=remedy))
 
+    def of_arm(self, arm: Arm) -> Computation:
+        """Return the computation of an arm, which is computed once. See `computation`."""
+        if arm.name not in self._of_arms:
+            self._of_arms[arm.name] = self.computation(arm, arm.config)
+        return self._of_arms[arm.name]
+
     def computation(self, arm: Arm, config: ResolvedConfig) -> Computation:
         """Return the computation of a config: the config of `arm` or a variant of that config.
 
@@ -226,10 +235,7 @@ class Contract:
 
     def check_overrides(self, arm: Arm, new: Computation) -> None:
         """Raise `UserError` if an override has no effect. Arms from a product of lists are not checked."""
-        if arm.crossed or len(arm.overrides) < 2:
-            return
-        for path in arm.overrides:
-            config = without_override(self.study, arm, path)
+        for path, config in arm.variants.items():
             if config is not None and self.is_same(new, arm, config):
                 why, remedy = explain_no_op(config, new)
                 raise arm.explain(
@@ -239,6 +245,7 @@ class Contract:
     def is_same(self, new: Computation, arm: Arm, config: ResolvedConfig) -> bool:
         """Return whether a variant of an arm computes the same; False if the variant cannot be computed."""
         try:
+            config.check()
             with attribute_errors("the variant cannot be traced", iter_components(config)):
                 return new.same_as(self.computation(arm, config))
         except UserError:
@@ -253,20 +260,20 @@ class Contract:
             self._check_metrics(metrics)
 
     def _check_metrics(self, metrics: dict[str, Any]) -> None:
-        first = self.computation(self.baseline, self.baseline.config).outline
+        first = self.of_arm(self.baseline).outline
         for name, metric in metrics.items():
             if not isinstance(metric.sites(), tuple | list):
                 problem = f"sites() of metric {name!r} returns {metric.sites()!r}, expected a tuple of names"
                 raise self.baseline.explain(UserError(problem, path=("train", "metrics", name)))
             if missing := set(metric.sites()) - first.sites:
-                sites = frozenset[str]().union(*(self.computation(a, a.config).outline.sites for a in self.study.arms))
+                sites = frozenset[str]().union(*(self.of_arm(arm).outline.sites for arm in self.study.arms))
                 for site in sorted(missing - sites):
                     where = ("train", "metrics", name)
                     error = UserError(f"no arm has a site {site!r}", path=where, remedy=suggest(site, sites))
                     raise self.baseline.explain(error)
         for arm in self.study.arms:  # a metric may work with the baseline's model and fail with another arm's model
             with _tracing(arm):
-                _ = self.computation(arm, arm.config).outline.metric_names
+                _ = self.of_arm(arm).outline.metric_names
         for name, metric in metrics.items():
             if set(metric.sites()) <= first.sites and not any(
                 key.partition("/")[0] == name for key in first.metric_names
@@ -280,19 +287,6 @@ class Contract:
             if name != self.baseline.name and new.same_as(earlier):
                 problem = f"arms {name!r} and {arm.name!r} compute the same program with the same numbers"
                 raise arm.explain(UserError(problem, remedy="Remove one of these arms."))
-
-
-def without_override(study: Study, arm: Arm, path: str) -> ResolvedConfig | None:
-    """Return an arm's config without one of its overrides; None if the config is invalid without this override."""
-    try:
-        config = load_config(
-            RunConfig, apply_overrides(study.base, {p: v for p, v in arm.overrides.items() if p != path})
-        ).resolve()
-        config.check()
-        study.sources.prepare(config)
-    except UserError:
-        return None
-    return config
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY, SCHEMA
 from taetpu.spec.document import format_brief, format_value
 from taetpu.spec.eval_sample import Sample
-from taetpu.spec.overrides import apply_overrides
+from taetpu.spec.overrides import resolve_overrides
 from taetpu.spec.resolved_study import Arm, Study, changes
 from taetpu.spec.study_config import Measure, RunConfig
 from taetpu.store.study import JUDGED
@@ -181,7 +181,9 @@ def _frozen_error(study: Study, problem: str, path: str, remedy: str = "Restore 
 
 def _same_arm(overrides: Mapping[str, Any], arm: Arm, study: Study) -> bool:
     """Return whether stored overrides resolve to the arm's config, even if they are written differently."""
+    if repr(overrides) == repr(arm.overrides):  # stricter than ==, for which 1, 1.0 and True are equal
+        return True
     try:
-        return load_config(RunConfig, apply_overrides(study.base, overrides)).resolve() == arm.config
+        return resolve_overrides(study.base, overrides) == arm.config
     except UserError:
         return False

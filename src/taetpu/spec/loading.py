@@ -16,7 +16,7 @@ from taetpu.spec.contrasts import plan_contrasts
 from taetpu.spec.designs import described
 from taetpu.spec.document import Document, format_value, parse_value, read_document
 from taetpu.spec.error_places import Origins
-from taetpu.spec.overrides import apply_overrides, merge_overrides
+from taetpu.spec.overrides import apply_overrides, merge_overrides, resolve_overrides
 from taetpu.spec.presets import expand_preset
 from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
@@ -213,7 +213,9 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
         check_trained(path, place)
     if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
         return None
-    idle = arm.idle
+    variants = dict(_variants(candidate, base, baseline))
+    without_effect = tuple(path for path, config in variants.items() if config == arm.config)
+    idle = without_effect
     if candidate.crossed:
         idle = tuple(candidate.overrides) if arm.config == baseline.config else ()
     if idle:
@@ -224,7 +226,8 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
             path=candidate.origins[idle[0]],
             remedy="Remove this override, or change the baseline.",
         )
-    return arm
+    kept = {} if candidate.crossed or len(variants) < 2 else variants
+    return replace(arm, idle=without_effect, variants=kept)
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:
@@ -237,7 +240,6 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
         diff=difference(baseline.config, resolved),
         origins=origins,
         crossed=candidate.crossed,
-        idle=tuple(_idle_overrides(candidate, base, resolved)),
         role=candidate.role,
         stage=candidate.stage,
     )
@@ -270,15 +272,16 @@ def derive_arm(
     return replace(built, idle=tuple(path for path in arm.idle if path not in values))
 
 
-def _idle_overrides(candidate: Candidate, base: Mapping[str, Any], resolved: ResolvedConfig) -> Iterator[str]:
-    """Yield the paths of the overrides that have no effect on the resolved config."""
+def _variants(
+    candidate: Candidate, base: Mapping[str, Any], baseline: Arm
+) -> Iterator[tuple[str, ResolvedConfig | None]]:
+    """Yield the path of each override, and the resolved config without it; None if that config is invalid."""
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
-            if load_config(RunConfig, apply_overrides(base, others)).resolve() == resolved:
-                yield path
+            yield path, resolve_overrides(base, others) if others else baseline.config
         except UserError:
-            continue  # the other overrides are invalid without this one, so it has an effect
+            yield path, None
 
 
 def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, dict[str, Any]]:

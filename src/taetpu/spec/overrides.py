@@ -20,7 +20,7 @@ from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import ModelConfig, select_layers
 from taetpu.spec.document import format_value
-from taetpu.spec.study_config import RunConfig
+from taetpu.spec.study_config import ResolvedConfig, RunConfig
 
 Parts = tuple[str | int, ...]
 
@@ -56,6 +56,11 @@ def apply_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
             _write_layers(new, layered, mistakes)
     mistakes.raise_all()
     return new
+
+
+def resolve_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> ResolvedConfig:
+    """Return the resolved config of a baseline's data with overrides applied. Raises `UserError` if it is invalid."""
+    return load_config(RunConfig, apply_overrides(data, overrides)).resolve()
 
 
 def _write_layers(data: dict[str, Any], overrides: Mapping[str, Any], mistakes: ErrorList) -> None:

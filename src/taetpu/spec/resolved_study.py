@@ -76,6 +76,8 @@ class Arm:
         origins: The places of the overrides in the study file.
         crossed: Whether the arm is part of a product of lists, so that single values may equal the baseline's values.
         idle: The overrides that have no effect on the arm's resolved config.
+        variants: The resolved config without each override, or None if it is invalid, by path. Empty for an arm with
+            one override, and for an arm that is part of a product of lists or derived from another arm.
         role: The arm's role in a design (see `spec.unresolved_arms.Candidate`).
         stage: The origin of the arm (see `spec.unresolved_arms.Stage`).
     """
@@ -89,6 +91,7 @@ class Arm:
     idle: tuple[str, ...] = ()
     role: Mapping[str, Any] = field(default_factory=dict)
     stage: Stage = "written"
+    variants: Mapping[str, ResolvedConfig | None] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def change(self) -> str:
@@ -256,10 +259,15 @@ class Study:
         """The prepared tasks. Each task is prepared on first use."""
         return Sources(self.folder)
 
+    @cached_property
+    def identified(self) -> dict[tuple[str, int, int], RunSpec]:
+        """The runs whose identity is known, by the name of the arm, the `id` of its config, and the seed."""
+        return {}
+
     def changed(self, **fields: Any) -> "Study":
-        """Return a copy of the study with the given fields replaced. The copy shares the prepared tasks."""
+        """Return a copy of the study with the given fields replaced. Prepared tasks and identified runs are shared."""
         new = replace(self, **fields)
-        new.__dict__["sources"] = self.sources
+        new.__dict__.update(sources=self.sources, identified=self.identified)
         return new
 
     def against(self, arm: Arm) -> Arm:
@@ -299,10 +307,13 @@ class Study:
                 Sample.from_config(arm.config, source)
         except UserError as error:
             raise arm.explain(error.within("train")) from None
-        data = source.fingerprint
-        starts = {seed: self.start_digest(arm, seed) for seed in self.seeds}
-        ids = zip(starts.items(), run_ids(arm.config, starts, data), strict=True)
-        return [RunSpec(arm.name, seed, arm.config, id, data, start) for (seed, start), id in ids]
+        keys = {seed: (arm.name, id(arm.config), seed) for seed in self.seeds}
+        starts = {seed: self.start_digest(arm, seed) for seed, key in keys.items() if key not in self.identified}
+        ids = run_ids(arm.config, starts, source.fingerprint) if starts else []
+        for (seed, start), run_id in zip(starts.items(), ids, strict=True):
+            spec = RunSpec(arm.name, seed, arm.config, run_id, source.fingerprint, start)
+            self.identified[keys[seed]] = spec  # keeps the config alive, so that its `id` stays unique
+        return [self.identified[key] for key in keys.values()]
 
     def _check_comparable(self, arm: Arm, source: Source, baseline: Source) -> None:
         split, _, what = self.measure.primary.partition("/")

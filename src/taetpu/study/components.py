@@ -220,7 +220,7 @@ def find_parts(study: Study, what: str, arms: Sequence[str] = ()) -> list[Part]:
         raise UserError(problem, path=("arms",), remedy="Use only one of --arm and --what.")
     parts = list(_of_layers(study, what))
     if not parts:
-        slots = sorted({getattr(layer, slot).kind for layer in study.baseline.resolve().model.layers
+        slots = sorted({getattr(layer, slot).kind for layer in study.arms[0].config.model.layers
                         for slot in ("mixer", "ffn")})  # fmt: skip
         problem = f"the baseline has no {what} that can be removed; its layers have {', '.join(slots)}"
         raise UserError(problem, path=("what",), remedy=f"Use one of: {', '.join(KINDS)}.")

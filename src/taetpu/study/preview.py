@@ -25,12 +25,10 @@ from taetpu.stats.load import read_study
 from taetpu.stats.plan import metric_bounds
 from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
-from taetpu.study.arm_stages import list_arms
 from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
 from taetpu.study.pack_store import resolve_runs, stored_plans
 from taetpu.study.post_hoc import count_components
-from taetpu.study.tuning import trial_study
 from taetpu.study.validate import check_study, too_large
 from taetpu.train.choose_compute import list_fallbacks
 from taetpu.train.device_capabilities import Capabilities, first_device
@@ -78,11 +76,11 @@ def prepare_study(
     stored = read_study(folder) if folder.exists() else {}
     if stored:
         check_frozen(stored, study)
-    checked, computed = check_study(study, progress, place)
-    whole = checked.changed(arms=list_arms(study, stored.get("matching")))
+    stages, computed = check_study(study, progress, place)
+    stages = stages.timed(stored.get("matching", {}))
+    whole, tried = stages.matched, stages.trials
     timed = [arm for arm in whole.arms if arm.name not in computed]
     computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # the train step is the same
-    tried = None if whole.tune is None else trial_study(whole)
     runs = [resolve_runs(study, folder) if study else [] for study in (whole, tried)]
     missing, missing_trials = ([run for run in part if not run.done] for part in runs)
     return Prepared(whole, computed, tried, (missing, missing_trials))

@@ -20,7 +20,7 @@ from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
-from taetpu.study.arm_stages import list_arms
+from taetpu.study.arm_stages import ArmStages
 from taetpu.study.damaged import check_runs
 from taetpu.study.executor import Executor
 from taetpu.study.freeze import freeze
@@ -32,7 +32,7 @@ from taetpu.study.post_hoc import FailedTable, compute_tables
 from taetpu.study.reuse import Reuse, sample_runs
 from taetpu.study.shards import ShardExecutor, parse_shard
 from taetpu.study.tracking import tracked
-from taetpu.study.tuning import choose_values, trial_study
+from taetpu.study.tuning import choose_values
 from taetpu.study.validate import check_study, refuse_too_large
 from taetpu.train.callbacks import Callback
 from taetpu.train.layout import AUTO, Packing, parse_packing
@@ -211,13 +211,13 @@ def run_study(
     reuse = Reuse(folder, options.reuse)
     if folder.exists():
         check_frozen(read_study(folder), study)  # before the contract check, which may take long
-    checked, _ = check_study(study, place=executor.place)
+    stages, _ = check_study(study, place=executor.place)
     if executor.place is None:
-        refuse_too_large(checked, resolve_runs(checked, folder))
+        refuse_too_large(stages.matched, resolve_runs(stages.matched, folder))
     with executor.claim(callback), tracked(study, folder, callback, executor.live) as callback:
         check_runs(folder, options.retrain_damaged, callback)
         callback.on_study_begin(study)
-        runner = StudyRunner(study, folder, callback, options, executor, reuse)
+        runner = StudyRunner(stages, folder, callback, options, executor, reuse)
         runner.match_times()
         seeds = study.seeds
         while True:
@@ -230,7 +230,7 @@ def run_study(
             if more is None:
                 return outcome
             seeds = more
-            freeze(runner.with_arms(seeds), folder)
+            freeze(runner.stages.matched.changed(seeds=seeds), folder)
             callback.on_seeds_added(seeds)
 
 
@@ -239,17 +239,15 @@ class StudyRunner:
     """Trains, analyses and reports a study up to its next interim analysis; see `run_study`.
 
     Attributes:
-        study: the study as loaded from its file.
-        steps: the number of training steps of each arm that is matched by time.
+        stages: the study with its arms at each stage.
     """
 
-    study: Study
+    stages: ArmStages
     folder: StudyFolder
     callback: Callback
     options: Options
     executor: Executor
     reuse: Reuse
-    steps: dict[str, int] = field(default_factory=dict)
 
     def match_times(self) -> None:
         """Find the number of training steps of each arm that is matched by time, and store these numbers.
@@ -257,14 +255,11 @@ class StudyRunner:
         Numbers that an earlier run of the study stored are not measured again.
         """
         known = read_study(self.folder).get("matching", {}) if self.folder.exists() else {}
-        seconds = partial(self.executor.seconds_per_step, self.study, callback=self.callback)
-        self.steps = time_matched_steps(self.study, seconds, known)
-        if self.steps:
-            freeze(self.with_arms(self.study.seeds), self.folder, matching={**known, **self.steps})
-
-    def with_arms(self, seeds: tuple[int, ...], tuning: Mapping[str, Any] | None = None) -> Study:
-        """Return the study with the given seeds and all arms that are known so far."""
-        return self.study.changed(arms=list_arms(self.study, self.steps, tuning), seeds=seeds)
+        study = self.stages.sized
+        steps = time_matched_steps(study, partial(self.executor.seconds_per_step, study, callback=self.callback), known)
+        self.stages = self.stages.timed(steps)
+        if steps:
+            freeze(self.stages.matched, self.folder, matching={**known, **steps})
 
     def run_until_analysis(self, seeds: tuple[int, ...]) -> Outcome | None:
         """Train the arms with the given seeds, tune the arms if the study requests it, then analyse and report.
@@ -274,24 +269,23 @@ class StudyRunner:
         Returns:
             The outcome, or None if another process has meanwhile analysed these seeds and added seeds.
         """
-        untuned = self.with_arms(seeds)
+        untuned, trials = self.stages.matched.changed(seeds=seeds), self.stages.trials
         freeze(untuned, self.folder)
         reused, failed = self.train(untuned)
-        if self.options.until_resolved and len(seeds_begun(self.study, seeds, self.folder)) > len(seeds):
+        if self.options.until_resolved and len(seeds_begun(untuned, seeds, self.folder)) > len(seeds):
             return None
-        if untuned.tune is not None:
-            trials = trial_study(untuned)
+        if trials is not None:
             more = [self.train(trials)]
             best = choose_values(untuned, resolve_runs(trials, self.folder))
             if best is not None:
-                tuned = self.with_arms(seeds, best)
+                tuned = self.stages.tuned(best).changed(seeds=seeds)
                 freeze(tuned, self.folder, tuning=best)
                 more.append(self.train(tuned))
             reused += [run for runs, _ in more for run in runs]
             failed += [failure for _, failures in more for failure in failures]
         sample = sample_runs(reused, self.options.audit)
-        refuted = self.executor.replicate(sample, reused, self.study, self.callback, self.options.packing)
-        failed_tables = compute_tables(self.study, self.folder, self.callback)
+        refuted = self.executor.replicate(sample, reused, untuned, self.callback, self.options.packing)
+        failed_tables = compute_tables(untuned, self.folder, self.callback)
         results = analyse(self.folder)
         if not failed:
             self.folder.delete_claims()

@@ -8,9 +8,8 @@ from taetpu.contract.traced_program import Computation
 from taetpu.core.errors import ErrorList, UserError
 from taetpu.nn.compute_options import DEFAULT_OPTIONS
 from taetpu.spec.resolved_study import Arm, Study
-from taetpu.study.arm_stages import list_arms
+from taetpu.study.arm_stages import ArmStages
 from taetpu.study.post_hoc import check_tables
-from taetpu.study.tuning import trial_study
 from taetpu.train.device_capabilities import Capabilities, first_device, local_capabilities
 from taetpu.train.layout import memory_shortfall, without_kernels
 from taetpu.train.model_cost import num_params
@@ -20,15 +19,18 @@ from taetpu.train.sharding import check_mesh
 
 def check_study(
     study: Study, progress: Progress = lambda done, total: None, place: Capabilities | None = None
-) -> tuple[Study, dict[str, Computation]]:
-    """Check a study. Return it with all arms that are known without measurements, and the computation of each arm.
+) -> tuple[ArmStages, dict[str, Computation]]:
+    """Check the arms of a study that are known without measurements, and the tuning trials of these arms.
 
-    Time-matched arms and tuned arms are not included, because they depend on measurements (see `arm_stages.list_arms`).
+    Time-matched arms and tuned arms are not checked, because they depend on measurements.
 
     Args:
         study: the study as loaded from its file.
         progress: called with the number of checked arms and the number of all arms.
         place: the devices that train the runs, or None if the devices of this process train them.
+
+    Returns:
+        The stages of the study's arms, and the computation of each checked arm, by name.
 
     Raises:
         UserError: if the devices do not support the requested attention or mesh, if the data cannot be used, or if an
@@ -38,14 +40,15 @@ def check_study(
     first_device()  # must be called before the data is prepared, because preparing the data may use JAX
     study.runs()
     refuse_place(study, place)
-    checked = study.changed(arms=list_arms(study))
+    stages = ArmStages(study)
+    checked = stages.matched
     computed = check_arms(checked, progress)
     check_tables(checked)
     for arm in checked.arms:
         refuse_mesh(checked, arm)
-    if study.tune is not None:
-        trial_study(checked).runs()
-    return checked, computed
+    if stages.trials is not None:
+        stages.trials.runs()
+    return stages, computed
 
 
 def refuse_place(study: Study, place: Capabilities | None) -> None:
