@@ -45,7 +45,7 @@ def test_a_study_has_the_arms_named_on_the_page(name, tmp_path):
         (stored / "model.safetensors").write_bytes(save({"norm.weight": np.ones(64, np.float32)}))
     study = load_study(tmp_path / name)
     study.runs()
-    stages = ArmStages(study)
+    stages = ArmStages.of(study)
     assert sorted(arm.name for arm in stages.matched.arms[1:]) == sorted(ARMS[name])
     if stages.trials is not None:
         assert {arm.name.split("~")[0] for arm in stages.trials.arms} == {"baseline", "no-rope"}

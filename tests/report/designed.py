@@ -64,7 +64,7 @@ def designed(root: Path, design: str, loss: Callable[[RunSpec], float]) -> Study
     (root / "study.yaml").write_text(HEAD + DESIGNS[design])
     study = load_study(root / "study.yaml")
     folder = StudyFolder(open_store(root), study.name)
-    stages = ArmStages(study)
+    stages = ArmStages.of(study)
     untuned = stages.matched
     freeze(untuned, folder)
     _fill(resolve_runs(untuned, folder), loss)

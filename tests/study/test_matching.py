@@ -43,7 +43,7 @@ def by_name(arms):
 
 
 def arms_of(study, steps=()):
-    return ArmStages(study).timed(dict(steps)).matched.arms
+    return ArmStages.of(study).timed(dict(steps)).matched.arms
 
 
 def matched(study, steps=()):

@@ -213,21 +213,18 @@ def _arm(candidate: Candidate, base: Mapping[str, Any], arms: Mapping[str, Arm],
         check_trained(path, place)
     if candidate.grid and arm.config == arms[candidate.role.get("against", BASELINE)].config:
         return None
-    variants = dict(_variants(candidate, base, baseline))
-    without_effect = tuple(path for path, config in variants.items() if config == arm.config)
-    idle = without_effect
-    if candidate.crossed:
-        idle = tuple(candidate.overrides) if arm.config == baseline.config else ()
-    if idle:
-        part = "part of " if len(candidate.overrides) > 1 else ""
-        value = format_value(candidate.overrides[idle[0]])
+    several = len(candidate.overrides) > 1
+    variants = dict(_variants(candidate, base)) if several else {}
+    idle = tuple(path for path, config in variants.items() if config == arm.config)
+    all_idle = tuple(candidate.overrides) if arm.config == baseline.config else ()
+    if refused := idle if several and not candidate.crossed else all_idle:
+        part, value = "part of " if several else "", format_value(candidate.overrides[refused[0]])
         raise UserError(
-            f"{part}arm {candidate.name!r} changes nothing: {idle[0]} is already {value}",
-            path=candidate.origins[idle[0]],
+            f"{part}arm {candidate.name!r} changes nothing: {refused[0]} is already {value}",
+            path=candidate.origins[refused[0]],
             remedy="Remove this override, or change the baseline.",
         )
-    kept = {} if candidate.crossed or len(variants) < 2 else variants
-    return replace(arm, idle=without_effect, variants=kept)
+    return replace(arm, idle=idle, variants={} if candidate.crossed else variants)
 
 
 def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, document: Document) -> Arm:
@@ -272,14 +269,12 @@ def derive_arm(
     return replace(built, idle=tuple(path for path in arm.idle if path not in values))
 
 
-def _variants(
-    candidate: Candidate, base: Mapping[str, Any], baseline: Arm
-) -> Iterator[tuple[str, ResolvedConfig | None]]:
+def _variants(candidate: Candidate, base: Mapping[str, Any]) -> Iterator[tuple[str, ResolvedConfig | None]]:
     """Yield the path of each override, and the resolved config without it; None if that config is invalid."""
     for path in candidate.overrides:
         others = {other: value for other, value in candidate.overrides.items() if other != path}
         try:
-            yield path, resolve_overrides(base, others) if others else baseline.config
+            yield path, resolve_overrides(base, others)
         except UserError:
             yield path, None
 

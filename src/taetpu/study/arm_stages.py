@@ -12,23 +12,26 @@ from taetpu.study.tuning import trial_study, tuned_arms
 
 @dataclass(frozen=True)
 class ArmStages:
-    """A study with its arms at each stage. A stage is computed once, on first use, and raises `UserError` if it fails.
+    """A study with its arms at each stage. All stages share the prepared tasks and the run IDs.
 
-    All stages share the prepared tasks and the run IDs of the study. In each, the baseline is the first arm.
+    The properties are computed on first use, and raise `UserError` if an arm is invalid.
 
     Attributes:
-        written: the study as loaded from its file, with written and generated arms.
+        sized: the study with written and generated arms, and the arms that are matched by FLOPs or parameters.
         steps: the numbers of training steps of the arms that are matched by time (`matching.time_matched_steps`);
             empty until they are measured.
     """
 
-    written: Study
+    sized: Study
     steps: Mapping[str, int] = field(default_factory=dict)
 
-    @cached_property
-    def sized(self) -> Study:
-        """The study with the arms matched by FLOPs or parameters, which depend on the study's data."""
-        return _with_matched(self.written, match_sizes(self.written))
+    @classmethod
+    def of(cls, study: Study) -> "ArmStages":
+        """Return the stages of a study that was loaded from its file. Raises `UserError` if an arm cannot be matched.
+
+        This prepares the tasks, because matching depends on their data.
+        """
+        return cls(_with_matched(study, match_sizes(study)))
 
     @cached_property
     def matched(self) -> Study:
@@ -38,15 +41,11 @@ class ArmStages:
     @cached_property
     def trials(self) -> Study | None:
         """The study of the tuning trials of the matched arms; None if nothing is tuned."""
-        return None if self.written.tune is None else trial_study(self.matched)
+        return None if self.sized.tune is None else trial_study(self.matched)
 
     def timed(self, steps: Mapping[str, int]) -> "ArmStages":
-        """Return the stages with known `steps`."""
-        if not steps:
-            return self
-        new = replace(self, steps=steps)
-        new.__dict__["sized"] = self.sized
-        return new
+        """Return the stages with the measured `steps`, which may be empty."""
+        return replace(self, steps=steps) if steps else self
 
     def tuned(self, best: Mapping[str, Any]) -> Study:
         """Return the study with all arms, given the result of `tuning.choose_values`."""

@@ -256,8 +256,8 @@ class StudyRunner:
         """
         known = read_study(self.folder).get("matching", {}) if self.folder.exists() else {}
         study = self.stages.sized
-        steps = time_matched_steps(study, partial(self.executor.seconds_per_step, study, callback=self.callback), known)
-        self.stages = self.stages.timed(steps)
+        seconds = partial(self.executor.seconds_per_step, study, callback=self.callback)
+        self.stages = self.stages.timed(steps := time_matched_steps(study, seconds, known))
         if steps:
             freeze(self.stages.matched, self.folder, matching={**known, **steps})
 

@@ -40,8 +40,8 @@ def check_study(
     first_device()  # must be called before the data is prepared, because preparing the data may use JAX
     study.runs()
     refuse_place(study, place)
-    stages = ArmStages(study)
-    checked = stages.matched
+    stages = ArmStages.of(study)
+    checked = stages.sized
     computed = check_arms(checked, progress)
     check_tables(checked)
     for arm in checked.arms:
