@@ -7,8 +7,8 @@ from typing import Any
 
 SCHEMA = 4
 """The version of the identity hash. It is incremented when a default changes, or when the computation for the same
-config changes. Version 3 omits fields that equal their default, so that adding a field with a default changes no
-identity. Versions 1 and 2 hash all fields."""
+config changes. Version 4 has another default of `model.init`. Since version 3, fields that equal their default are
+omitted, so that adding a field with a default changes no identity. Versions 1 and 2 hash all fields."""
 ID_LENGTH = 16
 
 OBSERVATION_FIELDS = (

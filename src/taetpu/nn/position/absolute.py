@@ -57,8 +57,9 @@ class Learned(eqx.Module):
 class SinusoidalConfig(PositionConfig):
     """sin and cos of position / base^(2i/dim), interleaved, added to sqrt(dim) times the embeddings.
 
-    Vaswani et al. 2017, section 3.5 (factor: section 3.4). At initialisation, the table (root mean square 0.7)
-    outweighs embeddings with a std of 0.02 up to a dim of about 1250. With init `fan-in`, both have unit scale.
+    Vaswani et al. 2017, section 3.5 (factor: section 3.4). At initialisation, the table (root mean square 0.7) and the
+    embeddings have the same scale with the default init. Up to a dim of about 1250, the table outweighs embeddings with
+    a std of 0.02, as of `gpt2-scaled`.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", arXiv 1706.03762.
     Reference: transformers.models.speecht5.modeling_speecht5.SpeechT5ScaledPositionalEncoding.
