@@ -1,8 +1,8 @@
 """Do a study's verdicts survive the rounding of other processors?
 
-The same runs, trained with other rounding, end at slightly different results. The standard deviation of these changes
-is measured from further folders of the study; then results are changed by random numbers of that size, and judged
-again. Use:
+The same runs, trained with other rounding, end at slightly different results. For each arm, the standard deviation of
+these changes is measured from further folders of the study; then results are changed by random numbers of that size, and
+judged again. Use:
 
     taetpu demo --root a
     XLA_FLAGS="--xla_cpu_max_isa=AVX --xla_force_host_platform_device_count=2" taetpu demo --root b
@@ -40,14 +40,14 @@ def read_results(folder: Path) -> tuple[pd.DataFrame, dict[str, str]]:
 def verdicts(frame: pd.DataFrame, options: dict[str, str]) -> dict[str, str]:
     """Return the verdict of each arm."""
     judged = judge(frame, arm="arm", seed="seed", **options)
-    return {row["arm"]: row["verdict"] for row in judged.results["arms"] if row["arm"] != options["baseline"]}
+    return {row["name"]: row["verdict"] for row in judged.results["arms"] if row["name"] != options["baseline"]}
 
 
-def rounding_sd(first: pd.DataFrame, others: Sequence[pd.DataFrame], metric: str) -> float:
-    """Return the root mean square of the changes of results from one folder to the others."""
+def rounding_sds(first: pd.DataFrame, others: Sequence[pd.DataFrame], metric: str) -> dict[str, float]:
+    """Return the root mean square of the changes of each arm's results from one folder to the others."""
     keys = ["arm", "seed"]
     changes = [(first.set_index(keys)[metric] - other.set_index(keys)[metric]).dropna() for other in others]
-    return float(np.sqrt(np.mean(np.concatenate(changes) ** 2)))
+    return (pd.concat(changes) ** 2).groupby("arm").mean().pow(0.5).to_dict()
 
 
 def main() -> None:
@@ -55,24 +55,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the study's folder")
     parser.add_argument("others", type=Path, nargs="*", help="folders of the same study, trained with other rounding")
-    parser.add_argument("--sd", type=float, help="the standard deviation of changes, if it is known")
+    parser.add_argument("--sd", type=float, default=0.0, help="the least standard deviation of the changes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     frame, options = read_results(asked.folder)
-    if asked.sd is None and not asked.others:
+    if not asked.sd and not asked.others:
         parser.error("name further folders of the study, or --sd")
+    metric = options["metric"]
     others = [read_results(folder)[0] for folder in asked.others]
-    sd = rounding_sd(frame, others, options["metric"]) if asked.sd is None else asked.sd
+    sds = {arm: max(asked.sd, sd) for arm, sd in rounding_sds(frame, others, metric).items()} if others else {}
+    scale = frame["arm"].map(lambda arm: sds.get(arm, asked.sd))
     rng = np.random.default_rng(0)
-    counts: dict[str, Counter[str]] = {arm: Counter() for arm in verdicts(frame, options)}
+    counts: dict[str, Counter[str]] = {arm: Counter() for arm in frame["arm"] if arm != options["baseline"]}
     for _ in range(asked.rounds):
-        changed = frame.assign(**{options["metric"]: frame[options["metric"]] + rng.normal(0, sd, len(frame))})
+        changed = frame.assign(**{metric: frame[metric] + scale * rng.normal(size=len(frame))})
         for arm, verdict in verdicts(changed, options).items():
             counts[arm][verdict] += 1
-    print(f"{options['metric']}: changes of sd {sd:.4g}, {asked.rounds} times")
-    for arm, first in verdicts(frame, options).items():
-        shares = ", ".join(f"{verdict} {count / asked.rounds:.1%}" for verdict, count in counts[arm].most_common())
-        print(f"{arm:24s} {first:14s} {shares}")
+    print(f"{metric}, changed {asked.rounds} times\n{'arm':24s} {'sd of changes':14s} {'verdict':14s} with changes")
+    for arm, verdict in verdicts(frame, options).items():
+        shares = ", ".join(f"{changed} {count / asked.rounds:.1%}" for changed, count in counts[arm].most_common())
+        print(f"{arm:24s} {sds.get(arm, asked.sd):<14.2g} {verdict:14s} {shares}")
 
 
 if __name__ == "__main__":
