@@ -1,8 +1,8 @@
 """Do a study's verdicts survive the rounding of other processors?
 
 The same runs, trained with other rounding, end at slightly different results. For each arm, the standard deviation of
-these changes is measured from further folders of the study; then results are changed by random numbers of that size, and
-judged again. Use:
+these changes is measured from further folders of the study. Then results are changed by random numbers of that size,
+and judged again. Use:
 
     taetpu demo --root a
     XLA_FLAGS="--xla_cpu_max_isa=AVX --xla_force_host_platform_device_count=2" taetpu demo --root b
