@@ -6,6 +6,7 @@ from taetpu.core.batch_statistics import auxiliary_loss, record_mean
 from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
+from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.registry import open_slot, register
 from taetpu.core.sites import site
 from taetpu.data.base import Batch
@@ -36,6 +37,7 @@ __all__ = [
     "Identity",
     "Key",
     "Metric",
+    "MetricSpec",
     "MixerConfig",
     "Moment",
     "Number",

@@ -16,7 +16,7 @@ def test_log_has_one_plain_line_per_evaluation(trained):
     _, done = trained
     assert "\x1b" not in done.err
     header, columns, first, *evaluations = done.err.splitlines()
-    assert header == "study small: arms 2, seeds 2, metric val/loss"
+    assert header == "study small: arms 2, seeds 2, metric val/loss (nats per token)"
     assert ("mean" in columns, first) == (True, "pack 1 of 1: baseline, low-lr (4 runs)")
     pattern = r"  step (\d+: val_sample|\d+: val)/loss baseline \d\.\d{3}  low-lr \d\.\d{3}  "
     pattern += r"\((?:[\d,]+ tokens/s, )?memory \d+\.\d of \d+\.\d GiB(?:, 0:0\d:\d\d left)?\)"  # a CPU has no peak

@@ -12,6 +12,7 @@ from taetpu.core.plugins import load_plugins
 from taetpu.core.registry import BUILTIN_MODULES
 from taetpu.optim.hooks import METHODS
 from taetpu.spec.loading import load_study
+from taetpu.study.freeze import analysis_plan
 from taetpu.testing import check_component
 
 PAGE = (Path(__file__).parents[2] / "docs/plugins.md").read_text()
@@ -36,7 +37,7 @@ def test_every_code_block_is_tested_below():
     """But for shell commands, which are those of the command's own tests."""
     apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
     assert apart == [SNIPPET]
-    assert (len(PLUGINS), len(STUDIES)) == (18, 3)
+    assert (len(PLUGINS), len(STUDIES)) == (18, 4)
 
 
 SNIPPET = next(text for language, text in BLOCKS if language == "python" and text not in FILES.values())
@@ -79,6 +80,14 @@ def test_the_worked_example_rejects_a_width_above_seq_len(page):
     with pytest.raises(UserError, match="width=64 exceeds seq_len=32") as caught:
         load_study("conv.yaml")
     assert caught.value.line == FILES["conv.yaml"].splitlines().index("arms:") + 3
+
+
+def test_the_study_with_a_metric_takes_its_declaration_from_the_file():
+    study = load_study("top5.yaml")
+    metric = analysis_plan(study).metric()
+    assert (study.measure.direction, metric.bounds, metric.title) == (
+        "max", (0, 1), "val/top-5 accuracy (share of tokens)",
+    )  # fmt: skip
 
 
 def test_the_tables_name_every_slot_and_every_method_of_a_hook():

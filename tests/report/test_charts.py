@@ -85,7 +85,7 @@ def test_vega_lite_renders_forest_plot_and_curves(study, results) -> None:
     assert [found.metric for found in curves] == ["val/loss", "train/loss"]
     found = curves[0]
     data = {"arm": found.arms["nope"], "baseline": found.arms["baseline"], "seeds": found.seeds["nope"]}
-    svg = rendered(curve_charts.fill_spec(curve_charts.curve_chart("val/loss"), data, COLOUR, found.ranges["nope"]))
+    svg = rendered(curve_charts.fill_spec(curve_charts.curve_chart(found.title), data, COLOUR, found.ranges["nope"]))
     assert "val/loss (nats per token)" in svg
     assert "NaN" not in svg
     assert svg.count(f'stroke="{COLOUR}"') == 3 + 1  # each seed and their mean

@@ -68,7 +68,7 @@ def test_limitations_follow_from_the_study(results) -> None:
 
 
 def test_reading_guide_explains_clipping_for_accuracies_only(results) -> None:
-    accuracy = {**results, "primary": "val/accuracy"}
+    accuracy = {**results, "plan": {**results["plan"], "primary": "val/accuracy"}}
     assert "the possible range" not in " ".join(overview.reading_guide(results))
     assert "the possible range" in " ".join(overview.reading_guide(accuracy))
 

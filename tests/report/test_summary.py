@@ -33,7 +33,7 @@ def results(verdicts: list[str | None], seeds: int = 5) -> dict:
         "complete": True,
         "final": None not in verdicts,
         "alpha": 0.05,
-        "plan": {"looks": [seeds], "error_rate": 0.05},
+        "plan": {"primary": "val/loss", "looks": [seeds], "error_rate": 0.05},
         "label": None,
         "noise_floor": {"sd": 0.0123, "seeds": seeds, "resolves": 0.017},
         "model": model,

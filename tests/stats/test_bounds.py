@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taetpu.core.metric_spec import LOSS
 from taetpu.report import summary
 from taetpu.stats import factorial, linear_model
 from taetpu.stats.analyse import analyse
-from taetpu.stats.plan import metric_bounds
 from taetpu.stats.secondary_analyses import alternative_analyses
 
 SHARES = (0.0, 1.0)
@@ -35,7 +35,7 @@ def test_clipped_intervals_are_the_possible_part_of_the_unclipped(y) -> None:
 def test_bounds_of_a_weighted_sum() -> None:
     assert linear_model.contrast_bounds({"a": 1.0, "b": -1.0}, SHARES) == (-1.0, 1.0)
     assert linear_model.contrast_bounds({"all": 1.0, "a": -1.0, "b": -1.0, "base": 1.0}, SHARES) == (-2.0, 2.0)
-    assert linear_model.contrast_bounds({"a": 1.0, "b": -1.0}, metric_bounds("val/loss")) == (-math.inf, math.inf)
+    assert linear_model.contrast_bounds({"a": 1.0, "b": -1.0}, LOSS.bounds) == (-math.inf, math.inf)
 
 
 def test_alternative_and_factorial_intervals_are_clipped() -> None:

@@ -58,7 +58,12 @@ def test_later_fields_are_stored_only_if_they_differ_from_their_default() -> Non
     own = PLAN.frozen()
     assert own.keys() == {*FIRST_FIELDS, "sha256"}
     for name in Plan.__dataclass_fields__.keys() - {*FIRST_FIELDS}:
-        later = replace(PLAN, **{name: {"rules": RULES, "noise": "moderated"}.get(name, {"a": 1})})
+        later = replace(
+            PLAN,
+            **{
+                name: {"rules": RULES, "noise": "moderated", "metrics": {"loss": {"better": "max"}}}.get(name, {"a": 1})
+            },
+        )
         assert later.frozen().keys() - own.keys() == {name}
         assert later.sha256 != PLAN.sha256
         assert read_plan({"plan": later.frozen()}, "runs/x") == later

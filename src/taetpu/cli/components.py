@@ -78,10 +78,11 @@ def components(options: ComponentsOptions) -> None:
 
 def _print(results: dict, page: str) -> None:
     from taetpu.report.components import part_rows
+    from taetpu.stats.plan import describe_metric
 
     print_table(part_rows(results))
-    steps = results["designs"]["components"]["steps"]
-    print_text(f"effect: on {results['primary']}. without: trained without the part; removed: removed after training; "
+    steps, metric = results["designs"]["components"]["steps"], describe_metric(results["plan"]).label
+    print_text(f"effect: on {metric}. without: trained without the part; removed: removed after training; "
                f"healed: removed, then trained for {steps:,} more steps.")  # fmt: skip
     if results["plan"]["equivalence"] is None:
         log("no margin of equivalence, so nothing can be called equivalent: see --equivalence")

@@ -191,7 +191,7 @@ def _details(study: "StudyProgress", console: "Console") -> "list[Text | Table]"
     for row in rows:
         known, places = row["effect"] is not None, row["places"]
         measured = [name for name in row if name not in APART]
-        cells.append({name: _rounded(row[name], places) for name in measured})
+        cells.append({study.feed.label(name): _rounded(row[name], places) for name in measured})
         cells[-1]["effect"] = formatting.effect(row["effect"], row["ci95"], places) if known else ""
         judged = formatting.interval(row["ci95"], places) if interim else row["standing"]
         outcome = [judged] if known or (not interim and row["standing"] in VERDICTS) else []

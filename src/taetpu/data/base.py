@@ -19,6 +19,7 @@ from pydantic import Field, field_validator
 from taetpu.core.config import Component, Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
+from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
 from taetpu.data.tokenizers import Tokenizer
 
 
@@ -134,6 +135,11 @@ class Task(Component):
     def evaluation_sets(self) -> tuple[str, ...]:
         """The names of the evaluation sets: `val`, `test`, and `val@N` for each N in `eval_lengths`."""
         return ("val", "test", *map(at_length, self.eval_lengths))
+
+    @property
+    def metric_specs(self) -> dict[str, MetricSpec]:
+        """What the metrics are that every evaluation of the task measures, by name."""
+        return {"loss": LOSS, "accuracy": ACCURACY}
 
     @property
     def has_segments(self) -> bool:

@@ -15,6 +15,7 @@ from pydantic import Field
 from taetpu.core.config import SlotMark
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
+from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
 from taetpu.data import corpora
 from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
@@ -54,6 +55,11 @@ class TextTask(Task):
     def causal(self) -> bool:
         """True, because each position predicts the next token."""
         return True
+
+    @property
+    def metric_specs(self) -> dict[str, MetricSpec]:
+        """See `Task.metric_specs`."""
+        return TASK_METRICS
 
     @property
     def has_segments(self) -> bool:

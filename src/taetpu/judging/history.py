@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from taetpu.core.errors import UserError
+from taetpu.core.metric_spec import Direction, MetricSpec
 from taetpu.judging.arrangement import Arrangement
 from taetpu.judging.columns import Columns
 from taetpu.judging.records import Record
 from taetpu.stats.analyse import has_verdicts
 from taetpu.stats.load import read_result, read_study
-from taetpu.stats.plan import MIN_SEEDS, RULES, Direction, Plan, read_plan
+from taetpu.stats.plan import MIN_SEEDS, RULES, Plan, read_plan
 from taetpu.store.study import JUDGED, StudyFolder
 
 ELSEWHERE = "Choose another folder with `--name` or `--out`, or from Python with `out`."
@@ -176,7 +177,7 @@ def plan_verdicts(arranged: Arrangement, columns: Columns, question: Question, e
         alpha=question.alpha,
         rules=RULES,
         noise="moderated",
-        known_metric=False,
+        metrics={question.metric: MetricSpec(question.direction).to_data()},
         table=_table_rules(columns),
     )
     if earlier is None:

@@ -7,6 +7,8 @@ trains: `judged` in study.yaml says from which table the study was made, and rep
 import hashlib
 import math
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +86,7 @@ def write_study(
     # The noise of an evaluation set is that of all runs only if all were evaluated on the same items.
     sets = {frozenset(run.items.get(question.metric, ())) for run in measured.values()}
     for (arm, seed), run in sorted(measured.items(), key=lambda item: item[0]):
-        _write_run(folder, arm, seed, run, question.metric, with_items=len(sets) == 1)
+        _write_run(folder, arm, seed, run, planned.plan, with_items=len(sets) == 1)
 
 
 def _ends(arranged: Arrangement, metric: str) -> dict[str, list[int]]:
@@ -100,8 +102,9 @@ def _ends(arranged: Arrangement, metric: str) -> dict[str, list[int]]:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, metric: str, with_items: bool) -> None:
+def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, plan: Mapping[str, Any], with_items: bool) -> None:
     """Write a run, whose identity is that of its settings and values."""
+    metric = plan["primary"]
     series, steps = _series(run, metric)
     config = {COLUMNS: dict(run.settings)}
     values = {name: [each.step.tolist(), [*map(repr, each.value.tolist())]] for name, each in series.items()}
@@ -113,7 +116,7 @@ def _write_run(folder: StudyFolder, arm: str, seed: int, run: Run, metric: str, 
     stored.append(0, steps, dict(series))
     scores = run.items.get(metric) if with_items else None
     if scores and math.isclose(math.fsum(scores.values()) / len(scores), run.metrics[metric], rel_tol=1e-9):
-        total, weight = sum_names(metric)
+        total, weight = sum_names(plan, metric)
         stored.write_evaluation({total: [scores[item] for item in sorted(scores)], weight: np.ones(len(scores))})
     last = {name: float(each.value[-1]) for name, each in series.items()}
     outcome = "finished" if math.isfinite(last[metric]) else "diverged"

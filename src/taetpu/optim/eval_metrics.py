@@ -4,9 +4,9 @@ A metric is computed from sums over all sequences of a set, not from means of ba
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 from pydantic import model_validator
 
-from taetpu.core.config import Component, Size
+from taetpu.core.config import Size
 from taetpu.core.errors import UserError
+from taetpu.core.metric_spec import MetricSpec
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Task
+from taetpu.optim.metric_component import MetricComponent
 
 Positions = Float[Array, "batch seq"]
 Sums = dict[str, Float[Array, "batch ..."]]
@@ -43,23 +45,29 @@ class Evaluated:
     weight: Positions
 
 
-class EvalMetric(Component):
+class EvalMetric(MetricComponent):
     """Base of all metrics on evaluation sets.
 
     Attributes:
-        better: Whether lower (`min`) or higher (`max`) values are better.
+        mean_of: The names of two of the `sums`, each one number for a sequence, if the metric is their quotient. The
+            report then shows the metric's evaluation noise, and `value` need not be defined.
         reads_logits: Whether `sums` reads the logits, which disables loss chunking.
         of_answers: Whether the metric requires a task with answers (`Task.has_answers`).
     """
 
-    better: ClassVar[Literal["min", "max"]] = "min"
+    mean_of: ClassVar[tuple[str, ...]] = ()
     reads_logits: ClassVar[bool] = False
     of_answers: ClassVar[bool] = False
 
     @property
+    def spec(self) -> MetricSpec:
+        """See `MetricComponent.spec`."""
+        return replace(super().spec, mean_of=self.mean_of)
+
+    @property
     def has_value(self) -> bool:
         """Whether the metric is a number, not only stored sums."""
-        return type(self).value is not EvalMetric.value
+        return bool(self.mean_of) or type(self).value is not EvalMetric.value
 
     def sums(self, seen: Evaluated) -> Sums:
         """Return values of each sequence by name, `(batch, ...)`. The metric is a function of their sums over a set."""
@@ -67,7 +75,10 @@ class EvalMetric(Component):
 
     def value(self, totals: Mapping[str, np.ndarray]) -> float | None:
         """Return the metric, given the sums over a set; None if only the sums are stored."""
-        return None
+        if not self.mean_of:
+            return None
+        total, weight = (totals[name] for name in self.mean_of)
+        return float(total / np.maximum(weight, 1.0))
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if the metric cannot be computed on a task."""
@@ -88,17 +99,14 @@ class EvalMetric(Component):
 class ExactMatch(EvalMetric):
     """Share of sequences in which all scored positions are correct."""
 
-    better, of_answers = "max", True
+    better, bounds, unit, of_answers = "max", (0.0, 1.0), "share of answers", True
+    mean_of = ("right", "answers")
 
     def sums(self, seen: Evaluated) -> Sums:
         """See `EvalMetric.sums`."""
         scored = (seen.weight > 0).any(-1)
         right = scored & (seen.correct >= seen.weight).all(-1)
         return {"right": right.astype(jnp.float32), "answers": scored.astype(jnp.float32)}
-
-    def value(self, totals: Mapping[str, np.ndarray]) -> float:
-        """See `EvalMetric.value`."""
-        return float(totals["right"] / np.maximum(totals["answers"], 1.0))
 
 
 @register("eval_metric", "macro_f1")
@@ -111,7 +119,7 @@ class MacroF1(EvalMetric):
     Source: Manning, Raghavan and Schütze 2008, "Introduction to Information Retrieval", section 13.6.
     """
 
-    better, reads_logits, of_answers = "max", True, True
+    better, bounds, reads_logits, of_answers = "max", (0.0, 1.0), True, True
 
     def sums(self, seen: Evaluated) -> Sums:
         """See `EvalMetric.sums`.
@@ -171,6 +179,8 @@ class InContextScore(EvalMetric):
     Source: Olsson et al. 2022, "In-context Learning and Induction Heads", arXiv 2209.11895.
     """
 
+    unit = "nats per token"
+
     early: Size = 50
     """The early position, from 1."""
     late: Size = 500
@@ -211,10 +221,16 @@ def sequence_sums(entry: str, metric: EvalMetric, seen: Evaluated) -> dict[str, 
         sums = metric.sums(seen)
     except UserError as error:
         raise error.within(*path) from None
+    if absent := [name for name in metric.mean_of if name not in sums]:
+        problem = f"{entry!r} is the mean of {absent[0]!r}, which its method sums does not return"
+        raise UserError(problem, path=path, remedy=f"Use two of: {', '.join(sums)}.")
     for name, value in sums.items():
-        if jnp.shape(value)[:1] != (batch,):
+        shape, remedy = jnp.shape(value), "Return one value, or one array, for each sequence."
+        if name in metric.mean_of:
+            shape, remedy = shape if len(shape) == 1 else (), "Return one value for each sequence."
+        if shape[:1] != (batch,):
             problem = f"{entry!r} gives {name!r} with shape {jnp.shape(value)} for {batch} sequences"
-            raise UserError(problem, path=path, remedy="Return one value, or one array, for each sequence.")
+            raise UserError(problem, path=path, remedy=remedy)
     return {f"{entry}.{name}": jnp.asarray(value, jnp.float32) for name, value in sums.items()}
 
 

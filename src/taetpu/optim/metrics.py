@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from pydantic import Field, PositiveInt, model_validator
 
-from taetpu.core.config import Component
 from taetpu.core.errors import UserError
 from taetpu.core.registry import register
 from taetpu.core.sites import Ragged, Read
 from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
 from taetpu.nn.named_arrays import named_parameters
+from taetpu.optim.metric_component import MetricComponent
 
 Scalar = Float[Array, ""]
 
@@ -67,8 +67,8 @@ class Seen:
         return {f"layers.{n}": values[i] for i, n in enumerate(layers)} if layers else {"": values}
 
 
-class Metric(Component):
-    """Base of all metrics. `every` is the number of steps between measurements."""
+class Metric(MetricComponent):
+    """Base of all metrics of training steps. `every` is the number of steps between measurements."""
 
     every: PositiveInt = 50
     """Number of steps between measurements."""
@@ -166,6 +166,8 @@ class AttentionEntropy(Metric):
     Source: Zhai et al. 2023, "Stabilizing Transformer Training by Preventing Attention Entropy Collapse", arXiv
     2303.06296.
     """
+
+    unit = "nats"
 
     def sites(self) -> tuple[str, ...]:
         """Return the sites that `measure` reads."""

@@ -14,6 +14,7 @@ from taetpu.report.short_names import shorten_names
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
 from taetpu.stats.formatting import fixed_places
+from taetpu.stats.plan import describe_metric
 from taetpu.store.study import JUDGED
 
 Spec = dict[str, Any]
@@ -132,7 +133,7 @@ def _names(rows: list[dict[str, Any]], y: alt.Y, order: Sequence[str], results: 
 
 
 def _forest_title(results: Results, logarithmic: bool) -> list[str]:
-    lines = [summary.primary_with_unit(results), "arm minus baseline"]
+    lines = [describe_metric(results["plan"]).title, "arm minus baseline"]
     return [*lines, LOGARITHMIC] if logarithmic else lines
 
 

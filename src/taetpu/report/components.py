@@ -21,6 +21,7 @@ from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Results
 from taetpu.stats import formatting
 from taetpu.stats.components import UNCLEAR, WAYS, WORDS
+from taetpu.stats.plan import describe_metric
 
 TITLES = {"without": "trained without it", "removed": "removed after training", "healed": "removed and healed"}
 TITLE = "Necessary, redundant or compensated?"
@@ -99,7 +100,7 @@ def draw_components(results: Results) -> Any:
         names = named_axis(order, labelPadding=8) if number == 0 else None
         y = alt.Y("part:N", sort=order, title=None, axis=names)
         rows = [{"part": row["part"], **_drawn(row[way])} for row in parts]
-        title_lines = [f"effect on {results['primary']}", *([LOGARITHMIC] if ticks else [])]
+        title_lines = [f"effect on {describe_metric(results['plan']).label}", *([LOGARITHMIC] if ticks else [])]
         axis = alt.Axis(title=title_lines if number == 1 else None, **ends)
         layers = [*_margin(margin), *_points(rows, y, alt.X("effect:Q", scale=scale, axis=axis))]
         caption = alt.TitleParams(title, anchor="start", fontSize=12, fontWeight="normal")

@@ -9,21 +9,19 @@ from typing import Any
 
 import altair as alt
 
-from taetpu.report import summary
 from taetpu.report.charts import Spec, chart, responsive_spec
 from taetpu.report.curves import Columns, Curves, as_rows
 
 HEIGHT = 150
 
 
-def curve_chart(metric: str, known: bool = True) -> Spec:
-    """Return the chart of an arm's curve and the baseline's curve.
+def curve_chart(title: str) -> Spec:
+    """Return the chart of an arm's curve and the baseline's curve. `title` is that of the vertical axis.
 
     The chart shows means and ranges over seeds for both arms, and a line for each seed of the arm. The baseline has
     dashed lines without an area, because a second area would hide an arm in the colour of an inconclusive verdict. The
     datasets are `arm`, `baseline` and `seeds`.
     """
-    title = summary.metric_with_unit(metric, known)
     baseline, seeds = (alt.Chart(alt.NamedData(name)).encode(x=_x()) for name in ("baseline", "seeds"))
     bounds = [baseline.mark_line(clip=True, style="baseline-range").encode(y=_y(end, title)) for end in ("low", "high")]
     layers = [
@@ -64,10 +62,7 @@ def fill_spec(blank: Spec, datasets: Mapping[str, Columns], colour: str, bounds:
 
 def drawings(curves: Sequence[Curves]) -> list[dict[str, Any]]:
     """Return the specs, datasets and vertical ranges for each metric, in the form that `page.js` uses."""
-    return [
-        {**vars(each), "curve": curve_chart(each.metric, each.known), "difference": difference_chart()}
-        for each in curves
-    ]
+    return [{**vars(each), "curve": curve_chart(each.title), "difference": difference_chart()} for each in curves]
 
 
 def _x() -> alt.X:

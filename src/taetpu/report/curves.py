@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taetpu.report.judged import is_paired
+from taetpu.stats.plan import describe_metric
 from taetpu.store.metrics import Series, curve_metric
-from taetpu.store.study import StudyFolder
+from taetpu.store.study import JUDGED, StudyFolder
 
 POINTS = 300
 """Maximum number of points per line, which suffices for the width of a chart."""
@@ -33,7 +34,7 @@ class Curves:
 
     Attributes:
         metric: the metric's name.
-        known: whether the metric is one of taetpu's, with a known unit.
+        title: the metric's label, with its unit.
         arms: mean, minimum and maximum over seeds, by arm.
         seeds: lines for single seeds, by arm.
         differences: mean, minimum and maximum of arm minus baseline, paired by seed, by arm.
@@ -42,7 +43,7 @@ class Curves:
     """
 
     metric: str
-    known: bool
+    title: str
     arms: dict[str, Columns]
     seeds: dict[str, Columns]
     differences: dict[str, Columns]
@@ -63,8 +64,7 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
         UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    known = results["plan"].get("known_metric", True)
-    least = 1 if known else 2  # a table without steps has one value for each run
+    least = 2 if JUDGED in results else 1  # a table without steps has one value for each run
     by_metric: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:
@@ -76,12 +76,13 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
                     by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
     paired = is_paired(results)
-    curves = [_curves(metric, known, arms, against, paired) for metric, arms in by_metric.items()]
+    titles = {metric: describe_metric(results["plan"], metric).title for metric in by_metric}
+    curves = [_curves(metric, titles[metric], arms, against, paired) for metric, arms in by_metric.items()]
     return [each for each in curves if each.arms]
 
 
 def _curves(
-    metric: str, known: bool, arms: Mapping[str, BySeed], against: Mapping[str, str | None], paired_seeds: bool
+    metric: str, title: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None], paired_seeds: bool
 ) -> Curves:
     every = {arm: summarise_seeds(list(runs.values())) for arm, runs in arms.items()}
     lines = {arm: line for arm, line in every.items() if line["step"]}
@@ -90,7 +91,7 @@ def _curves(
     differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs and paired_seeds}
     return Curves(
         metric,
-        known,
+        title,
         arms=lines,
         seeds={arm: seed_lines(arms[arm]) for arm in lines},
         differences=differ,

@@ -16,6 +16,7 @@ from taetpu.report.summary import Costs, Results
 from taetpu.report.verdict_style import MARKS
 from taetpu.stats import formatting
 from taetpu.stats.formatting import fixed_places
+from taetpu.stats.plan import describe_metric
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 PLOT_WIDTH = 240
@@ -31,8 +32,8 @@ DARK_CELL = 0.75
 def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     """Return all charts by the names under which sections refer to them."""
     costs = frontiers(results, measured)
-    places = fixed_places(summary.mean_places(results))
-    panels = {title: tradeoff_chart(points, title, results["primary"], places) for title, points in costs.items()}
+    places, metric = fixed_places(summary.mean_places(results)), describe_metric(results["plan"]).title
+    panels = {title: tradeoff_chart(points, title, metric, places) for title, points in costs.items()}
     if results["designs"].get("components", {}).get("rows"):
         panels[CHART] = components_chart(results)
     if "ladder" in results["designs"]:
@@ -77,7 +78,7 @@ def tradeoff_chart(points: list[dict[str, Any]], title: str, metric: str, places
     x = alt.X("cost:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=24),
               axis=alt.Axis(format=".4~s", tickCount=4, grid=False))  # fmt: skip
     axis = alt.Axis(tickCount=5, domain=False, ticks=False)
-    y = alt.Y("mean:Q", title=summary.metric_with_unit(metric), scale=alt.Scale(zero=False, padding=24), axis=axis)
+    y = alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False, padding=24), axis=axis)
     names = shorten_names([point["arm"] for point in points], POINT)
     order = sorted(range(len(points)), key=lambda i: _label_rank(points[i]))
     sides = place_labels([(p["cost"], p["mean"]) for p in points], names, order, (PLOT_WIDTH, TRADEOFF_HEIGHT))

@@ -10,6 +10,7 @@ from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.ladder import Measure, size_measure
+from taetpu.stats.plan import describe_metric
 
 ONE_BY_ONE = {"leave_one_out": "removed", "add_one_in": "added"}
 COMPUTE_OPTIMAL = (
@@ -209,7 +210,8 @@ def _tuning_section(results: Results, tuning: Mapping[str, Any]) -> Section:
     ]
     columns = ("arm", "best values", "shared effect", "tuned effect", "at the grid's edge")
     tried = "; ".join(f"{path}: {', '.join(map(str, values))}" for path, values in tuning["values"].items())
-    by, seeds = tuning_metric(tuning, results["primary"]), ", ".join(map(str, tuning["seeds"]))
+    by = describe_metric(results["plan"], tuning_metric(tuning, results["primary"])).label
+    seeds = ", ".join(map(str, tuning["seeds"]))
     lead = (
         f"Every arm was tuned over these values: {tried}. Tuning used seeds {seeds}, which no verdict uses. The best "
         f"values of each arm were selected by {by}. The shared effect is measured with the values of the study file, "
@@ -229,7 +231,8 @@ def _trials_table(results: Results, tuning: Mapping[str, Any]) -> list[Table]:
         return []
     places = summary.mean_places(results)
     rows = [[name, *(_trial_cell(entry, cell, places) for cell in cells)] for name, entry in tuning["arms"].items()]
-    return [Table((summary.metric_with_unit(tuning_metric(tuning, results["primary"])), *cells), rows)]
+    metric = describe_metric(results["plan"], tuning_metric(tuning, results["primary"]))
+    return [Table((metric.title, *cells), rows)]
 
 
 def _trial_cell(entry: Mapping[str, Any], cell: str, places: int) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from taetpu.stats.plan import describe_metric
+
 Term = Mapping[str, Any]
 """A term in the results of `stats.factorial`: a factor or a pair of factors."""
 
@@ -48,9 +50,10 @@ def describe_factorial(results: Mapping[str, Any], rung: str) -> str | None:
     single = [term for term in terms if len(term["factors"]) == 1]
     pairs = [term for term in terms if len(term["factors"]) > 1]
     first, second = significant_terms(single, results["alpha"]), significant_terms(pairs, results["alpha"])
+    metric = describe_metric(results["plan"]).label
     many = f"{len(first)} of {len(single)}" if first else f"None of {len(single)}"
     which = ", ".join(f"{term_with_aliases(term)}{_direction(term, results['direction'])}" for term in first)
-    text = f"{many} factors had a significant effect on {results['primary']}{f' ({which})' if first else ''}"
+    text = f"{many} factors had a significant effect on {metric}{f' ({which})' if first else ''}"
     if len(pairs) == 1:
         text += f", and their interaction is {'' if second else 'not '}significant"
     elif pairs:

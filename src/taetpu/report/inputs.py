@@ -14,6 +14,7 @@ from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
 from taetpu.report.summary import Arm, Costs, Results
 from taetpu.stats import formatting
+from taetpu.stats.plan import describe_metric
 from taetpu.store.flat_config import differing_paths, format_value, read_settings
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -142,7 +143,7 @@ def _runs_table(arm: Arm, base: Arm, runs: Sequence[RunFolder], results: Results
         difference = None if value is None or other is None else value - other
         shown = formatting.number(value, places), formatting.number(difference, places, sign=True)
         lines.append((block_label(results, run["seed"]), outcome, *shown))
-    columns = (block_noun(results), "outcome", results["primary"], "minus baseline")
+    columns = (block_noun(results), "outcome", describe_metric(results["plan"]).label, "minus baseline")
     return Table(columns, lines, left=2).without_empty_columns()
 
 

@@ -13,6 +13,7 @@ from taetpu.report import summary
 from taetpu.report.chart_files import WIDTH
 from taetpu.report.charts import chart, label_options, themed
 from taetpu.report.curves import thin_indices
+from taetpu.stats.plan import describe_metric
 from taetpu.store.flat_config import differing_paths, format_value, read_settings
 from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.runs import RunFolder
@@ -45,12 +46,14 @@ class Run:
         folder: the run's folder.
         named: whether the run's arm is one of the study's arms; False for a tuning trial.
         baseline: whether the run's arm is the baseline, or the baseline at one scale of a ladder.
+        plan: the frozen plan of the study.
     """
 
     study: str
     folder: RunFolder
     named: bool
     baseline: bool
+    plan: Mapping[str, Any]
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -90,9 +93,10 @@ def plot(
             is given for a chart over a setting; or if there are too many lines.
     """
     runs = [
-        Run(study.name, run, run.arm in named, run.arm.partition("@")[0] == next(iter(named)))
+        Run(study.name, run, run.arm in named, run.arm.partition("@")[0] == next(iter(named)), plan)
         for study in studies
-        for named in [study.read_study()["arms"]]
+        for frozen in [study.read_study()]
+        for named, plan in [(frozen["arms"], frozen.get("plan", {}))]
         for run in study.runs()
         if (not arms or run.arm in arms) and selects(run)
     ]
@@ -170,7 +174,8 @@ def _curves(runs: Sequence[Run], metric: str, x: str, by: str, name: Callable[[R
     # With the title and the domain of the colours, the dashes are in the same legend.
     dash = alt.StrokeDash("line:N", title=legend_title, sort=list(lines), legend=legend, scale=dashes)
     drawn = dict.fromkeys(curve_metric(metric, run.series) for run in runs)
-    title = [part for name in drawn for part in (summary.metric_with_unit(name), summary.sample_note(name)) if part]
+    titles = {name: describe_metric(runs[0].plan, name).title for name in drawn}
+    title = [part for name in drawn for part in (titles[name], summary.sample_note(name)) if part]
     up = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
     base = chart(rows).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
@@ -244,7 +249,7 @@ def _setting_chart(runs: Sequence[Run], metric: str, path: str) -> Any:
         {"setting": value, "mean": float(np.mean([row["value"] for row in rows if row["setting"] == value]))}
         for value in values
     ]
-    title = summary.metric_with_unit(metric)
+    title = describe_metric(runs[0].plan, metric).title
     dots = chart(rows).mark_circle(size=30, opacity=0.45).encode(
         x=across, y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)), tooltip=["arm:N", "seed:N", "value:Q"]
     )  # fmt: skip

@@ -17,6 +17,7 @@ from taetpu.report.judged import (
 from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
+from taetpu.stats.plan import describe_metric
 from taetpu.store.study import StudyFolder
 
 WEIGHED = (
@@ -172,7 +173,7 @@ def reading_guide(results: Results) -> list[str]:
     arms = sum(arm["against"] is not None for arm in results["arms"])
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
-    low, high = summary.primary_bounds(results)
+    metric = describe_metric(results["plan"])
     shared = SHARED if judged_table(results) is None else judged_blocks(results)
     effect = removed_effect(results)
     removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
@@ -191,9 +192,10 @@ def reading_guide(results: Results) -> list[str]:
             f"Equivalent: the 90 % interval is within {margin:g} of zero, the margin"
             f"{'' if judged_table(results) else ' set before the first run'}."
         )
-    if math.isfinite(high):
+    low, high = metric.bounds
+    if math.isfinite(high - low):
         guide.append(
-            f"{results['primary']} lies between {low:g} and {high:g}. Effects are differences of means, and their "
+            f"{metric.label} lies between {low:g} and {high:g}. Effects are differences of means, and their "
             "intervals are clipped to the possible range. Near a bound, tests have less power, and intervals cover the "
             "true effect less often than 95 %."
         )

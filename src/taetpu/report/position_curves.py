@@ -12,7 +12,8 @@ from taetpu.report.curves import Columns, as_rows, summarise_seeds, thin_indices
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Results
 from taetpu.stats import formatting
-from taetpu.store.metrics import Series
+from taetpu.stats.plan import describe_metric
+from taetpu.store.metrics import Series, metric_on_split
 from taetpu.store.study import StudyFolder
 
 SUMS = ("nll", "weight", "position")
@@ -26,10 +27,12 @@ class PositionCurves:
 
     Attributes:
         title: the title of the chart.
+        axis: the title of the vertical axis.
         arms: mean, minimum and maximum over seeds at each position (`step`), by arm.
     """
 
     title: str
+    axis: str
     arms: Mapping[str, Columns]
 
 
@@ -49,10 +52,12 @@ def read_position_curves(folder: StudyFolder, results: Results) -> list[Position
                 places = np.rint(position[known] / weight[known]).astype(np.int64)
                 series = Series(places, nll[known] / weight[known])
                 by_entry.setdefault(entry, {}).setdefault(arm["name"], []).append(series)
-    return [
-        PositionCurves(f"{entry.partition('/')[0]}/loss by position", {a: summarise_seeds(s) for a, s in arms.items()})
-        for entry, arms in by_entry.items()
-    ]
+    curves = []
+    for entry, arms in by_entry.items():
+        loss = describe_metric(results["plan"], metric_on_split("loss", entry.partition("/")[0]))
+        lines = {arm: summarise_seeds(series) for arm, series in arms.items()}
+        curves.append(PositionCurves(f"{loss.label} by position", loss.title, lines))
+    return curves
 
 
 def position_chart(curves: PositionCurves) -> Spec:
@@ -65,9 +70,8 @@ def position_chart(curves: PositionCurves) -> Spec:
         x=alt.X("step:Q", title="position in the sequence", axis=alt.Axis(grid=False)),
         color=alt.Color("arm:N", title=None, sort=names, legend=legend, scale=scale),
     )
-    title = summary.metric_with_unit(curves.title.partition(" ")[0])
-    mean = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False))
-    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    mean = alt.Y("mean:Q", title=curves.axis, scale=alt.Scale(zero=False))
+    band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title=curves.axis), y2="high:Q")
     line = base.mark_line(strokeWidth=1.6).encode(y=mean, tooltip=["arm:N", "step:Q", "mean:Q"])
     return responsive_spec(alt.layer(band, line).properties(height=HEIGHT))
 

@@ -14,6 +14,7 @@ from taetpu.report.priors import Prior, priors_section
 from taetpu.report.section_types import Section, Table
 from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
 from taetpu.stats import formatting
+from taetpu.stats.plan import describe_metric
 
 
 def build_sections(
@@ -61,13 +62,14 @@ def costs_section(results: Results, measured: Costs) -> Section:
     costs, table = frontiers(results, measured), Table(columns, rows).without_empty_columns()
     if set(table.columns) <= {"arm", "effect"}:  # the costs of a judged table are not known
         return Section("Costs")
-    charts = [(f"{results['primary']} over {title}", title) for title in costs]
+    metric = describe_metric(results["plan"])
+    charts = [(f"{metric.label} over {title}", title) for title in costs]
     return Section(
         "Costs",
         lead,
         [table],
         charts,
-        describe_frontiers(costs, results["primary"]),
+        describe_frontiers(costs, metric.label),
     )
 
 
@@ -229,7 +231,7 @@ def plan_section(results: Results) -> Section:
     if is_single_judged(results):
         return Section("Analysis plan")
     notes = [
-        f"The primary metric is {summary.primary_with_unit(results)}, and {better} values are better. "
+        f"The primary metric is {describe_metric(frozen).title}, and {better} values are better. "
         f"Verdicts are given at {planned} seeds per arm.",
         f"The chance of any false verdict, over all {over} is at most {frozen['error_rate']:.0%}.",
         "The plan sets no equivalence margin, so no arm can be called equivalent."

@@ -11,7 +11,7 @@ from taetpu.report.judged import block_noun, is_single_judged, judged_notices, r
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
-from taetpu.stats.plan import UNBOUNDED, metric_bounds
+from taetpu.stats.plan import describe_metric
 from taetpu.store.metrics import SAMPLED
 
 Results = Mapping[str, Any]
@@ -22,13 +22,6 @@ Costs = Mapping[str, Mapping[str, float | None]]
 """Measured costs by arm, as returned by `frontier.read_costs`."""
 NOT_TIMED: Costs = MappingProxyType({})
 
-UNITS = {
-    "loss": "nats per token",
-    "accuracy": "share of tokens",
-    "bits_per_byte": "bits per byte",
-    "exact_match": "share of answers",
-    "in_context_score": "nats per token",
-}
 LENGTH = {"train.steps", "train.epochs"}
 MATCHED = {"flops": "training FLOPs", "params": "parameters", "time": "training time"}
 TIME_TOLERANCE = 0.1
@@ -170,37 +163,11 @@ def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
     return formatting.interval(bounds, mean_places(results))
 
 
-def metric_with_unit(name: str, known: bool = True) -> str:
-    """Return a metric's name, with its unit if the unit is known, e.g. `val/loss (nats per token)`.
-
-    Args:
-        name: the name.
-        known: whether the metric is one of taetpu's (see `Plan.known_metric`).
-    """
-    unit = UNITS.get(name.rpartition("/")[2]) if known else None
-    return f"{name} ({unit})" if unit else name
-
-
-def is_known_metric(results: Results) -> bool:
-    """Return whether the primary metric is one of taetpu's, whose unit and bounds are known."""
-    return results["plan"].get("known_metric", True)
-
-
-def primary_with_unit(results: Results) -> str:
-    """Return the name of the primary metric, with its unit if the unit is known."""
-    return metric_with_unit(results["primary"], is_known_metric(results))
-
-
-def primary_bounds(results: Results) -> tuple[float, float]:
-    """Return the smallest and largest possible value of the primary metric; infinite if they are not known."""
-    return metric_bounds(results["primary"]) if is_known_metric(results) else UNBOUNDED
-
-
-def describe_metric(results: Results) -> str:
+def describe_effects(results: Results) -> str:
     """Return a sentence on the primary metric and the meaning of effects."""
     better = "lower" if results["direction"] == "min" else "higher"
     seeds = _count(len(results["seeds"]), block_noun(results))
-    metric = f"{primary_with_unit(results)}, {better} is better."
+    metric = f"{describe_metric(results['plan']).title}, {better} is better."
     if is_single_judged(results):
         return f"{metric} The mean is over {seeds}."
     return f"{metric} Effects are arm minus baseline over {seeds}."
@@ -220,11 +187,11 @@ def headline(results: Results) -> str:
     if baseline["mean"] is None:
         why = "diverged on every seed" if all_diverged(baseline) else "has no finished run yet"
         return f"The baseline {why}, so the arms cannot be compared with it."
+    mean = f"{describe_metric(results['plan']).label} is {verdict_rows(results)[0].mean}"
     if is_single_judged(results):
-        seeds = _count(len(baseline["runs"]), "run")
-        return f"{results['primary']} is {verdict_rows(results)[0].mean} over {seeds} of a single configuration."
+        return f"{mean} over {_count(len(baseline['runs']), 'run')} of a single configuration."
     if not arms:
-        return f"Baseline only: {results['primary']} is {verdict_rows(results)[0].mean}."
+        return f"Baseline only: {mean}."
     lost = [arm["name"] for arm in arms if all_diverged(arm)]
     if len(lost) == len(arms):
         return f"Every run of {_count_arms(arms)} diverged."
@@ -233,7 +200,8 @@ def headline(results: Results) -> str:
 
 
 def _main_finding(arms: list[Arm], results: Results) -> str:
-    name, known, total = results["primary"], sum(arm["effect"] is not None for arm in arms), _count_arms(arms)
+    name, total = describe_metric(results["plan"]).label, _count_arms(arms)
+    known = sum(arm["effect"] is not None for arm in arms)
     if not results["complete"]:
         shown = total if known == len(arms) else f"{known} of {_count(len(arms), 'arm')}"
         so_far = f"effects of {shown} on {name} so far, without verdicts" if known else f"no effects on {name} yet"
@@ -375,9 +343,9 @@ def describe_noise(results: Results) -> str:
     floor, model = results["noise_floor"], results["model"]
     if floor["sd"] is None:
         return "The baseline has fewer than two finished runs, so its noise is unknown."
-    seeds, (low, high) = _count(floor["seeds"], block_noun(results)), primary_bounds(results)
+    seeds, metric = _count(floor["seeds"], block_noun(results)), describe_metric(results["plan"])
     whose = "" if is_single_judged(results) else "the baseline's "
-    text = f"Across {seeds}, {whose}{results['primary']} has a standard deviation of"
+    text = f"Across {seeds}, {whose}{metric.label} has a standard deviation of"
     text = f"{text} {formatting.spread(floor['sd'])}"
     if model["residual_sd"]:
         spread, effect = formatting.spread(model["residual_sd"]), removed_effect(results)
@@ -386,7 +354,7 @@ def describe_noise(results: Results) -> str:
             text += f". The standard deviation common to most arms{f',{removed},' if removed else ''} is {spread}"
         else:
             text += f". Pooled over arms{f' and{removed}' if removed else ''}, the standard deviation is {spread}"
-    if floor["resolves"] and floor["resolves"] <= high - low:
+    if floor["resolves"] and floor["resolves"] <= metric.bounds[1] - metric.bounds[0]:
         text += f". With 80 % power, {seeds} detect a true effect of {formatting.spread(floor['resolves'])}"
     return f"{text}."
 

@@ -43,7 +43,7 @@ def markdown(results: Results, inputs: Inputs) -> str:
     columns = ("arm", "change", "mean", "effect", "95 % interval", "effect / sd", "Holm p", "verdict")
     rows = summary.verdict_rows(results, inputs.costs)
     cells = [[r.arm, r.change, r.mean, r.effect, r.interval, r.noise_sd, r.p, r.verdict_on_terms] for r in rows]
-    lines += [escape(summary.describe_metric(results)), "", *_table(Table(columns, cells, left=2)), ""]
+    lines += [escape(summary.describe_effects(results)), "", *_table(Table(columns, cells, left=2)), ""]
     lines += [escape(summary.describe_noise(results)), ""]
     lines += ["## Evidence", ""] if len(rows) > 1 else []
     lines += [f"- **{escape(row.arm)}**: {escape(row.evidence)}" for row in rows if row.verdict != "baseline"]
@@ -96,7 +96,7 @@ def latex_table(results: Results) -> str:
         )
         for r in summary.verdict_rows(results)
     ]
-    caption = " ".join([summary.headline(results), summary.describe_metric(results), *summary.notices(results)])
+    caption = " ".join([summary.headline(results), summary.describe_effects(results), *summary.notices(results)])
     lines = [
         r"\begin{table}",
         r"  \centering",

@@ -55,7 +55,7 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
         arms = _arms(spec, base, first, document)
         design, tune = described(spec, base), tuning(spec, base)
         _check_measured(spec.measure.primary, tune, arms)
-        measure = spec.measure.directed(first.config.train.eval_metrics)
+        measure = spec.measure.directed(first.config.metric_specs[spec.measure.primary.partition("/")[2]])
         contrasts = _contrasts(measure, arms, baseline)
     except UserError as error:
         raise document.locate(error) from None

@@ -1,7 +1,7 @@
 """The schema of study files and the resolved config of a run."""
 
 import re
-from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -10,11 +10,11 @@ from pydantic import Field, PositiveFloat, field_validator, model_validator
 from taetpu.core.config import Config, SlotMark, to_data
 from taetpu.core.config_parsing import load_config, normalize_value
 from taetpu.core.errors import KeyPath, UserError
+from taetpu.core.metric_spec import Direction, MetricSpec
 from taetpu.core.registry import kinds
 from taetpu.nn.block import LayerConfig
 from taetpu.nn.lm import LMConfig, ModelConfig
 from taetpu.nn.mask import StaticWindowConfig, WindowConfig
-from taetpu.optim.eval_metrics import EvalMetric
 from taetpu.spec.contrasts import ContrastConfig
 from taetpu.spec.document import format_value
 from taetpu.spec.post_hoc import PostHocConfig, refuse_duplicates
@@ -38,11 +38,6 @@ EXAMPLES = {
     "ladder": "{model.dim: [32, 64]}",
     "tune": "{train.optimizer.lr: [1e-3, 3e-3]}",
 }
-
-BETTER = {"loss": "min", "bits_per_byte": "min", "accuracy": "max"}
-"""The better direction of the metrics that every run measures."""
-SHARES = ("accuracy", "exact_match", "macro_f1")
-"""Names of the metrics with values from 0 to 1."""
 
 Matching = Literal["steps", "flops", "params", "time"]
 
@@ -156,18 +151,22 @@ class ResolvedConfig(Config):
                     remedy=f"Use one of: {known}; or remove lengths above {self.task.seq_len}.",
                 )
 
+    @property
+    def metric_specs(self) -> dict[str, MetricSpec]:
+        """What the metrics are that runs of this config measure, by name (see `stats.plan.Plan.metrics`)."""
+        train = self.train
+        measured = {name: metric for name, metric in train.eval_metrics.items() if metric.has_value}
+        specs = {name: metric.spec for name, metric in measured.items()}
+        named = {n: replace(s, mean_of=tuple(f"{n}.{part}" for part in s.mean_of)) for n, s in specs.items()}
+        return {**self.task.metric_specs, **named, **{f"{name}/": m.spec for name, m in train.metrics.items()}}
+
     def metrics(self) -> list[str]:
         """Return the metrics by which runs of this config can be compared: the metrics on whole evaluation splits.
 
         Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
         splits = [name for name in self.task.evaluation_sets if getattr(self.task, name.partition("@")[0], 1)]
-        names = [f"{name}/{what}" for name in splits for what in ("loss", "accuracy")]
-        if "tokenizer" in type(self.task).model_fields:
-            names += [f"{name}/bits_per_byte" for name in splits]
-        measured = [name for name, metric in self.train.eval_metrics.items() if metric.has_value]
-        names += [f"{name}/{what}" for name in splits for what in measured]
-        return sorted(names)
+        return sorted(f"{split}/{name}" for split in splits for name in self.metric_specs if not name.endswith("/"))
 
 
 class Measure(Config):
@@ -175,7 +174,7 @@ class Measure(Config):
 
     primary: str = "val/loss"
     """Metric by which arms are compared at the end of training."""
-    direction: Literal["min", "max"] = "min"
+    direction: Direction = "min"
     """Whether lower (`min`) or higher (`max`) values of the primary metric are better."""
     equivalence: Annotated[
         PositiveFloat | None, Field(description="margin of equivalence: differences smaller than this do not matter")
@@ -190,50 +189,34 @@ class Measure(Config):
     post_hoc: tuple[PostHocConfig, ...] = ()
     """Tables of what trained models lose without each part, e.g. `[{knockout: heads, how: mean}]`."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _usual_direction(cls, data: Any) -> Any:
-        usual = BETTER.get(str(data.get("primary", "val/loss")).rpartition("/")[2])
-        return data if usual is None else {"direction": usual, **data}
-
     @field_validator("post_hoc")
     @classmethod
     def _different_tables(cls, value: tuple[PostHocConfig, ...]) -> tuple[PostHocConfig, ...]:
         refuse_duplicates(value)
         return value
 
-    @model_validator(mode="after")
-    def _no_worse_direction(self) -> "Measure":
-        self.check_direction(BETTER.get(self.primary.rpartition("/")[2], self.direction))
-        if self.primary.endswith(SHARES) and self.equivalence is not None and self.equivalence >= 1:
-            what = "accuracies" if self.primary.endswith("accuracy") else "values"
-            problem = f"{self.equivalence:g} is not below 1, the largest possible difference between two {what}"
-            raise UserError(problem, path=("equivalence",), remedy="Use a share of tokens, e.g. 0.01.")
-        return self
+    def directed(self, spec: MetricSpec) -> "Measure":
+        """Return the measure with the better direction of its primary metric.
 
-    def check_direction(self, usual: str) -> None:
-        """Raise `UserError` unless the direction is the usual one."""
-        if self.direction != usual:
-            more = "higher" if self.direction == "max" else "lower"
-            problem = f"{self.direction} would judge a {more} {self.primary} as better"
-            raise UserError(problem, path=("direction",), remedy=f"Set direction: {usual}, or remove it.")
-
-    def directed(self, metrics: Mapping[str, EvalMetric]) -> "Measure":
-        """Return the measure with the better direction of its metric, if it is one of the given evaluation metrics.
+        Args:
+            spec: What the primary metric is.
 
         Raises:
-            UserError: If the study sets the other direction. The error's path starts with `measure`.
+            UserError: If the study sets the other direction, or a margin that includes all possible effects.
         """
-        metric = metrics.get(self.primary.rpartition("/")[2])
-        if metric is None:
-            return self
-        if "direction" not in self.model_fields_set:
-            return self.model_copy(update={"direction": metric.better})
-        try:
-            self.check_direction(metric.better)
-        except UserError as error:
-            raise error.within("measure") from None
-        return self
+        if "direction" in self.model_fields_set and self.direction != spec.better:
+            more = "higher" if self.direction == "max" else "lower"
+            problem = f"{self.direction} would judge a {more} {self.primary} as better"
+            remedy = f"Set direction: {spec.better}, or remove it."
+            raise UserError(problem, path=("measure", "direction"), remedy=remedy)
+        widest = spec.bounds[1] - spec.bounds[0]
+        if self.equivalence is not None and self.equivalence >= widest:
+            problem = (
+                f"{self.equivalence:g} is not below {widest:g}, the largest possible difference between two values of "
+                f"{self.primary}"
+            )
+            raise UserError(problem, path=("measure", "equivalence"), remedy=f"Use e.g. {widest / 100:g}.")
+        return self.model_copy(update={"direction": spec.better})
 
 
 class StudySpec(Config):

@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
+from taetpu.core.metric_spec import TASK_METRICS
 from taetpu.optim.hooks import overrides_method
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import WSD, Cosine
@@ -14,7 +15,6 @@ from taetpu.spec.start import StartConfig
 
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits on the device
 SERIES = ("train", "val", "val_sample", "test", "lr", "tokens", "flops")  # names reserved for built-in metrics
-ON_SETS = ("loss", "accuracy", "bits_per_byte")  # names of the metrics that are measured on every evaluation set
 
 
 class SampleConfig(Config):
@@ -94,7 +94,7 @@ class TrainConfig(Config):
             )
         self.check_mesh()
         self.check_hooks()
-        for field, reserved in (("metrics", SERIES), ("eval_metrics", ON_SETS)):
+        for field, reserved in (("metrics", SERIES), ("eval_metrics", TASK_METRICS)):
             if taken := sorted(set(getattr(self, field)) & set(reserved)):
                 problem = f"the metric name {taken[0]!r} is reserved for a metric that every run measures"
                 raise UserError(problem, path=(field, taken[0]), remedy="Use another name and set the metric's kind.")

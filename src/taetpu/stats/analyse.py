@@ -363,7 +363,7 @@ def _arm(
             else None
         ),
         "efficiency": compute_efficiency(*pair, plan) if pair else None,
-        "evaluation_noise": bootstrap_effect(*pair, plan.primary) if pair else None,
+        "evaluation_noise": bootstrap_effect(*pair, plan) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
         **({"strata": strata} if table.stratum else {}),
     }

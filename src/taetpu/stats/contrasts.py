@@ -118,12 +118,12 @@ def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Tab
     sides, metric = (entry["compare"], entry["to"]), entry["spread"]
     judged = replace(
         plan,
-        primary=f"the spread of {metric} with {entry['by']}={entry['level']}",
+        primary=f"the spread of {plan.metric(metric).label} with {entry['by']}={entry['level']}",
         direction="min",
         equivalence=plan.equivalence if metric == plan.primary else None,
     )
     arms = {arm: table.values(arm) for side in sides for arm in side}
-    way = plan.direction if metric == plan.primary else "min"
+    way = plan.direction if metric == plan.primary else plan.metric(metric).better
     worst = divergence.impute_worst(arms, {arm: table.diverged_seeds(arm) for arm in arms}, way)
     values, bounds, weights = _spreads(arms, entry), (0.0, math.inf), {"compare": 1.0, "to": -1.0}
     fit = linear_model.fit_model(values, "to", bounds, plan.noise)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, UNBOUNDED, Values, clip
+from taetpu.core.metric_spec import UNBOUNDED
+from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, Values, clip
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import stats
 
+from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Array, Blocked, Estimate, Values
 from taetpu.stats.divergence import Count, boschloo_p
 from taetpu.stats.moderated import Moderated
@@ -33,7 +34,6 @@ from taetpu.stats.plan import NoiseModel
 CONFIDENCE = 0.95
 NOISY = 0.8
 """Probability of noise apart from which on an arm is called noisy, for readers; no test depends on it."""
-UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)

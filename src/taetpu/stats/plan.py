@@ -6,29 +6,33 @@ results were known.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from taetpu.core.errors import UserError
+from taetpu.core.metric_spec import TASK_METRICS, Direction, MetricSpec
 from taetpu.stats import group_sequential
 from taetpu.stats.power import ALPHA
 
-Direction = Literal["min", "max"]
 NoiseModel = Literal["guard", "moderated"]
 """How unequal noise of arms is treated: tested and guarded against (`stats.linear_model`), or weighed
 (`stats.moderated`)."""
 
-BOUNDS = {
-    **dict.fromkeys(("loss", "bits_per_byte"), (0.0, math.inf)),
-    **dict.fromkeys(("accuracy", "exact_match", "macro_f1"), (0.0, 1.0)),
+EARLIER_METRICS = {
+    **TASK_METRICS,
+    "exact_match": MetricSpec(
+        "max", (0.0, 1.0), "share of answers", mean_of=("exact_match.right", "exact_match.answers")
+    ),
+    "macro_f1": MetricSpec("max", (0.0, 1.0)),
+    "in_context_score": MetricSpec(unit="nats per token"),
 }
-"""The smallest and largest possible values of metrics."""
-UNBOUNDED = (-math.inf, math.inf)
+"""What metrics of these names are in plans without `metrics`. Newer plans take nothing from a metric's name."""
 
 FIRST_FIELDS = ("primary", "direction", "arms", "seeds", "looks", "equivalence", "alpha")
 """The fields that every stored plan has. Other fields are stored only if they differ from their default."""
+
+SPEC_FIELDS = {f.name for f in fields(MetricSpec)}
 
 RULES = 2
 """The version of the rules of analysis in new plans; docs/statistics.md lists what each version changed."""
@@ -37,9 +41,28 @@ MIN_SEEDS = 2
 """Minimum number of seeds for a verdict, since a single seed shows no noise."""
 
 
-def metric_bounds(metric: str) -> tuple[float, float]:
-    """Return the smallest and largest possible value of a metric; infinite if they are not known."""
-    return BOUNDS.get(metric.rpartition("/")[2], UNBOUNDED)
+def describe_metric(plan: Mapping[str, Any], series: str = "") -> MetricSpec:
+    """Return what a stored series is, with the series' label and the full names of the sums of which it is the mean.
+
+    Args:
+        plan: the stored fields of a plan.
+        series: the name of the series, e.g. `val/loss`; by default, the primary metric.
+    """
+    series = series or plan["primary"]
+    split, _, name = series.partition("/")
+    specs, label = plan.get("metrics"), series
+    if not specs:
+        spec = EARLIER_METRICS.get(series.rpartition("/")[2], MetricSpec())
+        # Such plans impute metrics other than the primary one as if lower values were better.
+        spec = MetricSpec("min", spec.bounds, spec.unit, mean_of=spec.mean_of if name in EARLIER_METRICS else ())
+        spec = spec if plan.get("known_metric", True) else MetricSpec(mean_of=spec.mean_of)
+    elif f"{split}/" in specs:
+        spec = MetricSpec.from_data(specs[f"{split}/"])
+        label = "/".join(filter(None, (spec.label or split, name)))
+    else:
+        spec = MetricSpec.from_data(specs.get(series) or specs.get(name, {}))
+        label = f"{split}/{spec.label}" if spec.label else series
+    return replace(spec, label=label, mean_of=tuple(f"{split}/{part}" for part in spec.mean_of))
 
 
 @dataclass(frozen=True)
@@ -62,10 +85,13 @@ class Plan:
         contrasts: contrasts by name, with the arms that they compare (see `stats.contrasts`).
         post_hoc: settings of the post-hoc ablation tables, by the name of the table (see `stats.post_hoc`).
         rules: version of the rules of analysis, at most `RULES`. Plans that store none have version 1.
-        known_metric: whether the primary metric is one of taetpu's, whose unit and bounds are known. A judged table may
-            have an `accuracy` in percent.
+        known_metric: whether the primary metric is one of taetpu's, in plans without `metrics`. It is false in those of
+            judged tables, which may have an `accuracy` in percent.
         noise: how unequal noise of arms is treated. Plans that store none have the guard.
         table: the options by which a judged table was read, by name.
+        metrics: the metrics that runs measure (`MetricSpec.to_data`): those of evaluations by name (`loss`), those of
+            training steps with a slash after the name (`gradient-norm/`), and that of a judged table by the name of its
+            column. Plans that store none take the metrics from their names (`EARLIER_METRICS`).
     """
 
     primary: str
@@ -81,6 +107,7 @@ class Plan:
     known_metric: bool = True
     noise: NoiseModel = "guard"
     table: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def frozen(self) -> dict[str, Any]:
         """Return the plan with its hash, as stored with the study."""
@@ -94,7 +121,11 @@ class Plan:
     @property
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest possible value of the primary metric."""
-        return metric_bounds(self.primary) if self.known_metric else UNBOUNDED
+        return self.metric().bounds
+
+    def metric(self, series: str = "") -> MetricSpec:
+        """Return what a stored series is, by default the primary metric (see `describe_metric`)."""
+        return describe_metric(vars(self), series)
 
     def _data(self) -> dict[str, Any]:
         """Return the stored fields."""
@@ -166,6 +197,7 @@ def read_plan(study: Mapping[str, Any], where: str) -> Plan:
     newer = {
         "rules": type(rules) is int and rules > RULES,
         "noise": data.get("noise", "guard") not in get_args(NoiseModel),
+        "metrics": any(not {*spec} <= SPEC_FIELDS for spec in data.get("metrics", {}).values()),
     }
     unknown = [name for name in data if name not in known or newer.get(name)]
     unchanged = _sha256(_text(data)) == sha256

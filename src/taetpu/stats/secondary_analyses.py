@@ -22,9 +22,10 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import root_scalar
 
+from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Estimate
-from taetpu.stats.linear_model import CONFIDENCE, UNBOUNDED, clip, contrast_bounds
-from taetpu.stats.plan import Plan
+from taetpu.stats.linear_model import CONFIDENCE, clip, contrast_bounds
+from taetpu.stats.plan import Plan, describe_metric
 from taetpu.stats.results_table import Cell
 from taetpu.store.metrics import curve_metric
 
@@ -37,13 +38,6 @@ With more seeds, there are too many flips to enumerate, and the t-test is as goo
 """
 RESAMPLES = 2000
 NODES = 64  # number of nodes per integral; with twice as many, results agree to 1e-6
-# Bits per byte is excluded because the number of tokens in a block may differ between arms.
-SUMS = {
-    "loss": ("nll", "weight"),
-    "accuracy": ("correct", "weight"),
-    "exact_match": ("exact_match.right", "exact_match.answers"),
-}
-
 
 # --- simultaneous intervals -----------------------------------------------------------------------------------------
 
@@ -145,13 +139,13 @@ def _without_each(difference: np.ndarray) -> list[float] | None:
 # --- evaluation noise -----------------------------------------------------------------------------------------------
 
 
-def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str) -> dict[str, Any] | None:
+def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
     """Estimate the evaluation noise of an effect by a paired cluster bootstrap over blocks of the evaluation set.
 
     Args:
         arm: cells of the arm's finished runs.
         baseline: cells of the baseline's finished runs.
-        metric: the compared metric as `split/name`.
+        plan: the analysis plan, with the compared metric.
 
     Returns:
         `sd` and percentile `ci95` of the effect, and the number of `blocks`. None if the metric is not a mean over
@@ -163,7 +157,7 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
     pairs = _pair_by_seed(arm, baseline)
     if not pairs:
         return None
-    name, weight = sum_names(metric)
+    name, weight = sum_names(vars(plan), plan.primary)
     differences, weights = [], None
     for cell, other in pairs:
         ours, base = cell.evaluation, other.evaluation
@@ -182,14 +176,12 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], metric: str)
     return {"sd": float(effects.std(ddof=1)), "ci95": [float(low), float(high)], "blocks": len(sums)}
 
 
-def sum_names(metric: str) -> tuple[str, str]:
-    """Return the names of the sums and of the weights that an evaluation stores for a metric.
+def sum_names(plan: Mapping[str, Any], metric: str) -> tuple[str, ...]:
+    """Return the names of the sums and of the weights that an evaluation stores for a metric of a frozen plan.
 
     Metrics of a judged table, whose items were scored by other programs, are stored under names that no other has.
     """
-    split, _, what = metric.partition("/")
-    total, weight = (f"{split}/{of}" for of in SUMS[what]) if what in SUMS else (f"{metric}.sum", f"{metric}.weight")
-    return total, weight
+    return describe_metric(plan, metric).mean_of or (f"{metric}.sum", f"{metric}.weight")
 
 
 def _pair_by_seed(arm: Sequence[Cell], baseline: Sequence[Cell]) -> list[tuple[Cell, Cell]]:

@@ -176,7 +176,7 @@ def format_evidence(evidence: Evidence, plan: Plan, sides: Sides, places: int = 
         )
     if effect.effect is None:
         return f"No effect can be estimated from {count.finished} of {sides.runs[0]} finished runs."
-    text, notes = _format_difference(effect, plan.primary, places, sides.other), []
+    text, notes = _format_difference(effect, plan.metric().label, places, sides.other), []
     if effect.interval is None:
         notes.append(_why_no_interval(evidence, plan, sides))
     else:

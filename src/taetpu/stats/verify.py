@@ -14,8 +14,7 @@ from taetpu.stats.designs import LIMITS
 from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning_metric
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
-from taetpu.stats.plan import read_plan
-from taetpu.stats.secondary_analyses import SUMS
+from taetpu.stats.plan import describe_metric, read_plan
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -69,7 +68,7 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     raise_if_damaged([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
     differences = [f"{folder.where}/study.yaml: {problem}" for problem in find_departures(study, plan)]
     differences += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
-    differences += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run)]
+    differences += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run, study["plan"])]
     differences += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
     stored, came_to = folder.read_results(), json.loads(json.dumps(compute_results(folder, checked=True)))
     if stored is None:
@@ -77,10 +76,14 @@ def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
     return [*differences, *(f"results.json: {problem}" for problem in find_differences(stored, came_to, ""))], came_to
 
 
-def find_contradictions(run: RunFolder) -> Iterator[str]:
+def find_contradictions(run: RunFolder, plan: Mapping[str, Any]) -> Iterator[str]:
     """Yield the contradictions between a run's result and its logs.
 
     The last values, costs, outcome and steps are compared.
+
+    Args:
+        run: the run.
+        plan: the frozen plan of the run's study.
 
     Raises:
         UserError: If the result is invalid or the metrics are damaged.
@@ -90,7 +93,7 @@ def find_contradictions(run: RunFolder) -> Iterator[str]:
         return
     series, sums = run.metrics(), run.evaluation()
     for name, value in result["metrics"].items():
-        mean = _mean_from_sums(sums, name)
+        mean = _mean_from_sums(sums, describe_metric(plan, name).mean_of)
         if mean is not None and (value is None or not math.isclose(value, mean, rel_tol=CLOSE)):
             yield f"{name} is {value} in the result, but {mean} over the evaluation set"
         if name.startswith(EVALUATED):
@@ -180,10 +183,9 @@ def _mean_over_seeds(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def _mean_from_sums(sums: Mapping[str, Array], metric: str) -> float | None:
-    """Return the metric computed from sums over the evaluation set; None if it is not finite or sums are missing."""
-    split, _, what = metric.partition("/")
-    total, weight = (sums.get(f"{split}/{name}") for name in SUMS.get(what, ("", "")))
+def _mean_from_sums(sums: Mapping[str, Array], names: Sequence[str]) -> float | None:
+    """Return the quotient of two sums over the evaluation set; None if it is not finite or sums are missing."""
+    total, weight = (sums.get(name) for name in names or ("", ""))
     mean = None if total is None or weight is None else float(total.sum() / max(weight.sum(), 1.0))
     return mean if mean is not None and math.isfinite(mean) else None
 

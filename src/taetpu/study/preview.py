@@ -22,7 +22,6 @@ from taetpu.spec.frozen import check_frozen
 from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
-from taetpu.stats.plan import metric_bounds
 from taetpu.stats.power import POWER, PowerAnalysis
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
@@ -440,12 +439,12 @@ def resolution(
     compared = [study.against(arm) for arm in study.arms if study.against(arm) is not arm]
     arms, together = len(compared) + len(study.contrasts), sum(baseline is study.arms[0] for baseline in compared)
     values = {"noise": known, "noise_from": source if known else None, "resolves": None, "resolves_sd": None}
-    low, high = metric_bounds(study.measure.primary)
-    values["most"] = high - low if isfinite(high) else None
+    plan, seeds = analysis_plan(study), len(study.seeds)
+    low, high = plan.bounds
+    values["most"] = high - low if isfinite(high - low) else None
     values |= {"power": POWER, "effect": effect, "seeds": None, "flops": None}
     if not arms:
         return values
-    plan, seeds = analysis_plan(study), len(study.seeds)
     level = plan.strictest_level(arms, seeds)
     in_sd = PowerAnalysis(arms, level, weighed=together or arms).smallest_effect(1.0, seeds)
     design = PowerAnalysis(arms, plan.alpha, weighed=together or arms)

@@ -22,6 +22,7 @@ from taetpu.report.short_names import shorten_names
 from taetpu.report.usage_text import describe_usage
 from taetpu.spec.resolved_study import RunSpec, Study
 from taetpu.store.metrics import progress_metric
+from taetpu.study.freeze import analysis_plan
 from taetpu.train.callbacks import Callback
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.usage import Usage
@@ -55,7 +56,7 @@ class StudyProgress(Callback):
         )
         self.bar = self.bars.add_task("preparing", total=None, rate="", left="")
         self.losses: dict[str, dict[int, float]] = {}
-        self.primary = "val/loss"
+        self.primary, self.label = "val/loss", str
         self.header = ""
         self.evals: dict[str, dict[int, dict[str, float]]] = {}
         self.text = ""
@@ -75,9 +76,10 @@ class StudyProgress(Callback):
 
     def on_study_begin(self, study: Study) -> None:
         """Store the name of the primary metric, which is displayed for each evaluation, and the header of a log."""
-        self.primary = study.measure.primary
+        plan = analysis_plan(study)
+        self.primary, self.label = plan.primary, lambda series: plan.metric(series).label
         self.header = (
-            f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {self.primary}\n"
+            f"study {study.name}: arms {len(study.arms)}, seeds {len(study.seeds)}, metric {plan.metric().title}\n"
             "a line for each evaluation of a pack: the mean of each arm over its seeds (speed, memory, time left)\n"
         )
 
@@ -140,7 +142,7 @@ class StudyProgress(Callback):
             metric, arms = self.shown_metric(self.arms()), self.arms()
             means = "  ".join(f"{arm} {_mean(self.values(arm, metric))}" for arm in arms)
             pace = ", ".join(part for part in (self.rate(), self.use, self.left()) if part)
-            self.log(f"  step {step}: {metric} {means}" + (f"  ({pace})" if pace else ""))
+            self.log(f"  step {step}: {self.label(metric)} {means}" + (f"  ({pace})" if pace else ""))
 
     def shown_metric(self, arms: Sequence[str]) -> str:
         """Return the metric to display for the last evaluations of the given arms; see `progress_metric`."""
@@ -256,8 +258,8 @@ class StudyProgress(Callback):
         metric = self.shown_metric(arms)
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("arm", no_wrap=True)
-        table.add_column("train/loss", justify="right")
-        table.add_column(metric, justify="right")
+        table.add_column(self.label("train/loss"), justify="right")
+        table.add_column(self.label(metric), justify="right")
         for arm, name in zip(arms, shorten_names(arms, NAME), strict=True):
             table.add_row(Text(name), _mean(self.losses[arm]), _mean(self.values(arm, metric)))
         sample = Text(self.text[: 2 * WIDTH], style="dim italic")

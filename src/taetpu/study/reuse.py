@@ -107,7 +107,8 @@ def check_reusable(run: Run, other: RunFolder) -> None:
         changed = ["config"]
     for part in changed:
         raise UserError(f"the {part} of this run does not match its ID {run.id[:8]}", file=other.where, remedy=remedy)
-    for problem in find_contradictions(other):
+    plan = StudyFolder(other.store, other.study).read_study()["plan"]
+    for problem in find_contradictions(other, plan):
         raise UserError(problem, file=other.where, remedy=remedy)
 
 

@@ -93,6 +93,12 @@ def check_sums(component: Any) -> str:
     value = metric_value(component.kind, component, {name: np.asarray(a).sum(0) for name, a in first.items()})
     if value is not None and not np.isfinite(value):
         raise CheckFailed(f"value returns {value} for a newly initialised model", at=(component, "value"))
+    low, high = component.spec.bounds
+    if value is not None and not low <= value <= high:
+        remedy = "Declare the smallest and the largest possible value."
+        raise CheckFailed(
+            f"value returns {value:.3g}, outside bounds {low:g} to {high:g}", at=(component, "sums"), remedy=remedy
+        )
     return f"{len(first)} sums of each sequence" + ("" if value is None else f", value {value:.3g}")
 
 

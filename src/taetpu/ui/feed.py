@@ -7,7 +7,7 @@ replaces all data in the page. No point of a series is lost or duplicated.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats.analyse import compute_results
 from taetpu.stats.formatting import fixed_places
 from taetpu.stats.load import read_study, run_state
+from taetpu.stats.plan import describe_metric
 from taetpu.store import metrics
 from taetpu.store.documents import finite
 from taetpu.store.metrics import progress_metric
@@ -99,6 +100,7 @@ class Feed:
         self.problem = ""
         self._read_at, self._frozen_at = (-1, -1.0), -1.0
         self._unjudged: UserError | None = None
+        self._plan: Mapping[str, Any] = {}
 
     # Sending.
 
@@ -111,6 +113,10 @@ class Feed:
         if known and oldest <= int(number) <= self.number:
             return [message for message in self.messages if message.number > int(number)]
         return [Message(self.number, "state", self.state())]
+
+    def label(self, series: str) -> str:
+        """Return the label of a series, which is its name unless the metric declares another."""
+        return self.study.get("names", {}).get(series, (series,))[0]
 
     def cursor(self, message: Message) -> str:
         """Return the cursor with which a page requests the messages after this message."""
@@ -151,6 +157,7 @@ class Feed:
             frozen = read_study(self.folder)
             study = {"name": self.folder.name, "arms": list(frozen["arms"]), "seeds": list(frozen["seeds"])}
             study["primary"] = (frozen.get("measure") or frozen["plan"])["primary"]
+            self._plan = frozen.get("plan", {})
             self.study, self._frozen_at = {**self.study, **study}, frozen_at
             self._send("study", self.study)
         for run in self.folder.runs():
@@ -171,10 +178,15 @@ class Feed:
         self.errors += [self._unjudged] if self._unjudged else []
 
     def _choose_series(self) -> None:
-        """Send the names of the primary metric's series to show (`shown`) and plot (`curve`) if a name has changed."""
+        """Send the primary metric's series to show and plot, and the names that pages show for series, if they changed.
+
+        The entries are `shown`, `curve` and `names` (see `name_series`).
+        """
         recorded = [run.series for run in self.runs.values() if run.arm in self.study["arms"]]
         primary = self.study["primary"]
+        known = {primary, *(name for series in recorded for name in series)}
         chosen = {"shown": progress_metric(primary, recorded), "curve": progress_metric(primary, recorded, curve=True)}
+        chosen = {**chosen, "names": name_series(self._plan, known)}
         if not chosen.items() <= self.study.items():
             self.study = {**self.study, **chosen}
             self._send("study", self.study)
@@ -266,6 +278,12 @@ def _pictures(results: Mapping[str, Any]) -> dict[str, Any]:
 def _progress(arm: Mapping[str, Any]) -> str:
     ended = sum(run["outcome"] in ("finished", "diverged") for run in arm["runs"])
     return f"{ended}/{len(arm['runs'])}"
+
+
+def name_series(plan: Mapping[str, Any], series: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the label and the title of each series that has others than its name (see `MetricSpec`)."""
+    specs = {name: describe_metric(plan, name) for name in series}
+    return {name: (specs[name].label, specs[name].title) for name in sorted(specs) if specs[name].title != name}
 
 
 def thin_series(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:

@@ -13,7 +13,7 @@ from taetpu.store.flat_config import differing_paths, read_settings
 from taetpu.store.index import find_studies, list_studies
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
-from taetpu.ui.feed import thin_series
+from taetpu.ui.feed import name_series, thin_series
 
 MAX_SAMPLES = 20
 """Maximum number of samples shown for a run. The last samples are shown."""
@@ -71,7 +71,7 @@ class Root:
         return {"columns": columns, "rows": rows, "problems": problems}
 
     def run(self, study: str, arm: str, run: str) -> dict[str, Any]:
-        """Return the settings, samples, result and series of a run.
+        """Return the settings, samples, result and series of a run, and the names of the series.
 
         Args:
             study: name of the study.
@@ -81,19 +81,18 @@ class Root:
         Raises:
             UserError: If there is no such study or run, or a file of the run is damaged.
         """
-        runs = self.study(study).runs()
-        folder = next((each for each in runs if each.arm == arm and f"{each.seed}-{each.id}" == run), None)
+        owner = self.study(study)
+        folder = next((each for each in owner.runs() if each.arm == arm and f"{each.seed}-{each.id}" == run), None)
         if folder is None:
             raise UserError(f"study {study!r} has no run {arm}/{run}", remedy="See the study's page for its runs.")
-        samples = folder.samples()
+        samples, series = folder.samples(), folder.metrics()
         return {
             **_run_facts(study, folder),
             "settings": read_settings(folder),
             "samples": {str(step): samples[step] for step in sorted(samples)[-MAX_SAMPLES:]},
             "result": folder.result(),
-            "series": {
-                name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(folder.metrics().items())
-            },
+            "series": {name: thin_series(s.step.tolist(), s.value.tolist()) for name, s in sorted(series.items())},
+            "names": name_series(owner.read_study().get("plan", {}), series),
         }
 
 

@@ -246,6 +246,8 @@ const reached = (run) => Math.max(0, ...Object.values(run.series).map(([steps]) 
 
 const UNITS = new Set(["flops", "tokens", "samples", "seconds"]); // amounts of training, which are not metrics
 const metricsOf = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.series ?? run.metrics)))].filter((name) => !UNITS.has(name)).sort();
+const labelOf = ({ names }, series) => names?.[series]?.[0] ?? series; // `names` are labels, and titles with units
+const titleOf = ({ names }, series) => names?.[series]?.[1] ?? series;
 const count = (runs, status) => runs.filter((run) => run.status === status).length;
 
 // One line that opens to a list.
@@ -264,6 +266,7 @@ function study(name) {
   const far = (value) => value && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e6);
   const fixed = (value) => // at least as many decimals as effects
     value == null ? "-" : far(value) ? value.toExponential(3) : value.toFixed(state.effects.places ?? 4);
+  const label = (name) => labelOf(state.study, name);
   const head = h("div", {}, h("p", { class: "soft" }, "Reading the study ...")), picked = h("select", { onchange: () => { metric = picked.value; draw(); } });
   const shown = h("select", { onchange: () => draw() }, h("option", { value: "arm" }, "mean of each arm"), h("option", { value: "run" }, "every run"));
   const wanted = h("input", { type: "search", oninput: () => draw() });
@@ -315,10 +318,10 @@ function study(name) {
     const all = Object.entries(state.runs).map(([key, run]) => ({ key, ...run }));
     const metrics = metricsOf(all);
     metric ??= [state.study.curve, "train/loss"].find((each) => metrics.includes(each)) ?? null;
-    for (const each of [arms, runs]) each.head(4, series());
+    for (const [each, at] of [[arms, 5], [runs, 3]]) { each.head(4, label(series())); each.head(at, label("train/loss")); }
     if (picked.dataset.of !== metrics.join()) {
       picked.dataset.of = metrics.join();
-      picked.replaceChildren(...metrics.map((each) => h("option", { value: each, selected: each === metric }, each)));
+      picked.replaceChildren(...metrics.map((each) => h("option", { value: each, selected: each === metric }, label(each))));
     }
     drawHead(all);
     const rowsByArm = Object.fromEntries((state.effects.rows ?? []).map((row) => [row.arm, row]));
@@ -332,7 +335,7 @@ function study(name) {
     drawings.update(state.effects.pictures ?? {}, state.effects.themes);
     const inside = all.filter((run) => run.arm.includes(wanted.value) && run.series[metric]);
     const groups = grouped(inside, (run) => (shown.value === "arm" ? run.arm : `${run.arm}/${run.seed}`));
-    if (metric) curves.update([...groups].flatMap(([label, members]) => line(label, members.map((run) => run.series[metric]))), metric);
+    if (metric) curves.update([...groups].flatMap(([label, members]) => line(label, members.map((run) => run.series[metric]))), titleOf(state.study, metric));
   }
   listen(name, (kind, data) => { main.state = state = fold(state, kind, data); timer ??= setTimeout(draw, 100); });
 }
@@ -347,8 +350,8 @@ async function oneRun(studyName, arm, run) {
   const data = await fetched(`/data/run/${url(studyName, arm, run)}`);
   const title = `${arm}/${data.seed}`;
   const curves = chart(`Curves of ${title}`);
-  const picked = h("select", { onchange: () => draw() }, metricsOf([data]).map((name) => h("option", { value: name, selected: name === "train/loss" }, name)));
-  const draw = () => picked.value && curves.update(line(title, [data.series[picked.value]]), picked.value);
+  const picked = h("select", { onchange: () => draw() }, metricsOf([data]).map((name) => h("option", { value: name, selected: name === "train/loss" }, labelOf(data, name))));
+  const draw = () => picked.value && curves.update(line(title, [data.series[picked.value]]), titleOf(data, picked.value));
   const facts = (values) => h("dl", {}, Object.entries(values).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, short(value))]));
   const samples = Object.entries(data.samples).reverse();
   show(title, h("p", { class: "soft" }, "of ", h("a", { href: `/study/${url(studyName)}` }, studyName), `: ${data.status}${data.steps ? ` after ${data.steps} steps` : ""}`),
