@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from taetpu.core.metric_spec import MetricSpec
 from taetpu.report.judged import is_paired
 from taetpu.stats.plan import describe_metric
 from taetpu.store.metrics import Series, curve_metric
@@ -34,7 +35,8 @@ class Curves:
 
     Attributes:
         metric: the metric's name.
-        title: the metric's label, with its unit.
+        label: the metric's label.
+        title: the label with the metric's unit.
         arms: mean, minimum and maximum over seeds, by arm.
         seeds: lines for single seeds, by arm.
         differences: mean, minimum and maximum of arm minus baseline, paired by seed, by arm.
@@ -43,6 +45,7 @@ class Curves:
     """
 
     metric: str
+    label: str
     title: str
     arms: dict[str, Columns]
     seeds: dict[str, Columns]
@@ -76,13 +79,15 @@ def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]
                     by_metric.setdefault(metric, {}).setdefault(arm["name"], {})[run["seed"]] = series[metric]
     against = {arm["name"]: arm["against"] for arm in results["arms"]}
     paired = is_paired(results)
-    titles = {metric: describe_metric(results["plan"], metric).title for metric in by_metric}
-    curves = [_curves(metric, titles[metric], arms, against, paired) for metric, arms in by_metric.items()]
+    curves = [
+        _curves(metric, describe_metric(results["plan"], metric), arms, against, paired)
+        for metric, arms in by_metric.items()
+    ]
     return [each for each in curves if each.arms]
 
 
 def _curves(
-    metric: str, title: str, arms: Mapping[str, BySeed], against: Mapping[str, str | None], paired_seeds: bool
+    metric: str, spec: MetricSpec, arms: Mapping[str, BySeed], against: Mapping[str, str | None], paired_seeds: bool
 ) -> Curves:
     every = {arm: summarise_seeds(list(runs.values())) for arm, runs in arms.items()}
     lines = {arm: line for arm, line in every.items() if line["step"]}
@@ -91,7 +96,8 @@ def _curves(
     differ = {arm: summarise_seeds(runs) for arm, runs in paired.items() if runs and paired_seeds}
     return Curves(
         metric,
-        title,
+        spec.label,
+        spec.title,
         arms=lines,
         seeds={arm: seed_lines(arms[arm]) for arm in lines},
         differences=differ,
