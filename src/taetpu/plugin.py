@@ -19,6 +19,7 @@ from taetpu.nn.state import State
 from taetpu.optim.eval_metrics import EvalMetric, Evaluated
 from taetpu.optim.hooks import Hook, Moment
 from taetpu.optim.metrics import Metric, Seen
+from taetpu.optim.objectives import Objective
 
 # The type of fields that enter the compiled program as inputs. Arms that differ only in such fields share a program.
 Number = Annotated[float, Traced()]
@@ -41,6 +42,7 @@ __all__ = [
     "MixerConfig",
     "Moment",
     "Number",
+    "Objective",
     "Seen",
     "SlotMark",
     "State",

@@ -22,6 +22,7 @@ from taetpu.data.base import Batch, Source
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import merge_stacks
+from taetpu.optim.objectives import default_objective
 from taetpu.spec.start import StoredParameters
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.layout import auto_precision, structure_key
@@ -148,8 +149,10 @@ class Outline:
         """Return all values that one training step and one evaluation compute, except step counters."""
         context = self._context(numbers, seed, arrays)
         new, metrics = train_step(state, rows, context)
-        model, metrics_on_sets = evaluated_model(new, context.config), context.config.train.eval_metrics
-        measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets)
+        config = context.config
+        metrics_on_sets, objective = config.train.eval_metrics, default_objective(config.task)
+        model = evaluated_model(new, config)
+        measured = evaluate(model, windows, dtype=self.dtype, metrics=metrics_on_sets, objective=objective)
         return jax.tree.leaves((partition_trainable(new.model)[0], new.opt, new.mean, metrics, measured))
 
     @property

@@ -39,6 +39,7 @@ BUILTIN_MODULES = {
     "init": "taetpu.nn.init",
     "optimizer": "taetpu.optim.optimizers",
     "schedule": "taetpu.optim.schedules",
+    "objective": "taetpu.optim.objectives",
     "hook": "taetpu.optim.hooks",
     "metric": "taetpu.optim.metrics",
     "eval_metric": "taetpu.optim.eval_metrics",

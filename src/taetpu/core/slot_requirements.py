@@ -64,6 +64,7 @@ DECLARATIONS: dict[str, Declaration] = {
         },
     ),
     "schedule": Declaration(methods={"lr": lambda self, step, steps, peak: None}),
+    "objective": Declaration("taetpu.optim.objectives.Objective"),
     "hook": Declaration("taetpu.optim.hooks.Hook"),
     "metric": Declaration("taetpu.optim.metrics.Metric"),
     "eval_metric": Declaration("taetpu.optim.eval_metrics.EvalMetric"),

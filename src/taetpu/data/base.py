@@ -122,9 +122,11 @@ class Task(Component):
 
     Attributes:
         has_answers: Whether the scored positions of a sequence are the answer to a question, which is right or wrong.
+        objective: The kind of slot `objective` with which the task is evaluated, and trained by default.
     """
 
     has_answers: ClassVar[bool] = False
+    objective: ClassVar[str] = "causal-lm"
 
     seq_len: Size
     """Number of tokens in a sequence."""

@@ -58,7 +58,7 @@ class Hook(Component):
         return batch
 
     def loss(self, loss: Scalar, logits: Logits, batch: Batch, model: LM, now: Moment) -> Scalar:
-        """Return the loss to differentiate. `loss` is a microbatch's mean cross entropy, which `train/loss` records."""
+        """Return the loss to differentiate. `loss` is the mean of the objective over a microbatch."""
         return loss
 
     def gradients(self, gradients: LM, params: LM, now: Moment) -> LM:

@@ -1,4 +1,4 @@
-"""The training objective: cross entropy over weighted positions, in float32."""
+"""Cross entropy over weighted positions in float32, and losses by position for objectives and heads."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +18,9 @@ from taetpu.nn.lm import LM
 Logits = Float[Array, "batch seq vocab"]
 Targets = Int[Array, "batch seq"]
 Weights = Float[Array, "batch seq"]
+PositionLosses = Callable[[Logits, Targets, Weights], dict[str, Weights]]
+MEASURED = ("nll", "correct", "weight")  # the values from which loss and accuracy follow
+TRAINED = "objective"  # the value that is minimised in place of `nll`
 
 
 def sum_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[str, Float[Array, ""]]:
@@ -40,10 +43,21 @@ def position_losses(logits: Logits, targets: Targets, weights: Weights) -> dict[
     return {"nll": nll * weights, "correct": hit * weights, "weight": weights}
 
 
+def trained_sum(sums: Mapping[str, Any]) -> Any:
+    """Return the sum whose mean over the weights of a batch is minimised, given the sums of an objective's values."""
+    return sums[TRAINED] if TRAINED in sums else sums["nll"]
+
+
 def predict(
-    model: LM, batch: Batch, *, key: Key | None = None, dtype: Any = jnp.float32, whole: bool = False
+    model: LM,
+    batch: Batch,
+    *,
+    key: Key | None = None,
+    dtype: Any = jnp.float32,
+    whole: bool = False,
+    losses: PositionLosses = position_losses,
 ) -> tuple[Logits | None, dict[str, Weights]]:
-    """Return a model's logits and their `position_losses`.
+    """Return a model's logits and their losses at each position, by default `position_losses`.
 
     If losses are chunked (`LM.loss_chunk`), the logits of the whole batch are never in memory, and the first result is
     None. `whole`, and captures that read or edit the site `logits`, disable chunking.
@@ -51,9 +65,9 @@ def predict(
     observed, chunk = is_requested("logits"), chunk_size(model, batch)
     if whole or observed or chunk is None:
         logits = model(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
-        return logits, position_losses(logits, batch.targets, batch.weights)
+        return logits, losses(logits, batch.targets, batch.weights)
     x = model.final(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
-    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk)
+    return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk, losses)
 
 
 def chunk_size(model: LM, batch: Batch) -> int | None:
@@ -95,9 +109,14 @@ def head_losses(
 
 
 def chunked_losses(
-    decode: Callable[[Array], Logits], x: Float[Array, "batch seq dim"], targets: Targets, weights: Weights, tokens: int
+    decode: Callable[[Array], Logits],
+    x: Float[Array, "batch seq dim"],
+    targets: Targets,
+    weights: Weights,
+    tokens: int,
+    losses: PositionLosses = position_losses,
 ) -> dict[str, Weights]:
-    """Return `position_losses` of `decode(x)`, computed for at most `tokens` tokens at once.
+    """Return the losses of `decode(x)` at each position, computed for at most `tokens` tokens at once.
 
     A chunk contains the same positions, at least one, of all sequences, so that a batch can be sharded over devices.
     The backward pass recomputes the logits of each chunk.
@@ -113,7 +132,7 @@ def chunked_losses(
 
     def step(_: None, chunk: tuple[Array, Targets, Weights]) -> tuple[None, dict[str, Weights]]:
         def chunk_losses(x: Array, targets: Targets, weights: Weights) -> dict[str, Weights]:
-            return position_losses(decode(x), targets, weights)
+            return losses(decode(x), targets, weights)
 
         return None, jax.checkpoint(chunk_losses, prevent_cse=False)(*chunk)
 

@@ -11,6 +11,7 @@ from taetpu.core.errors import UserError
 from taetpu.nn.lm import LM
 from taetpu.nn.parameters import Parameters
 from taetpu.nn.slot_calls import describe_value
+from taetpu.optim.loss import trained_sum
 
 
 def check_form(what: str, given: Any, actual: Any, remedy: str, **where: Any) -> None:
@@ -83,7 +84,7 @@ def compute_update(
         gradients: The gradients.
         state: The state of the optimizer.
         parameters: The parameters.
-        sums: The sums over the batch from which its loss is computed.
+        sums: The sums of the objective over the batch.
         curvature: A function that estimates the curvature of the loss for each parameter.
 
     Raises:
@@ -92,7 +93,7 @@ def compute_update(
     """
     rule: Any = build_update_rule(optimizer, lr, parameters)
     params = parameters.params
-    extra = extra_arguments(optimizer, sums["nll"] / sums["weight"], curvature)
+    extra = extra_arguments(optimizer, trained_sum(sums) / sums["weight"], curvature)
     result = rule.update(gradients, state, params, **extra)
     where, who = method_location(optimizer, "transform"), f"optimizer {optimizer.kind!r} returns"
     if not isinstance(result, tuple) or len(result) != 2:

@@ -114,6 +114,10 @@ class ResolvedConfig(Config):
             if not mixer.fits_task(self.task.causal):
                 raise self._mask_error(i)
         self._check_lengths()
+        try:
+            self.train.objective.for_task(self.task).check_task(self.task)
+        except UserError as error:
+            raise error if error.path[:1] == ("task",) else error.within("train", "objective") from None
         for name, metric in self.train.eval_metrics.items():
             try:
                 metric.check_task(self.task)

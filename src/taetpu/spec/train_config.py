@@ -8,6 +8,7 @@ from taetpu.core.config import Config, Size, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS
 from taetpu.optim.hooks import overrides_method
+from taetpu.optim.objectives import TaskObjective
 from taetpu.optim.optimizers import AdamW
 from taetpu.optim.schedules import WSD, Cosine
 from taetpu.spec.compute_config import ComputeConfig, word_or_count
@@ -52,6 +53,8 @@ class TrainConfig(Config):
     """The learning rate over the course of training."""
     clip: Annotated[PositiveFloat | None, Traced(neutral=None)] = 1.0
     """Upper bound on the norm of the gradient; `none`: no clipping."""
+    objective: Annotated[Any, SlotMark("objective")] = TaskObjective()
+    """What training minimises; `task`: what the task names. Evaluation sets are evaluated as the task names."""
     hooks: Annotated[dict[str, Any], SlotMark("hook", many=True)] = Field(default_factory=dict)
     """Changes to the training step: a list of kinds, or settings by name."""
     metrics: Annotated[dict[str, Any], SlotMark("metric", many=True)] = Field(default_factory=dict)

@@ -26,6 +26,7 @@ from taetpu.data.base import Batch, Source, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
+from taetpu.optim.objectives import default_objective
 from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
@@ -285,7 +286,10 @@ class Program:
         Since `count` is an input, a sample and the whole split share one program.
         """
         return self.map_over_runs(
-            partial(evaluate, dtype=self.dtype, division=self.division, metrics=self.structure.train.eval_metrics),
+            partial(
+                evaluate, dtype=self.dtype, division=self.division, metrics=self.structure.train.eval_metrics,
+                objective=default_objective(self.structure.task),
+            ),
             shared=(2,), divided=(1,),
         )  # fmt: skip
 

@@ -23,8 +23,9 @@ from taetpu.nn.parameters import Parameters
 from taetpu.nn.state import Means, update_state
 from taetpu.optim.eval_metrics import NO_METRICS, EvalMetric, Evaluated, sequence_sums
 from taetpu.optim.hooks import Moment, hooks_reading_logits, run_hooks
-from taetpu.optim.loss import head_losses, predict
+from taetpu.optim.loss import MEASURED, head_losses, trained_sum
 from taetpu.optim.metrics import Metric, Seen
+from taetpu.optim.objectives import Objective, compute_objective
 from taetpu.optim.structure_checks import (
     build_update_rule,
     compute_evaluated,
@@ -88,7 +89,7 @@ class Update(NamedTuple):
 
     Attributes:
         batch: the batch.
-        sums: the sums over the batch from which loss and accuracy are computed.
+        sums: the sums of the objective over the batch, among them those of loss and accuracy.
         losses: the auxiliary losses and the losses of heads, by name, without their weights.
         means: the means that update the state of the model (see `nn.state`).
         gradients: the gradients before clipping.
@@ -196,6 +197,8 @@ def train_step(
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
     metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
     metrics |= {f"train/{name}": value for name, value in new.losses.items()}
+    further = {name: value for name, value in new.sums.items() if name not in MEASURED}
+    metrics |= {f"train/{name}": value / new.sums["weight"] for name, value in further.items()}
     after = TrainState(
         model=update_state(combine_trainable(eqx.apply_updates(params, new.updates), rest), new.means),
         opt=new.opt,
@@ -255,13 +258,14 @@ def metric_values(entry: str, metric: Metric, seen: Seen) -> dict[str, Scalar]:
 def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepContext) -> tuple[LM, Recorded]:
     """Return the gradients of the training loss, computed in `accumulate` passes, and the sums over the batch.
 
-    The training loss is the weighted mean cross entropy, changed by hooks, plus auxiliary losses and the losses of
+    The training loss is the weighted mean of the objective, changed by hooks, plus auxiliary losses and the losses of
     heads.
     """
     train, heads, division = context.config.train, context.config.model.heads, context.division
     weight = jnp.maximum(batch.weights.sum(), 1.0)
     averages, read = division.averages(train.accumulate), sites_read(context.config)
-    predict_and_read = capture(partial(predict, whole=bool(hooks_reading_logits(train.hooks))), read, paths=read)
+    objective, whole = train.objective.for_task(context.config.task), bool(hooks_reading_logits(train.hooks))
+    predict_and_read = capture(partial(compute_objective, objective, whole=whole), read, paths=read)
     forward, of_heads = division.wrap(collect(predict_and_read, averages)), collect(head_losses, averages)
     params, rest = partition_trainable(model)
 
@@ -272,7 +276,7 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
         sums = {name: value.sum() for name, value in values.items()}
         local_weight = jnp.maximum(sums["weight"], 1.0)
         moment = replace(now, key=named(now.key, "part", number), sites=sites)
-        mean = run_hooks(train.hooks, "loss", sums["nll"] / local_weight, logits, part, model, now=moment)
+        mean = run_hooks(train.hooks, "loss", trained_sum(sums) / local_weight, logits, part, model, now=moment)
         total, losses = mean * (local_weight / weight), dict(statistics.losses)
         if losses:
             total = total + statistics.total
@@ -284,6 +288,9 @@ def gradients(model: LM, batch: Batch, noise: Key, now: Moment, context: StepCon
             if head_statistics.losses:
                 total = total + head_statistics.total
             losses |= {f"heads/{name}": value for name, value in head_statistics.losses.items()}
+        if taken := sorted(set(sums) & set(losses)):
+            problem = f"objective {objective.kind!r} returns a value with the name of a loss of the model, {taken[0]!r}"
+            raise UserError(problem, path=("train", "objective"), remedy="Use another name.")
         return total, (sums, losses, statistics.means)
 
     compute = partial(jax.grad(loss, has_aux=True), params)
@@ -318,11 +325,11 @@ def part_key(key: Key, number: int | Int[Array, ""]) -> Key:
 
 def evaluate(
     model: LM, windows: Batch, count: Int[Array, ""] | None = None, *, dtype: DTypeLike, division: Division = WHOLE,
-    metrics: Mapping[str, EvalMetric] = NO_METRICS,
+    objective: Objective, metrics: Mapping[str, EvalMetric] = NO_METRICS,
 ) -> dict[str, Float[Array, "batches batch ..."]]:  # fmt: skip
     """Return the sums over each sequence in an evaluation set.
 
-    These are the sums of `optim.loss.position_losses`, and those of `metrics` (`optim.eval_metrics.sequence_sums`).
+    These are `nll`, `correct` and `weight` of the objective, and those of `metrics` (`optim.eval_metrics.sequence_sums`).
 
     Args:
         model: the model.
@@ -330,13 +337,16 @@ def evaluate(
         count: the number of batches to evaluate; all by default. The sums of the remaining batches are 0.
         dtype: dtype of activations and matrix products.
         division: the strategy that divides the batch over devices.
+        objective: the objective of the task.
         metrics: the metrics other than loss and accuracy, by name.
     """
     whole = any(metric.reads_logits for metric in metrics.values())
 
     def of_sequence(i: int | Int[Array, ""]) -> dict[str, Array]:
         batch = jax.tree.map(lambda a: a[i], windows)
-        logits, sums_by_name = division.wrap(predict)(model, batch, dtype=dtype, whole=whole)
+        forward = division.wrap(partial(compute_objective, objective, whole=whole))
+        logits, values = forward(model, batch, dtype=dtype)
+        sums_by_name = {name: value for name, value in values.items() if name in MEASURED}
         seen = Evaluated(batch, logits, **sums_by_name)
         sums = {name: values.sum(-1) for name, values in sums_by_name.items()}
         for entry, metric in metrics.items():
