@@ -39,7 +39,8 @@ ONE_A_SLOT = {
     "residual": "layer-scale", "short_conv": "canon", "order": "macaron", "layer_dropout": "stochastic-depth",
     "after": "x0", "adapter": "lora", "mask": "window", "qk_norm": "rms", "values": "residual", "scores": "softcap",
     "normalizer": "sink", "gate": "sigmoid", "embedding": "untied", "stem": "norm", "logits": "softcap",
-    "head": "multi-token", "init": "fan-in", "optimizer": "adamw", "schedule": "cosine", "hook": "freeze",
+    "head": "multi-token", "init": "fan-in", "optimizer": "adamw", "schedule": "cosine",
+    "objective": "causal-lm", "hook": "freeze",
     "metric": "gradient-norm", "eval_metric": "exact_match", "task": "copy", "tokenizer": "char", "tracker": "trackio",
 }  # fmt: skip
 """A kind of each slot, which is checked without a model."""

@@ -93,9 +93,7 @@ def _objective(kind: str) -> Any:
     return build_component("objective", {"kind": kind})
 
 
-def compute_losses(
-    objective: Objective, logits: Logits, targets: Targets, weights: Weights
-) -> dict[str, Weights]:
+def compute_losses(objective: Objective, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
     """Return the values of `Objective.position_losses`.
 
     Raises:

@@ -18,8 +18,8 @@ def estimate_curvature(
     """Return the Gauss-Newton-Bartlett estimate n g^2 of the diagonal of the Gauss-Newton matrix, for each parameter.
 
     g is the gradient of the mean cross entropy over n weighted positions, with targets drawn from the predictions of
-    the model. Other objectives, auxiliary losses, heads, hooks and dropout have no part in it. The logits of a whole microbatch are
-    in memory.
+    the model. Other objectives, auxiliary losses, heads, hooks and dropout have no part in it. The logits of a whole
+    microbatch are in memory.
 
     Args:
         params: the trainable part of the model.

@@ -329,7 +329,8 @@ def evaluate(
 ) -> dict[str, Float[Array, "batches batch ..."]]:  # fmt: skip
     """Return the sums over each sequence in an evaluation set.
 
-    These are `nll`, `correct` and `weight` of the objective, and those of `metrics` (`optim.eval_metrics.sequence_sums`).
+    These are `nll`, `correct` and `weight` of the objective, and those of `metrics` (see
+    `optim.eval_metrics.sequence_sums`).
 
     Args:
         model: the model.
