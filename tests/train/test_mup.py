@@ -21,7 +21,8 @@ TASK = {"kind": "copy", "seq_len": 16, "symbols": 6, "min_length": 2, "max_lengt
 
 def at_width(make, dim, mup, kind="adamw", ffn="relu"):
     """Return the config of a run at a width, with muP relative to `BASE` or with standard parametrisation."""
-    own = {"init": {"kind": "mup", "base_dim": BASE}, "logits": {"kind": "mup", "base_dim": BASE}} if mup else {}
+    changed = {"init": {"kind": "mup", "base_dim": BASE}, "logits": {"kind": "mup", "base_dim": BASE}}
+    own = changed if mup else {"init": "gpt2-scaled"}
     mixer = {"kind": "attention", "num_heads": 2, **({"scale": "1/head_dim"} if mup else {})}
     optimizer = {"kind": kind, "lr": 0.02, **({"base_dim": BASE} if mup else {})}
     return make(
