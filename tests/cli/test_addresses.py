@@ -84,7 +84,7 @@ def places(trained: tuple[Path, Done], here: Path, gs_root: str) -> dict[str, st
 
 def masked(text: str, root: str) -> str:
     """Mask addresses, dates, durations and counters of drawings."""
-    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "WHEN", text.replace(root, "ROOT"))
+    text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?\+00:00)?", "WHEN", text.replace(root, "ROOT"))
     return re.sub(r"\d+(\.\d+)? s\b", "TIME", re.sub(r" {2,}|─+|clip\d+", " ", text))
 
 

@@ -192,7 +192,7 @@ def test_every_builtin_kind_keeps_the_contract(study):
     first = loaded.arms[0].config
     own = {slot: getattr(first.model.layers[0], slot).kind for slot in SLOTS} | {
         "embedding": "tied",
-        "init": "gpt2-scaled",
+        "init": "scaled-fan-in",
     }
     others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
     required = {"mup": ", base_dim: 8"}
@@ -204,7 +204,7 @@ def test_every_builtin_kind_keeps_the_contract(study):
 @pytest.mark.slow
 def test_change_of_model_sizes_may_change_every_parameter(study):
     loaded = study("dim: {model.dim: 32}", "deep: {model.num_layers: 3}", "bias: {model.bias: true}",
-                   "std: {model.init.std: 0.1}", "narrow: {model.mixer.num_kv_heads: 1}")  # fmt: skip
+                   "gain: {model.init.gain: 0.1}", "narrow: {model.mixer.num_kv_heads: 1}")  # fmt: skip
     arms = check_arms(loaded)
     redrawn = {name: compare_parameters(arms["baseline"], arm).redrawn for name, arm in arms.items()}
     assert redrawn["bias"] == redrawn["narrow"] == ()
@@ -268,7 +268,7 @@ def test_reads_are_the_numbers_that_the_program_reads(study):
     assert unread["baseline"] == {"model.position.base"}  # rope acts inside the layers only
     assert unread["x"] == {"model.position.base", "model.layers.0.position.base"}
     assert unread["y"] == set()
-    assert {"model.init.std", "train.optimizer.lr", "train.clip"} <= arms["x"].outline.reads
+    assert {"model.init.gain", "train.optimizer.lr", "train.clip"} <= arms["x"].outline.reads
 
 
 # --- arms that are not causal ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
 from taetpu.optim.hooks import Moment, run_hooks
+from taetpu.optim.objectives import CausalLM
 from taetpu.spec.loading import load_study
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
@@ -270,7 +271,9 @@ def test_corruption_affects_training_but_not_evaluation(trained, study, arms):
     source = study.sources.prepare(arms["corrupt"])
     data = source.evaluation("val")
     windows = Batch(*(jnp.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jnp.float32))(from_files(run.read_model()).model)
+    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jnp.float32, objective=CausalLM()))(
+        from_files(run.read_model()).model
+    )
     assert float(sums["nll"].sum() / sums["weight"].sum()) == pytest.approx(
         run.result()["metrics"]["val/loss"], abs=1e-5
     )

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from taetpu.optim.objectives import CausalLM
 from taetpu.spec.loading import load_study
 from taetpu.train.metric_series import metrics_from_sums
 from taetpu.train.model_io import from_files
@@ -43,7 +44,7 @@ def val_loss(model, source) -> float:
 
     data = source.evaluation("val")
     windows = Batch(*(jax.numpy.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jax.numpy.float32))(model)
+    sums = jax.jit(lambda m: evaluate(m, windows, 1, dtype=jax.numpy.float32, objective=CausalLM()))(model)
     return metrics_from_sums({k: float(v.sum()) for k, v in sums.items()}, "val", data)["val/loss"]
 
 

@@ -13,6 +13,7 @@ from tests.small import STUDY, TINY
 
 from taetpu.core.errors import UserError
 from taetpu.data.base import Batch, evaluation_order
+from taetpu.optim.objectives import CausalLM
 from taetpu.report.curves import read_curves
 from taetpu.report.metric_charts import plot
 from taetpu.spec.loading import load_study
@@ -38,7 +39,7 @@ def test_all_runs_evaluate_the_same_sample_and_the_whole_split_once(copied, tmp_
     assert folder.read_study()["evaluation"] == {"asked": "auto", "windows": 12, "total": 32}
     data, rows = source.evaluation("val"), evaluation_order(32)[:12]
     windows = Batch(*(jnp.asarray(a)[None] for a in (data.tokens, data.targets, data.weights)))
-    losses = jax.jit(lambda model: evaluate(model, windows, dtype=jnp.float32))
+    losses = jax.jit(lambda model: evaluate(model, windows, dtype=jnp.float32, objective=CausalLM()))
     for run in folder.runs():
         series, result = run.metrics(), run.result()
         assert list(series["val_sample/loss"].step) == [10, 20]

@@ -22,7 +22,13 @@ STEPS = 50
 SEED = 0
 RUN: dict[str, Any] = {
     "task": {"kind": "copy", "seq_len": 16, "symbols": 4, "min_length": 2, "max_length": 6, "eval_size": 8},
-    "model": {"dim": 32, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, "position": "rope"},
+    "model": {
+        "dim": 32,
+        "num_layers": 2,
+        "mixer": {"kind": "attention", "num_heads": 2},
+        "position": "rope",
+        "init": "gpt2-scaled",  # as when the losses were stored
+    },
     "train": {"steps": STEPS, "batch_size": 32, "optimizer": {"kind": "adamw", "lr": 3e-3}, "sample": None},
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.01}
