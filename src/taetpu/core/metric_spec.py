@@ -17,7 +17,7 @@ class MetricSpec:
 
     Attributes:
         better: whether lower (`min`) or higher (`max`) values are better.
-        bounds: smallest and largest possible value; infinite if there is no bound.
+        bounds: the smallest and the largest possible value, infinite where there is no bound.
         unit: the unit, e.g. `nats per token`; empty if the metric has none.
         label: the name that is shown in place of the metric's name; empty if the name itself is shown.
         mean_of: names of two sums over an evaluation set, of which the metric is the quotient; empty for other metrics.

@@ -24,7 +24,7 @@ class MixerConfig(Component):
         return getattr(self, name, None)
 
     def slot_component(self, slot: str) -> Component | None:
-        """Return the component in the field of a slot, such as `mask` or `values`; None if there is no such field."""
+        """Return the component in the field `slot`, such as `mask`, or None if the class has no such field."""
         component = self.setting(slot)
         return component if isinstance(component, Component) else None
 

@@ -110,10 +110,9 @@ def preview(
         `preset`: the `name` of the baseline's preset and the settings of its `model`, or None.
         `arms`: for each arm its `change` in words, its `diff` ({path: [old, new]}), `params`, `flops_per_token` for
         training and `executed_flops_per_token` (see `train.training_flops`; each of the `endless_loops` counts as one
-        iteration), the number of `runs` and of `done` runs, `init` (its `kind`, the model's `dim`, and the `ratio` of
-        the weights' std and 1 / sqrt(fan-in), if this is beyond a factor of 2; else None), `start` (the parameters that
-        are loaded, drawn and unused, see `spec.start`; None if all are drawn), its `contract` (see `contract.check`)
-        and `data` (facts about the evaluation text, see `report.evaluation_text`).
+        iteration), the number of `runs` and of `done` runs, `init` (see `_init`), `start` (the parameters that are
+        loaded, drawn and unused, see `spec.start`; None if all are drawn), its `contract` (see `contract.check`) and
+        `data` (facts about the evaluation text, see `report.evaluation_text`).
         `windows`: what traced and static window masks cost, or None (see `train.compute.windows`).
         `contrasts`: what each planned contrast compares.
         `post_hoc`: for each table its numbers of `runs`, `done` runs, and `parts` of each arm's model.
@@ -269,7 +268,10 @@ def _start(study: Study, arm: Arm, shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _init(model: LMConfig, source: Source) -> dict[str, Any] | None:
-    """Return the init whose std is more than twice or less than half of 1 / sqrt(fan-in); None for other inits."""
+    """Return the `kind` of an init, the model's `dim`, and the `ratio` of the weights' std and 1 / sqrt(fan-in).
+
+    The result is None if the ratio is at most `OFF` and at least 1 / `OFF`.
+    """
     ratio = relative_std(model.init, model.dims(source.vocab_size, source.seq_len))
     return None if 1 / OFF <= ratio <= OFF else {"kind": model.init.kind, "dim": model.dim, "ratio": ratio}
 
