@@ -17,6 +17,7 @@ from benchmarks.calibration import (
 )
 from benchmarks.calibration_methods import TESTS, judge_with_effects
 from benchmarks.calibration_scenarios import SCENARIOS, Scenario
+from benchmarks.coverage import coverage, ideal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -149,3 +150,18 @@ def test_small_changes_change_few_verdicts() -> None:
     assert churn["changed"]["moderated"] < 0.01
     assert broken_churn([churn]) == []
     assert broken_churn([{"arms": 6, "changed": {"moderated": 0.02}}]) == ["churn with 6 arms: 0.0200"]
+
+
+def test_an_ideal_weighing_covers_noisy_arms_less_often_than_quiet_ones() -> None:
+    """Its intervals hold 95 % on average, since the posterior probability of noise is exact."""
+    known = ideal(5, 40_000)
+    assert known["average"] == pytest.approx(0.95, abs=0.004)
+    assert known["noisy"] < 0.935 < 0.965 < known["quiet"]
+
+
+def test_coverage_is_that_of_the_calibration() -> None:
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "an arm 3x as noisy")
+    rates = simulate(scenario, 4, 3, 200, ["moderated", "guard"])["methods"]
+    for method, expected in rates.items():
+        worst, average = coverage(scenario, 4, 3, 200, method)
+        assert worst == expected["coverage"] < average
