@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from taetpu import judge
+from taetpu.core.errors import UserError
 from taetpu.stats.load import read_study
 from taetpu.stats.results_table import read_table
 from taetpu.store.addresses import find_study
@@ -58,11 +59,14 @@ def main() -> None:
     parser.add_argument("--sd", type=float, default=0.0, help="the least standard deviation of the changes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
-    frame, options = read_results(asked.folder)
+    try:
+        frame, options = read_results(asked.folder)
+        others = [read_results(folder)[0] for folder in asked.others]
+    except UserError as error:
+        parser.error(str(error))
     if not asked.sd and not asked.others:
         parser.error("name further folders of the study, or --sd")
     metric = options["metric"]
-    others = [read_results(folder)[0] for folder in asked.others]
     sds = {arm: max(asked.sd, sd) for arm, sd in rounding_sds(frame, others, metric).items()} if others else {}
     scale = frame["arm"].map(lambda arm: sds.get(arm, asked.sd))
     rng = np.random.default_rng(0)

@@ -195,9 +195,13 @@ def test_every_builtin_kind_keeps_the_contract(study):
         "init": "scaled-fan-in",
     }
     others = [(slot, kind) for slot in own for kind, cls in kinds(slot).items() if kind != own[slot] and not cls.plugin]
-    required = {"mup": ", base_dim: 8"}
-    written = [(slot, kind, f"{{kind: {kind}{required.get(kind, '')}}}") for slot, kind in others]
-    arms = check_arms(study(*(f"{slot}-{kind}: {{model.{slot}: {value}}}" for slot, kind, value in written)))
+    required = {"mup": ", base_dim: 8", "factorised": ", size: 4"}
+    with_others = {"deepnorm": ", model.norm.placement: post"}
+    written = [
+        f"{slot}-{kind}: {{model.{slot}: {{kind: {kind}{required.get(kind, '')}}}{with_others.get(kind, '')}}}"
+        for slot, kind in others
+    ]
+    arms = check_arms(study(*written))
     assert len(arms) == len(others) + 1
 
 
