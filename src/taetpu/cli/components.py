@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,9 @@ from taetpu.cli.lens_options import Picture, check_picture, write_picture
 from taetpu.cli.options import AsJson, Pack, StudyOptions, number, takes_options
 from taetpu.cli.output import log, print_json, print_table, print_text
 from taetpu.core.errors import Failed
+
+if TYPE_CHECKING:
+    from taetpu.stats.results import Components, Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,28 +71,29 @@ def components(options: ComponentsOptions) -> None:
     results = outcome.results
     if options.as_json:
         print_json(results["designs"].get("components"))
-    elif "components" in results["designs"]:
-        _print(results, outcome.report["html"])
-    _picture(results, options.out)
+    if "components" in results["designs"]:
+        if not options.as_json:
+            _print(results, results["designs"]["components"], outcome.report["html"])
+        _picture(results, options.out)
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)
         raise Failed(f"{runs} runs failed (see above); repeat the command to train these runs again")
 
 
-def _print(results: dict, page: str) -> None:
+def _print(results: "Results", design: "Components", page: str) -> None:
     from taetpu.report.components import part_rows
     from taetpu.stats.plan import describe_metric
 
     print_table(part_rows(results))
-    steps, metric = results["designs"]["components"]["steps"], describe_metric(results["plan"]).label
+    metric = describe_metric(results["plan"]).label
     print_text(f"effect: on {metric}. without: trained without the part; removed: removed after training; "
-               f"healed: removed, then trained for {steps:,} more steps.")  # fmt: skip
+               f"healed: removed, then trained for {design['steps']:,} more steps.")  # fmt: skip
     if results["plan"]["equivalence"] is None:
         log("no margin of equivalence, so nothing can be called equivalent: see --equivalence")
     typer.echo(f"\nreport: {page}")
 
 
-def _picture(results: dict, file: Path | None) -> None:
+def _picture(results: "Results", file: Path | None) -> None:
     from taetpu.report.charts import themed
     from taetpu.report.components import draw_components
 

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from taetpu.cli.status import print_departures
 from taetpu.core.errors import Failed
 
 if TYPE_CHECKING:
+    from taetpu.stats.results import Results
     from taetpu.store.study import StudyFolder
 
 
@@ -46,7 +47,7 @@ def report(
         print_results(results, written)
 
 
-def print_results(results: dict[str, Any], written: dict[str, str]) -> None:
+def print_results(results: "Results", written: dict[str, str]) -> None:
     """Print the verdicts, in colour on a terminal, and the report's path."""
     from taetpu.report.terminal_text import table_text
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from taetpu.cli.options import AsJson, Root, TrainOptions, integer, takes_option
 from taetpu.cli.output import log, plural, print_json
 from taetpu.cli.report_commands import print_next, print_results
 from taetpu.core.errors import Failed, UserError
+
+if TYPE_CHECKING:
+    from taetpu.stats.results import Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +160,7 @@ def train_study(options: RunOptions) -> None:
         raise Failed(f"{plural(number, 'post-hoc table')} failed (see above); repeat the command to compute them again")
 
 
-def finished_run(results: dict[str, Any]) -> str | None:
+def finished_run(results: "Results") -> str | None:
     """Return the address of the first finished run in `results.json`, or None if no run has finished."""
     runs = ((arm["name"], run) for arm in results["arms"] for run in arm["runs"] if run["outcome"] == "finished")
     return next((f"{results['study']}/{arm}/{run['seed']}" for arm, run in runs), None)

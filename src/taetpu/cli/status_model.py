@@ -84,7 +84,7 @@ class StudyProgress:
         chosen, seed = (None, None) if self.match is None else (self.match.arm, self.match.seed)
         seeds = study["seeds"] if seed is None else [seed]
         rows = []
-        for arm in [chosen] if chosen in study["arms"] else study["arms"]:
+        for arm in [chosen] if chosen and chosen in study["arms"] else study["arms"]:
             runs = [run for run in self.runs if run.arm == arm and run.seed in seeds]
             rows.append(
                 {

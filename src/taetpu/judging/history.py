@@ -14,7 +14,8 @@ from taetpu.judging.records import Record
 from taetpu.stats.analyse import has_verdicts
 from taetpu.stats.load import read_result, read_study
 from taetpu.stats.plan import MIN_SEEDS, RULES, Plan, read_plan
-from taetpu.store.study import JUDGED, StudyFolder
+from taetpu.store.frozen_study import Asked, EarlierQuestion, FrozenStudy
+from taetpu.store.study import StudyFolder
 
 ELSEWHERE = "Choose another folder with `--name` or `--out`, or from Python with `out`."
 """The remedy if a folder holds anything but verdicts on the table."""
@@ -65,7 +66,7 @@ class Earlier:
         values: the values that were judged. Those of damaged runs are left out.
     """
 
-    study: Mapping[str, Any]
+    study: FrozenStudy
     plan: Plan
     values: Judged
 
@@ -82,7 +83,7 @@ class Planned:
 
     plan: dict[str, Any]
     judged_at: list[int]
-    history: list[dict[str, Any]]
+    history: list[EarlierQuestion]
 
 
 def read_earlier(folder: StudyFolder, source: Source, records: Sequence[Record]) -> Earlier | None:
@@ -104,9 +105,10 @@ def read_earlier(folder: StudyFolder, source: Source, records: Sequence[Record])
             raise UserError(problem, file=folder.where, remedy=ELSEWHERE)
         return None
     study = read_study(folder)
-    if not isinstance(study.get(JUDGED), Mapping):
+    before = study.get("judged")
+    if not isinstance(before, Mapping):
         raise UserError("this folder holds a study that taetpu trained", file=folder.where, remedy=ELSEWHERE)
-    before, plan = study[JUDGED], read_plan(study, folder.where)
+    plan = read_plan(study, folder.where)
     values = _stored_values(folder, study, plan.primary)
     at_place = source.path == before.get("path", "") and (bool(source.path) or _contains_any(records, values))
     if source.sha256 != before.get("sha256") and not at_place:
@@ -115,9 +117,10 @@ def read_earlier(folder: StudyFolder, source: Source, records: Sequence[Record])
     return Earlier(study, plan, values)
 
 
-def _stored_values(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Judged:
-    about, values = study[JUDGED], Judged()
-    titles, labels, paired = about.get("titles", {}), about.get("labels", {}), "blocks" not in study
+def _stored_values(folder: StudyFolder, study: FrozenStudy, metric: str) -> Judged:
+    about, values = study.get("judged"), Judged()
+    titles, labels = (about.get("titles", {}), about.get("labels", {})) if about else ({}, {})
+    paired = "blocks" not in study
     for run in folder.runs():
         try:
             value = (read_result(run) or {"metrics": {}})["metrics"].get(metric)
@@ -183,11 +186,14 @@ def plan_verdicts(arranged: Arrangement, columns: Columns, question: Question, e
     if earlier is None:
         return Planned(plan.frozen(), [], [])
     before, seeds = earlier.plan, len(earlier.study["seeds"])
-    history, judged_at = list(earlier.study[JUDGED].get("history", ())), list(earlier.study.get("judged_at", ()))
+    about, judged_at = earlier.study.get("judged"), list(earlier.study.get("judged_at", ()))
+    history = list(about.get("history", ())) if about else []
     changed = _count_changed(arranged, plan, earlier)
     same = asked(before) == asked(plan)
     if changed or not same:
-        history.append({**asked(before), "seeds": seeds, **({"changed": changed} if changed else {})})
+        history.append({**asked(before), "seeds": seeds})
+        if changed:
+            history[-1]["changed"] = changed
     several = len(earlier.study["arms"]) > 1 and seeds >= MIN_SEEDS and has_verdicts(before, seeds)
     if several and len(arranged.seeds) != seeds and seeds not in judged_at:
         judged_at.append(seeds)
@@ -203,10 +209,12 @@ def _table_rules(columns: Columns) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
-def asked(plan: Plan) -> dict[str, Any]:
+def asked(plan: Plan) -> Asked:
     """Return the parts of a plan that the user chooses."""
-    names = ("primary", "direction", "equivalence", "alpha", "table")
-    return {"baseline": plan.arms[0], **{name: getattr(plan, name) for name in names}}
+    return {
+        "baseline": plan.arms[0], "primary": plan.primary, "direction": plan.direction,
+        "equivalence": plan.equivalence, "alpha": plan.alpha, "table": dict(plan.table),
+    }  # fmt: skip
 
 
 def _count_changed(arranged: Arrangement, plan: Plan, earlier: Earlier) -> dict[str, int]:

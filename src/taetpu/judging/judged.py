@@ -18,6 +18,7 @@ from taetpu.report.build import build_report
 from taetpu.report.opened_study import OpenedStudy
 from taetpu.stats.analyse import analyse
 from taetpu.stats.power import ALPHA
+from taetpu.stats.results import Results
 from taetpu.store.addresses import Match
 from taetpu.store.backend import open_store
 from taetpu.store.gcs_client import parse_address
@@ -47,7 +48,7 @@ class Judged:
     reports: Mapping[str, Mapping[str, str]]
 
     @property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Results:
         """The results of the only metric, as in `results.json`.
 
         Raises:

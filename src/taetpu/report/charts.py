@@ -9,13 +9,12 @@ import altair as alt
 import numpy as np
 
 from taetpu.report import summary
-from taetpu.report.judged import is_paired, noise_band
+from taetpu.report.judged import noise_band
 from taetpu.report.short_names import shorten_names
-from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import COLOURS, DARK, LIGHT, SHAPES
 from taetpu.stats.formatting import fixed_places
 from taetpu.stats.plan import describe_metric
-from taetpu.store.study import JUDGED
+from taetpu.stats.results import Arm, Results
 
 Spec = dict[str, Any]
 
@@ -245,22 +244,22 @@ def _differences(results: Results) -> list[dict[str, Any]]:
         rows += [
             {**facts, "seed": run["seed"], "difference": run["value"] - base[run["seed"]]}
             for run in arm["runs"]
-            if run["value"] is not None and base.get(run["seed"]) is not None
+            if run["value"] is not None and run["seed"] in base
         ]
     return rows
 
 
-def baseline_values(results: Results, baseline: Arm) -> dict[int, float | None]:
+def baseline_values(results: Results, baseline: Arm) -> dict[int, float]:
     """Return the value by seed with which runs are compared in the forest plot; see `_differences`."""
-    values: dict[int, float | None] = {run["seed"]: run["value"] for run in baseline["runs"]}
-    if is_paired(results):
+    values = {run["seed"]: run["value"] for run in baseline["runs"] if run["value"] is not None}
+    numbers = results["judged"].get("blocks") if "judged" in results else None
+    if numbers is None:
         return values
-    blocks = dict(zip(results["seeds"], results[JUDGED]["blocks"], strict=True))
+    blocks = dict(zip(results["seeds"], numbers, strict=True))
     known: dict[int, list[float]] = {}
     for seed, value in values.items():
-        if value is not None:
-            known.setdefault(blocks[seed], []).append(value)
-    return {seed: float(np.mean(known[block])) if block in known else None for seed, block in blocks.items()}
+        known.setdefault(blocks[seed], []).append(value)
+    return {seed: float(np.mean(known[block])) for seed, block in blocks.items() if block in known}
 
 
 def effect_scale(values: Sequence[float], intervals: Sequence[Sequence[float]]) -> tuple[alt.Scale, list[float] | None]:

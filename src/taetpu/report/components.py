@@ -1,6 +1,5 @@
 """The parts of a model in the report of `taetpu components`: trained without, removed after training, healed."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -18,10 +17,10 @@ from taetpu.report.charts import (
     verdict_shape,
 )
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Results
 from taetpu.stats import formatting
 from taetpu.stats.components import UNCLEAR, WAYS, WORDS
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Components, Experiment, Part, Results
 
 TITLES = {"without": "trained without it", "removed": "removed after training", "healed": "removed and healed"}
 TITLE = "Necessary, redundant or compensated?"
@@ -35,7 +34,7 @@ WIDTH = 165
 """Width of a panel, in pixels."""
 
 
-def components_section(results: Results, design: Mapping[str, Any]) -> Section:
+def components_section(results: Results, design: Components) -> Section:
     """Return the section with the three experiments on each part, and the part's name."""
     steps, margin = f"{design['steps']:,} steps", results["plan"]["equivalence"]
     lead = (
@@ -59,9 +58,15 @@ def components_section(results: Results, design: Mapping[str, Any]) -> Section:
                    [(CAPTION, CHART)], notes)  # fmt: skip
 
 
-def _cell(cell: Mapping[str, Any], results: Results) -> str:
+def _cell(cell: Experiment, results: Results) -> str:
     effect, interval = summary.format_effect(cell, results), summary.format_interval(cell["ci95"], results)
     return f"{effect} ({interval}) {cell['says']}"
+
+
+def examined_parts(results: Results) -> list[Part]:
+    """Return the parts of a component study; empty without its analysis."""
+    design = results["designs"].get("components")
+    return design["rows"] if design else []
 
 
 def part_rows(results: Results) -> list[dict[str, str]]:
@@ -75,7 +80,7 @@ def part_rows(results: Results) -> list[dict[str, str]]:
             "says": row[way]["says"],
             "name": (row["name"] or "-") if way == WAYS[0] else "",
         }
-        for row in results["designs"]["components"]["rows"]
+        for row in examined_parts(results)
         for way in WAYS
     ]
 
@@ -88,7 +93,7 @@ def components_chart(results: Results) -> Spec:
 
 def draw_components(results: Results) -> Any:
     """Return `components_chart` as an Altair chart."""
-    parts, margin = results["designs"]["components"]["rows"], results["plan"]["equivalence"]
+    parts, margin = examined_parts(results), results["plan"]["equivalence"]
     cells = [row[way] for row in parts for way in WAYS]
     values = [end for cell in cells for end in (cell["effect"], *(cell["ci95"] or ())) if end is not None]
     intervals = [cell["ci95"] for cell in cells if cell["ci95"]]
@@ -113,7 +118,7 @@ def draw_components(results: Results) -> Any:
     return alt.hconcat(*panels, spacing=12).resolve_scale(x="shared")
 
 
-def _drawn(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _drawn(cell: Experiment) -> dict[str, Any]:
     low, high = cell["ci95"] or (None, None)
     places = formatting.effect_places(cell["effect"] or 0.0, cell["ci95"])
     text = formatting.effect(cell["effect"], cell["ci95"], places)

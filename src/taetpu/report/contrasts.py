@@ -1,11 +1,9 @@
 """Report section on the planned contrasts of a study."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Results
 from taetpu.stats import formatting
+from taetpu.stats.results import Contrast, Results
+from taetpu.store.frozen_study import PlannedContrast
 
 LEAD = (
     "These comparisons were planned before the first run, and their p-values are corrected together with those of the "
@@ -27,15 +25,15 @@ def contrasts_section(results: Results) -> Section:
     return Section("Planned contrasts", lead, [Table(columns, rows, left=2)], notes=notes)
 
 
-def describe_contrast(contrast: Mapping[str, Any]) -> str:
+def describe_contrast(contrast: PlannedContrast) -> str:
     """Return what a contrast of `results.json` or of a plan compares, in words."""
     if "spread" in contrast:
-        level = f"{contrast['by']}={contrast['level']}"
-        return f"spread of {contrast['spread']} over {contrast['over']}, {level} against the baseline's"
+        level = f"{contrast.get('by')}={contrast.get('level')}"
+        return f"spread of {contrast['spread']} over {contrast.get('over')}, {level} against the baseline's"
     return f"{' and '.join(contrast['compare'])} against {' and '.join(contrast['to'])}"
 
 
-def _row(contrast: Mapping[str, Any], results: Results) -> list[str]:
+def _row(contrast: Contrast, results: Results) -> list[str]:
     places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
     figures = [formatting.number(value, places) for value in contrast["means"]]
     interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)

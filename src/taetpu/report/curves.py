@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from taetpu.core.metric_spec import MetricSpec
 from taetpu.report.judged import is_paired
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Results
 from taetpu.store.metrics import Series, curve_metric
 from taetpu.store.study import JUDGED, StudyFolder
 
@@ -54,7 +54,7 @@ class Curves:
     difference_ranges: dict[str, tuple[float, float]]
 
 
-def read_curves(folder: StudyFolder, results: Mapping[str, Any]) -> list[Curves]:
+def read_curves(folder: StudyFolder, results: Results) -> list[Curves]:
     """Read the curves of the primary metric, the validation loss and the training loss of all ended runs.
 
     If runs evaluated a validation metric on a sample of the split during training, the curve shows the sample's values.

@@ -7,16 +7,17 @@ import altair as alt
 
 from taetpu.report import factors, rungs, summary
 from taetpu.report.charts import Spec, chart, named_axis, responsive_spec, verdict_colour, verdict_shape
-from taetpu.report.components import CHART, components_chart
+from taetpu.report.components import CHART, components_chart, examined_parts
 from taetpu.report.designs import heatmap_name
 from taetpu.report.frontier import frontiers
 from taetpu.report.point_labels import REACH, SIDES, place_labels
 from taetpu.report.short_names import shorten_names
-from taetpu.report.summary import Costs, Results
+from taetpu.report.summary import Costs
 from taetpu.report.verdict_style import MARKS
 from taetpu.stats import formatting
 from taetpu.stats.formatting import fixed_places
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import LadderArm, Results, Term
 
 HEIGHT, TRADEOFF_HEIGHT = 150, 230
 PLOT_WIDTH = 240
@@ -34,17 +35,18 @@ def draw_panels(results: Results, measured: Costs) -> dict[str, Spec]:
     costs = frontiers(results, measured)
     places, metric = fixed_places(summary.mean_places(results)), describe_metric(results["plan"]).title
     panels = {title: tradeoff_chart(points, title, metric, places) for title, points in costs.items()}
-    if results["designs"].get("components", {}).get("rows"):
+    designs = results["designs"]
+    if examined_parts(results):
         panels[CHART] = components_chart(results)
-    if "ladder" in results["designs"]:
-        panels |= {f"ladder {arm}": ladder_chart(results, arm) for arm in results["designs"]["ladder"]["arms"]}
-    for rung, entry in results["designs"].get("factorial", {}).get("scales", {}).items():
+    if "ladder" in designs:
+        panels |= {f"ladder {name}": ladder_chart(results, arm) for name, arm in designs["ladder"]["arms"].items()}
+    for rung, entry in designs["factorial"]["scales"].items() if "factorial" in designs else ():
         if known := factors.single_effects(entry["terms"]):
             panels[heatmap_name(rung)] = interaction_heatmap(known, results["direction"], places)
     return panels
 
 
-def interaction_heatmap(terms: Sequence[factors.Term], direction: str, places: int = 0) -> Spec:
+def interaction_heatmap(terms: Sequence[Term], direction: str, places: int = 0) -> Spec:
     """Return the heatmap of two-factor interactions, with main effects on the diagonal."""
     cells = []
     for term in terms:
@@ -106,9 +108,9 @@ def _label_rank(point: Mapping[str, Any]) -> tuple[bool, bool, int]:
     return not point["front"], point["verdict"] != "baseline", [*MARKS].index(point["verdict"])
 
 
-def ladder_chart(results: Results, arm: str) -> Spec:
+def ladder_chart(results: Results, arm: LadderArm) -> Spec:
     """Return the chart of an arm's effects, with their intervals, over scales."""
-    names = results["designs"]["ladder"]["arms"][arm]["rungs"]
+    names = arm["rungs"]
     arms = {entry["name"]: entry for entry in results["arms"]}
     measure, bases, rows = rungs.trend_measure(results), rungs.baselines(results), []
     for rung in (rung for rung in rungs.ordered(results) if rung in names):

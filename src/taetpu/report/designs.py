@@ -1,18 +1,18 @@
 """Report sections for a study's designs: leave-one-out and add-one-in, factorial, ladder and tuning."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from taetpu.report import factors, rungs, summary
 from taetpu.report.components import components_section
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Arm, Results
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.ladder import Measure, size_measure
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, ArmTrend, Factorial, FactorialScale, Ladder, Parts, Results
+from taetpu.store.frozen_study import OneByOne, TunedArm, Tuning
 
-ONE_BY_ONE = {"leave_one_out": "removed", "add_one_in": "added"}
+ONE_BY_ONE: Mapping[OneByOne, str] = {"leave_one_out": "removed", "add_one_in": "added"}
 COMPUTE_OPTIMAL = (
     "About 20 tokens per parameter are compute-optimal (Hoffmann et al. 2022). Effects in models trained on far fewer "
     "tokens may not transfer."
@@ -27,8 +27,8 @@ def design_sections(results: Results) -> Iterator[Section]:
     if "components" in designs:
         yield components_section(results, designs["components"])
     for kind, done in ONE_BY_ONE.items():
-        if kind in designs:
-            yield _parts_section(results, designs[kind]["scales"], done)
+        if parts := designs.get(kind):
+            yield _parts_section(results, parts, done)
     if "factorial" in designs:
         yield _factorial_section(results, designs["factorial"])
     if "ladder" in designs:
@@ -40,12 +40,12 @@ def design_sections(results: Results) -> Iterator[Section]:
 # --- one part at a time ----------------------------------------------------------------------------------------------
 
 
-def _parts_section(results: Results, scales: Mapping[str, Any], done: str) -> Section:
+def _parts_section(results: Results, parts: Parts, done: str) -> Section:
     effects, rows = {arm["name"]: arm["effect"] for arm in results["arms"]}, []
-    for entry in scales.values():
-        if entry is None or entry["excess"] is None:  # no arm for all parts, or no estimate
-            continue
+    for entry in filter(None, parts["scales"].values()):
         whole, excess = effects[entry["arm"]], entry["excess"]
+        if excess is None:
+            continue
         places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
         sizes = [None if whole is None else whole - excess, excess]
         figures = [formatting.number(value, places, sign=True) for value in (whole, *sizes)]
@@ -62,8 +62,8 @@ def _parts_section(results: Results, scales: Mapping[str, Any], done: str) -> Se
 # --- factorial -------------------------------------------------------------------------------------------------------
 
 
-def _factorial_section(results: Results, design: Mapping[str, Any]) -> Section:
-    scales: Mapping[str, Any] = design["scales"]
+def _factorial_section(results: Results, design: Factorial) -> Section:
+    scales = design["scales"]
     tables = [_terms_table(rung, entry, results) for rung, entry in scales.items()]
     levels = [f"{factor} ({len(titles)} levels)" for factor, titles in design["factors"].items()]
     lead = (
@@ -90,7 +90,7 @@ def heatmap_name(rung: str) -> str:
     return f"interactions {rung}"
 
 
-def _terms_table(rung: str, entry: Mapping[str, Any], results: Results) -> Table:
+def _terms_table(rung: str, entry: FactorialScale, results: Results) -> Table:
     columns = (f"term at {rung}" if rung else "term", "effect", "95 % interval", "Holm p", "share", "aliases")
     rows = [
         [
@@ -109,7 +109,7 @@ def _terms_table(rung: str, entry: Mapping[str, Any], results: Results) -> Table
 # --- ladder ----------------------------------------------------------------------------------------------------------
 
 
-def _ladder_section(results: Results, ladder: Mapping[str, Any]) -> Section:
+def _ladder_section(results: Results, ladder: Ladder) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"]}
     measure, scales = rungs.trend_measure(results), [(rung, ladder["scales"][rung]) for rung in rungs.ordered(results)]
     flops = {rung: base["flops"] for rung, base in rungs.baselines(results).items()}
@@ -125,7 +125,7 @@ def _ladder_section(results: Results, ladder: Mapping[str, Any]) -> Section:
     fates = [
         (
             arm,
-            *(_effect_and_verdict(arms.get(climbed["rungs"].get(rung)), results) for rung, _ in scales),
+            *(_effect_and_verdict(arms.get(climbed["rungs"].get(rung, "")), results) for rung, _ in scales),
             climbed["fate"],
         )
         for arm, climbed in ladder["arms"].items()
@@ -177,17 +177,18 @@ def _effect_and_verdict(arm: Arm | None, results: Results) -> str:
     return f"{summary.format_effect(arm, results)} {summary.verdict_label(arm)}" if arm else "-"
 
 
-def _trend_cells(climbed: Mapping[str, Any], measure: Measure, places: int) -> list[str]:
+def _trend_cells(climbed: ArmTrend, measure: Measure, places: int) -> list[str]:
     trend, ahead = climbed["trend"], climbed["extrapolated"]
     differs = formatting.p_value(climbed["p_differs"])
-    if trend is None or measure not in ahead:  # plans of rules 1 have trends over parameters only
+    size = ahead.get(measure) if ahead else None
+    if trend is None or ahead is None or size is None:  # plans of rules 1 have trends over parameters only
         return ["-", "-", "-", differs, "-", "-", "-"]
     return [
         formatting.effect(trend["per_doubling"], trend["ci95"], places),
         formatting.interval(trend["ci95"], places),
         formatting.p_value(trend["p"]),
         differs,
-        f"{formatting.amount(ahead[measure])} {rungs.UNITS[measure]}",
+        f"{formatting.amount(size)} {rungs.UNITS[measure]}",
         formatting.effect(ahead["effect"], ahead["ci95"], places),
         formatting.interval(ahead["ci95"], places),
     ]
@@ -196,7 +197,7 @@ def _trend_cells(climbed: Mapping[str, Any], measure: Measure, places: int) -> l
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
 
-def _tuning_section(results: Results, tuning: Mapping[str, Any]) -> Section:
+def _tuning_section(results: Results, tuning: Tuning) -> Section:
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}
     best = {arm["role"]["tuned"]["of"]: arm for arm in arms.values() if "tuned" in arm["role"]}
     rows = [
@@ -221,7 +222,7 @@ def _tuning_section(results: Results, tuning: Mapping[str, Any]) -> Section:
     return Section("Tuning", lead, tables, notes=summary.edge_warnings(results))
 
 
-def _trials_table(results: Results, tuning: Mapping[str, Any]) -> list[Table]:
+def _trials_table(results: Results, tuning: Tuning) -> list[Table]:
     """Return a list with one table of trials: the mean over tuning seeds for every arm and combination of values.
 
     The list is empty if there are more than `MOST_COLUMNS` combinations.
@@ -235,7 +236,7 @@ def _trials_table(results: Results, tuning: Mapping[str, Any]) -> list[Table]:
     return [Table((metric.title, *cells), rows)]
 
 
-def _trial_cell(entry: Mapping[str, Any], cell: str, places: int) -> str:
+def _trial_cell(entry: TunedArm, cell: str, places: int) -> str:
     if cell not in entry["trials"]:
         return "-"
     mean = entry["trials"][cell]["mean"]

@@ -1,12 +1,9 @@
 """Sentences on the factors and pairs of factors with significant effects in a factorial design."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from taetpu.stats.plan import describe_metric
-
-Term = Mapping[str, Any]
-"""A term in the results of `stats.factorial`: a factor or a pair of factors."""
+from taetpu.stats.results import Results, Term
 
 
 def term_title(term: Term) -> str:
@@ -34,7 +31,7 @@ def significant_terms(terms: Sequence[Term], alpha: float) -> list[Term]:
     return [term for term in terms if term["p_holm"] is not None and term["p_holm"] < alpha]
 
 
-def describe_factorial(results: Mapping[str, Any], rung: str) -> str | None:
+def describe_factorial(results: Results, rung: str) -> str | None:
     """Return a sentence on the significant terms at one scale, or None if no term was tested.
 
     The sentence counts terms instead of cells, since a single factor with an effect changes half of all cells.
@@ -43,7 +40,8 @@ def describe_factorial(results: Mapping[str, Any], rung: str) -> str | None:
         results: the content of `results.json`.
         rung: name of the scale, or `""` without a ladder.
     """
-    entry = results["designs"].get("factorial", {}).get("scales", {}).get(rung)
+    crossed = results["designs"].get("factorial")
+    entry = crossed["scales"].get(rung) if crossed else None
     terms = [term for term in entry["terms"] if term["p_holm"] is not None] if entry else []
     if not terms:
         return None

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from taetpu.report import rungs, summary
-from taetpu.report.summary import Arm, Costs, Results
+from taetpu.report.summary import Costs
 from taetpu.stats.ladder import changes_data
+from taetpu.stats.results import Arm, Results
 from taetpu.store.study import StudyFolder
 
 COSTS = {"flops": "training FLOPs", "params": "parameters", "train_seconds": "seconds of training"}

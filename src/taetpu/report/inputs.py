@@ -12,9 +12,10 @@ from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
 from taetpu.report.section_types import Table
-from taetpu.report.summary import Arm, Costs, Results
+from taetpu.report.summary import Costs
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, Results
 from taetpu.store.flat_config import differing_paths, format_value, read_settings
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder

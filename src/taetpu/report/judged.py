@@ -4,24 +4,31 @@ The functions return nothing for studies that taetpu trained.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
+from taetpu.stats.results import Arm, JudgedTable, Results, Stratum
+from taetpu.store.frozen_study import EarlierQuestion
 from taetpu.store.study import JUDGED
 
-Results = Mapping[str, Any]
-"""The content of `results.json`."""
 LISTED = 6
 """Maximum number of missing runs, or of effects by block, of an arm that are listed."""
 UNFOLDED = 24
 """Maximum number of effects by block that the report shows at first sight."""
-RULES = ("primary", "direction", "equivalence", "alpha", "table")
+Rule = Literal["primary", "direction", "equivalence", "alpha", "table"]
+RULES: tuple[Rule, ...] = (
+    "primary",
+    "direction",
+    "equivalence",
+    "alpha",
+    "table",
+)
 """The rules of verdicts that are part of a plan, except the baseline."""
 
 
-def judged_table(results: Results) -> Mapping[str, Any] | None:
+def judged_table(results: Results) -> JudgedTable | None:
     """Return what is known of the table from which a study was made."""
     return results.get(JUDGED)
 
@@ -165,14 +172,15 @@ def judged_blocks(results: Results) -> str:
 
 def strata_section(results: Results) -> Section:
     """Return the section on the effects on each value of the block's columns, such as each data set."""
-    table = results.get(JUDGED) or {}
-    if not table.get("strata"):
+    table = judged_table(results)
+    strata = table.get("strata") if table else None
+    if not table or not strata:
         return Section("Effects by block")
     name, number = ", ".join(table["block"]), "pairs" if is_paired(results) else "runs"
     rows = [
-        [arm["name"], table["strata"][entry["stratum"]], _format_stratum(entry, arm, results), str(entry["pairs"])]
+        [arm["name"], strata[entry["stratum"]], _format_stratum(entry, arm, results), str(entry["pairs"])]
         for arm in results["arms"]
-        for entry in arm["strata"]
+        for entry in arm.get("strata", ())
     ]
     lead = (
         f"The effect of an arm is the mean of its effects by {name}. These are means of the differences between runs, "
@@ -185,10 +193,13 @@ def strata_section(results: Results) -> Section:
 
 def strata_sentences(results: Results) -> list[str]:
     """Return a sentence for each arm with its effects on each value of the block's columns, or on the extreme ones."""
-    table, sentences = results.get(JUDGED) or {}, []
-    for arm in results["arms"] if table.get("strata") else ():
-        entries, name = sorted(arm["strata"], key=lambda entry: entry["effect"]), ", ".join(table["block"])
-        shown = [f"{_format_stratum(e, arm, results)} ({table['strata'][e['stratum']]})" for e in entries]
+    table, sentences = judged_table(results), []
+    strata = table.get("strata") if table else None
+    if not table or not strata:
+        return []
+    for arm in results["arms"]:
+        entries, name = sorted(arm.get("strata", ()), key=lambda entry: entry["effect"]), ", ".join(table["block"])
+        shown = [f"{_format_stratum(e, arm, results)} ({strata[e['stratum']]})" for e in entries]
         if len(shown) > LISTED:
             sentences.append(f"{arm['name']} on {len(shown)} values of {name}: from {shown[0]} to {shown[-1]}.")
         elif shown:
@@ -196,26 +207,26 @@ def strata_sentences(results: Results) -> list[str]:
     return sentences
 
 
-def _format_stratum(entry: Mapping[str, Any], arm: Mapping[str, Any], results: Results) -> str:
+def _format_stratum(entry: Stratum, arm: Arm, results: Results) -> str:
     places = formatting.mean_places(results["model"]["residual_sd"], arm["mean"])
     return formatting.effect(entry["effect"], arm["ci95"], places)
 
 
 def _lacking_strata(results: Results) -> dict[str, list[str]]:
     """Return the values of the block's columns on which an arm has no finished run, by arm."""
-    table, lacking = results[JUDGED], {}
-    names = table.get("strata", [])
+    table, lacking = judged_table(results), {}
+    names, stratum_of = (table.get("strata", []), table.get("stratum_of", {})) if table else ([], {})
     for arm in results["arms"] if names else ():
-        known = {table["stratum_of"][str(run["seed"])] for run in arm["runs"] if run["value"] is not None}
+        known = {stratum_of[str(run["seed"])] for run in arm["runs"] if run["value"] is not None}
         if missing := [name for number, name in enumerate(names) if number not in known]:
             lacking[arm["name"]] = [*missing[:LISTED], *(["..."] if len(missing) > LISTED else [])]
     return lacking
 
 
-def _history_notices(results: Results, history: Sequence[Mapping[str, Any]]) -> list[str]:
+def _history_notices(results: Results, history: Sequence[EarlierQuestion]) -> list[str]:
     """Return sentences on earlier verdicts by other rules, and on judged values that have changed since."""
     plan, texts = results["plan"], []
-    ours = {"baseline": plan["arms"][0], "table": {}, **{name: plan[name] for name in plan if name in RULES}}
+    ours = {"baseline": plan["arms"][0], "table": {}, **{name: plan.get(name) for name in RULES if name in plan}}
     others = [past for past in history if {name: past[name] for name in (*RULES, "baseline")} != ours]
     if others:
         asked = "once" if len(others) == 1 else f"{len(others)} times"
@@ -229,7 +240,7 @@ def _history_notices(results: Results, history: Sequence[Mapping[str, Any]]) -> 
     return texts
 
 
-def _join_columns(table: Mapping[str, Any]) -> str:
+def _join_columns(table: JudgedTable) -> str:
     return " and ".join([*table["block"], *([table["seed"]] if table["seed"] and "blocks" not in table else [])])
 
 
@@ -239,7 +250,7 @@ def _list_blocks(results: Results, seeds: Sequence[int]) -> str:
     return f"({'; '.join(shown)}{more})" if block_noun(results) == "block" else f"{', '.join(shown)}{more}"
 
 
-def _format_rules(asked: Mapping[str, Any]) -> str:
+def _format_rules(asked: EarlierQuestion) -> str:
     margin = "" if asked["equivalence"] is None else f", margin {asked['equivalence']:g}"
     level = f", alpha {asked['alpha']:g}"
     against = f" against {asked['baseline']}" if asked["baseline"] else ""

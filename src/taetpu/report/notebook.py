@@ -8,8 +8,8 @@ from taetpu.core.errors import UserError
 from taetpu.core.notebook_html import paragraph, table
 from taetpu.report import charts, summary
 from taetpu.report.chart_files import draw_svg, render_svg
-from taetpu.report.summary import Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
+from taetpu.stats.results import Results
 
 COLUMNS = ("arm", "change", "verdict", "mean", "effect", "95 % interval", "Holm p")
 SHOWN = 10

@@ -1,6 +1,5 @@
 """`taetpu.open_study`: a stored study as tables and pictures for notebooks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from taetpu.report.chart_files import as_altair
 from taetpu.report.notebook import notebook_html
 from taetpu.report.text_formats import arm_rows, run_rows
 from taetpu.stats.analyse import compute_results
+from taetpu.stats.results import Arm, Results, Run
 from taetpu.store.addresses import Match, resolve
 from taetpu.store.frame import metrics_table
 from taetpu.store.study import StudyFolder
@@ -34,7 +34,7 @@ class OpenedStudy:
     """
 
     match: Match
-    computed: Mapping[str, Any] | None = None
+    computed: Results | None = None
 
     @property
     def folder(self) -> StudyFolder:
@@ -42,13 +42,13 @@ class OpenedStudy:
         return self.match.study
 
     @cached_property
-    def results(self) -> dict[str, Any]:
+    def results(self) -> Results:
         """The results, as in `results.json`; without verdicts while runs are missing.
 
         Raises:
             UserError: if the study or a run is damaged.
         """
-        return compute_results(self.folder) if self.computed is None else dict(self.computed)
+        return compute_results(self.folder) if self.computed is None else self.computed
 
     @property
     def arms(self) -> "pd.DataFrame":
@@ -60,10 +60,10 @@ class OpenedStudy:
         """A row for each finished run with its arm, seed, ID, outcome and value of the primary metric."""
         match = self.match
 
-        def is_named(run: Mapping[str, Any]) -> bool:
+        def is_named(run: Run) -> bool:
             return match.seed in (None, run["seed"]) and (match.run is None or run["id"] == match.run.id)
 
-        named = [{**arm, "runs": [*filter(is_named, arm["runs"])]} for arm in self.results["arms"]]
+        named: list[Arm] = [{**arm, "runs": [*filter(is_named, arm["runs"])]} for arm in self.results["arms"]]
         return self._table(*run_rows({**self.results, "arms": named}))
 
     @property

@@ -14,10 +14,10 @@ from taetpu.report.judged import (
     judged_table,
     removed_effect,
 )
-from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import MARKS, VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, Results
 from taetpu.store.study import StudyFolder
 
 WEIGHED = (
@@ -41,7 +41,7 @@ def rank_effects(results: Results) -> list[str]:
     if not results["final"] or len(results["seeds"]) == 1:
         return []
     arms = [arm for arm in summary.counted_arms(results) if arm["effect"] is not None]
-    arms.sort(key=lambda arm: -abs(arm["effect"]))
+    arms.sort(key=lambda arm: -abs(arm["effect"] or 0.0))
     sentences = []
     for verdict in ("worse", "better", "equivalent", "inconclusive"):
         named = [f"{arm['name']} ({_effect(arm, results)})" for arm in arms if arm["verdict"] == verdict]

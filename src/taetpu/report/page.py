@@ -22,8 +22,8 @@ from taetpu.report.position_curves import position_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.prose_html import cell_html, prose_html
 from taetpu.report.sections import build_sections
-from taetpu.report.summary import Results
 from taetpu.report.verdict_style import DARK, LIGHT, MARKS, VERDICTS, verdict_css
+from taetpu.stats.results import Results
 
 
 def render_page(results: Results, inputs: Inputs) -> str:

@@ -10,9 +10,9 @@ from taetpu.report import summary
 from taetpu.report.charts import Spec, chart, label_options, responsive_spec
 from taetpu.report.curves import Columns, as_rows, summarise_seeds, thin_indices
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Results
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Results
 from taetpu.store.metrics import Series, metric_on_split
 from taetpu.store.study import StudyFolder
 
@@ -44,8 +44,9 @@ def read_position_curves(folder: StudyFolder, results: Results) -> list[Position
     """
     by_entry: dict[str, dict[str, list[Series]]] = {}
     for arm in results["arms"]:
-        for run in (run for run in arm["runs"] if run["outcome"] == "finished"):
-            sums = folder.run(arm["name"], run["seed"], run["id"]).evaluation()
+        finished = [(run["seed"], run["id"]) for run in arm["runs"] if run["outcome"] == "finished" and run["id"]]
+        for seed, run_id in finished:
+            sums = folder.run(arm["name"], seed, run_id).evaluation()
             for entry in (name.removesuffix(".position") for name in sums if name.endswith(".position")):
                 nll, weight, position = (sums[f"{entry}.{name}"] for name in SUMS)
                 known = weight > 0

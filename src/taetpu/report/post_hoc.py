@@ -7,10 +7,10 @@ import altair as alt
 
 from taetpu.report.charts import Spec, chart, named_axis, responsive_spec
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Results
 from taetpu.report.token_charts import SIGNED
 from taetpu.stats import formatting
 from taetpu.stats.post_hoc import EFFECTIVE, LARGEST, MAX_RANKS
+from taetpu.stats.results import Results
 
 Entry = Mapping[str, Any]
 

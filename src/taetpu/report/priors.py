@@ -8,8 +8,9 @@ from typing import Any
 
 from taetpu.report import summary
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Results, baseline_of
+from taetpu.report.summary import baseline_of
 from taetpu.stats.arm_changes import value_at
+from taetpu.stats.results import Arm, Results
 from taetpu.store.documents import from_yaml
 
 REVERSED: Mapping[str, str] = {"better": "worse", "worse": "better"}
@@ -52,7 +53,7 @@ def find_priors(results: Results, base: Mapping[str, Any]) -> dict[str, Prior]:
     for arm in results["arms"]:
         against = baseline_of(results, arm)["diff"]
         changes = [(path, value) for path, value in arm["diff"].items() if (path, value) not in against.items()]
-        match = arm.get("role", {}).get("match", {})
+        match = arm["role"].get("match", {})
         changes = [(path, value) for path, value in changes if path not in match]
         if arm["against"] is not None and len(changes) == 1 and (known := _find_prior(*changes[0], against, base)):
             priors[arm["name"]] = known
@@ -149,6 +150,6 @@ def _retest() -> str:
     return f"{retest['what']} {source['by']}, {source['title']}, arXiv {source['arxiv']}."
 
 
-def _own_result(arm: Mapping[str, Any], results: Results) -> str:
+def _own_result(arm: Arm, results: Results) -> str:
     verdict = summary.verdict_label(arm)
     return verdict if arm["effect"] is None else f"{verdict}, {summary.format_effect(arm, results)}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from taetpu.report.judged import block_label, block_noun, judged_table
-from taetpu.report.summary import Results
+from taetpu.stats.results import Results
 from taetpu.store.flat_config import flatten
 from taetpu.store.runs import RunFolder
 

@@ -1,7 +1,6 @@
 """Sections that follow the verdicts in the report, as tables and sentences for every output format."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
@@ -12,9 +11,11 @@ from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
 from taetpu.report.section_types import Section, Table
-from taetpu.report.summary import Arm, Costs, Results, baseline_of, format_effect, format_interval, verdict_label
+from taetpu.report.summary import Costs, baseline_of, format_effect, format_interval, verdict_label
 from taetpu.stats import formatting
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, Ratio, Results
+from taetpu.store.frozen_study import MatchRole
 
 
 def build_sections(
@@ -111,7 +112,7 @@ def matching_section(results: Results) -> Section:
     return Section("Matched arms", lead, [Table(columns, rows, left=3)])
 
 
-def _matched_settings(match: Mapping[str, Any]) -> str:
+def _matched_settings(match: MatchRole) -> str:
     changed = {path: value for path, value in match.items() if path not in ("of", "by") and value is not None}
     return ", ".join(f"{path} {value}" for path, value in changed.items())
 
@@ -213,7 +214,7 @@ def efficiency_section(results: Results) -> Section:
     return Section("Training efficiency", lead, [Table(columns, rows).without_empty_columns()], folded=True)
 
 
-def _ratio(estimate: Mapping[str, Any] | None) -> tuple[str, str]:
+def _ratio(estimate: Ratio | None) -> tuple[str, str]:
     if estimate is None:
         return "-", "-"
     return f"{estimate['ratio']:.3g}", " to ".join(f"{bound:.3g}" for bound in estimate["ci95"] or ()) or "-"

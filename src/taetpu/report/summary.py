@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+
+from typing_extensions import TypedDict
 
 from taetpu.report import factors, rungs
 from taetpu.report.judged import block_noun, is_single_judged, judged_notices, removed_effect
@@ -12,12 +13,10 @@ from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, Interval, Results
+from taetpu.store.frozen_study import MatchRole
 from taetpu.store.metrics import SAMPLED
 
-Results = Mapping[str, Any]
-"""The content of `results.json`."""
-Arm = Mapping[str, Any]
-"""An arm in `results.json`."""
 Costs = Mapping[str, Mapping[str, float | None]]
 """Measured costs by arm, as returned by `frontier.read_costs`."""
 NOT_TIMED: Costs = MappingProxyType({})
@@ -123,11 +122,8 @@ def _time_mismatch(arm: Arm, results: Results, costs: Costs) -> list[str]:
     return [f"as timed before training (training took {abs(share):.0%} {'longer' if share > 0 else 'less'})"]
 
 
-def matched_to(arm: Arm) -> list[Mapping[str, Any]]:
-    """Return the matches of an arm.
-
-    Each match has `of` (the arm that was trained again), `by` (a key of `MATCHED`) and the matched settings by path.
-    """
+def matched_to(arm: Arm) -> list[MatchRole]:
+    """Return the matches of an arm."""
     role = arm["role"]
     return [*([role["match"]] if "match" in role else []), *role.get("also", ())]
 
@@ -149,11 +145,19 @@ def mean_places(results: Results) -> int:
     The noise of the runs determines the number. With several baselines, the largest number over all baselines is used.
     """
     means = {arm["name"]: arm["mean"] for arm in results["arms"]}
-    groups = results["groups"] or [{**results["model"], "baseline": "baseline"}]
-    return max(formatting.mean_places(group["residual_sd"], means.get(group["baseline"])) for group in groups)
+    groups = [(group["baseline"], group["residual_sd"]) for group in results["groups"]]
+    groups = groups or [("baseline", results["model"]["residual_sd"])]
+    return max(formatting.mean_places(noise, means.get(baseline)) for baseline, noise in groups)
 
 
-def format_effect(entry: Mapping[str, Any], results: Results) -> str:
+class Estimate(TypedDict):
+    """An effect with its interval, as in the entries of arms, terms and experiments."""
+
+    effect: float | None
+    ci95: Interval | None
+
+
+def format_effect(entry: Estimate, results: Results) -> str:
     """Format the `effect` of an arm or a factorial term with at least as many decimal places as the means."""
     return formatting.effect(entry["effect"], entry["ci95"], mean_places(results))
 

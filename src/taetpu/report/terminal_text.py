@@ -7,9 +7,9 @@ from taetpu.report import factors, summary
 from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.short_names import shorten_names
-from taetpu.report.summary import Arm, Results
 from taetpu.report.verdict_style import PENDING, VERDICTS
 from taetpu.stats import formatting
+from taetpu.stats.results import Arm, Contrast, FactorialScale, Parts, Results
 
 COLUMNS = 80
 MAX_TERMS = 12
@@ -112,20 +112,20 @@ def excludes_zero(bounds: Sequence[float] | None) -> bool:
 def _joint_effects(results: Results) -> Iterator[list[str]]:
     """Yield paragraphs on factors and their interactions, on parts left out or added together, and on contrasts."""
     designs = results["designs"]
-    for rung, entry in designs.get("factorial", {}).get("scales", {}).items():
+    for rung, entry in designs["factorial"]["scales"].items() if "factorial" in designs else ():
         if rows := _factor_rows(entry, results):
             yield text_table((f"factor at {rung}" if rung else "factor", "effect", "95 % interval", "Holm p", ""), rows)
-    for design, done in (("leave_one_out", "left out"), ("add_one_in", "added")):
-        lines = [_wrap(text) for text in _parts_sentences(designs.get(design, {}).get("scales", {}), results, done)]
+    for parts, done in ((designs.get("leave_one_out"), "left out"), (designs.get("add_one_in"), "added")):
+        lines = [_wrap(text) for text in _parts_sentences(parts, results, done)] if parts else []
         yield from [lines] if lines else []
     contrasts = results.get("contrasts", ())
     if contrasts:
         yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), [*map(_contrast_row, contrasts)])
 
 
-def _factor_rows(entry: Arm | None, results: Results) -> list[tuple[str, ...]]:
+def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...]]:
     """Return the rows of the terms with the largest effects. A term of two factors is their interaction."""
-    terms = sorted(factors.single_effects(entry["terms"]) if entry else [], key=lambda term: -abs(term["effect"]))
+    terms = sorted(factors.single_effects(entry["terms"]), key=lambda term: -abs(term["effect"] or 0.0))
     significant = factors.significant_terms(terms, results["alpha"])
     return [
         (
@@ -139,13 +139,13 @@ def _factor_rows(entry: Arm | None, results: Results) -> list[tuple[str, ...]]:
     ]
 
 
-def _parts_sentences(scales: Results, results: Results, done: str) -> Iterator[str]:
+def _parts_sentences(parts: Parts, results: Results, done: str) -> Iterator[str]:
     """Yield a sentence that compares the effect of all parts together with the sum of their single effects."""
     effects = {arm["name"]: arm["effect"] for arm in results["arms"]}
-    for entry in scales.values():
-        if entry is None or entry["excess"] is None or effects[entry["arm"]] is None:
-            continue
+    for entry in filter(None, parts["scales"].values()):
         whole, excess = effects[entry["arm"]], entry["excess"]
+        if whole is None or excess is None:
+            continue
         places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
         total, single, more = (formatting.number(value, places, sign=True) for value in (whole, whole - excess, excess))
         yield (
@@ -155,7 +155,7 @@ def _parts_sentences(scales: Results, results: Results, done: str) -> Iterator[s
         )
 
 
-def _contrast_row(contrast: Results) -> tuple[str, ...]:
+def _contrast_row(contrast: Contrast) -> tuple[str, ...]:
     places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
     interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)
     effect = formatting.number(contrast["effect"], places, sign=True)

@@ -11,7 +11,7 @@ from taetpu.report.inputs import Inputs
 from taetpu.report.judged import seed_cells, seed_columns
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
-from taetpu.report.summary import Results
+from taetpu.stats.results import Results
 from taetpu.store.study import JUDGED
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")

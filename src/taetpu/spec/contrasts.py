@@ -13,6 +13,7 @@ from pydantic import field_validator, model_validator
 from taetpu.core.config import Config
 from taetpu.core.errors import UserError, suggest
 from taetpu.spec.document import format_brief
+from taetpu.store.frozen_study import PlannedContrast
 
 BASELINE = "baseline"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -63,7 +64,7 @@ def plan_contrasts(
     arms: Mapping[str, Mapping[str, Any]],
     metrics: Sequence[str],
     base: Mapping[str, Any],
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, PlannedContrast]:
     """Return the contrasts with the arms that they compare, as the analysis plan stores them.
 
     A spread over more than two values of `by` becomes a contrast for each value except that of the baseline.
@@ -75,14 +76,13 @@ def plan_contrasts(
         base: The baseline's config with its defaults.
 
     Returns:
-        The contrasts by name. `compare` and `to` are the arms of both sides. A spread also has `spread`, `over`, `by`
-        and `level`, the value of `by` in the arms of `compare`; the arms of `to` have that of the baseline.
+        The contrasts by name.
 
     Raises:
         UserError: If an arm or a metric does not exist, or arms for a spread are missing. The path of the error starts
             with the name of the contrast.
     """
-    planned: dict[str, dict[str, Any]] = {}
+    planned: dict[str, PlannedContrast] = {}
     for name, contrast in contrasts.items():
         if not NAME.fullmatch(name):
             remedy = "Use letters, digits, hyphens and underscores, e.g. a-vs-b."
@@ -97,7 +97,7 @@ def plan_contrasts(
     return planned
 
 
-def _comparison(name: str, contrast: ContrastConfig, arms: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _comparison(name: str, contrast: ContrastConfig, arms: Mapping[str, Any]) -> dict[str, PlannedContrast]:
     for side in COMPARISON:
         for arm in getattr(contrast, side):
             if arm not in arms:
@@ -111,7 +111,7 @@ def _spread(
     arms: Mapping[str, Mapping[str, Any]],
     metrics: Sequence[str],
     base: Mapping[str, Any],
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, PlannedContrast]:
     metric, over, by = str(contrast.spread), _plain(str(contrast.over)), _plain(str(contrast.by))
     if metrics and metric not in metrics:
         raise UserError(f"no run measures {metric!r}", path=("spread",), remedy=suggest(metric, metrics))

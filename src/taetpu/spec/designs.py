@@ -26,6 +26,7 @@ from taetpu.spec.unresolved_arms import (
     check_paths,
     label,
 )
+from taetpu.store.frozen_study import OneByOne, Role, StudyDesign
 
 FRACTIONS = {"1": 0, "1/2": 1, "1/4": 2, "1/8": 3, "1/16": 4}
 MAX_CELLS, MAX_FACTORS = 256, 10
@@ -36,7 +37,8 @@ MAX_CELLS, MAX_FACTORS = 256, 10
 
 def one_by_one(spec: StudySpec) -> Iterator[Candidate]:
     """Yield the arms of `leave_one_out` and `add_one_in`: one for each part and, with several parts, one for all."""
-    for kind, word in (("leave_one_out", "without"), ("add_one_in", "with")):
+    words: dict[OneByOne, str] = {"leave_one_out": "without", "add_one_in": "with"}
+    for kind, word in words.items():
         parts: Mapping[Any, Any] = getattr(spec, kind)
         together: dict[str, Any] = {}
         places: dict[str, KeyPath] = {}
@@ -195,7 +197,7 @@ def ladder(spec: StudySpec, base: Mapping[str, Any], arms: Sequence[Candidate]) 
             continue
         places: dict[str, KeyPath] = {path: ("ladder", path, rung.number) for path in rung.changes}
         baseline = bounded(f"{BASELINE}@{rung.name}")
-        role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
+        role: Role = {"against": baseline, "ladder": {"rung": rung.name, "arm": BASELINE}}
         yield Candidate(baseline, dict(rung.changes), places, crossed=True, stage="generated", role=role)
         for arm in arms:
             for path in rung.changes:
@@ -254,16 +256,9 @@ def rungs(spec: StudySpec, base: Mapping[str, Any]) -> list[Rung]:
 # --- data for the analysis -------------------------------------------------------------------------------------------
 
 
-def described(spec: StudySpec, base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the designs of a study as plain data for the analysis.
-
-    Returns:
-        A dict with the entries `factorial` and `ladder`, if the study has these designs. `factorial` contains
-        `factors`, `fraction`, `resolution` and the defining `words`. In `factors`, each factor has a list of the names
-        of its levels; the name of the baseline's level is empty. `ladder` contains the names of all `rungs`, and the
-        name of the baseline's rung as `own`.
-    """
-    designs: dict[str, Any] = {}
+def described(spec: StudySpec, base: Mapping[str, Any]) -> StudyDesign:
+    """Return the designs of a study as plain data for the analysis."""
+    designs: StudyDesign = {}
     if factors := factors_of(spec, base):
         design = crossing(spec, factors)
         designs["factorial"] = {

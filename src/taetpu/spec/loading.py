@@ -22,6 +22,7 @@ from taetpu.spec.resolved_study import Arm, Study, difference
 from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfig, StudySpec, check_name
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
+from taetpu.store.frozen_study import PlannedContrast, Role
 from taetpu.store.study import JUDGED
 
 Sets = Iterable[str] | Mapping[str, Any]
@@ -242,9 +243,7 @@ def _built(candidate: Candidate, base: Mapping[str, Any], baseline: Arm, documen
     )
 
 
-def derive_arm(
-    study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Mapping[str, Any]
-) -> Arm:
+def derive_arm(study: Study, arm: Arm, name: str, values: Mapping[str, Any], stage: Stage, role: Role) -> Arm:
     """Return a new arm that sets additional values, as `match` or `tune` in the study file or a command requires.
 
     Args:
@@ -279,7 +278,7 @@ def _variants(candidate: Candidate, base: Mapping[str, Any]) -> Iterator[tuple[s
             yield path, None
 
 
-def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, dict[str, Any]]:
+def _contrasts(measure: Measure, arms: tuple[Arm, ...], baseline: RunConfig) -> dict[str, PlannedContrast]:
     """Return the contrasts of the analysis plan (see `plan_contrasts`)."""
     changed = {arm.name: {p: value for p, value in arm.overrides.items() if p not in arm.idle} for arm in arms}
     try:

@@ -22,6 +22,7 @@ from taetpu.spec.start import SEED, StoredModel, StoredParameters, read_start
 from taetpu.spec.study_config import Measure, ResolvedConfig, RunConfig
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import Stage
+from taetpu.store.frozen_study import PlannedContrast, PostHocSettings, Role, StudyDesign
 
 Diff = dict[str, tuple[Any, Any]]
 
@@ -89,7 +90,7 @@ class Arm:
     origins: Origins
     crossed: bool = False
     idle: tuple[str, ...] = ()
-    role: Mapping[str, Any] = field(default_factory=dict)
+    role: Role = field(default_factory=Role)
     stage: Stage = "written"
     variants: Mapping[str, ResolvedConfig | None] = field(default_factory=dict, repr=False, compare=False)
 
@@ -226,11 +227,11 @@ class Study:
     measure: Measure
     document: Document
     plugins: tuple[Plugin, ...] = ()
-    design: dict[str, Any] = field(default_factory=dict)
+    design: StudyDesign = field(default_factory=StudyDesign)
     match: tuple[str, ...] = ()
     tune: Tuning | None = None
     trackers: dict[str, Any] = field(default_factory=dict)
-    contrasts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    contrasts: dict[str, PlannedContrast] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the name, the arms, the number of seeds and the primary metric."""
@@ -250,7 +251,7 @@ class Study:
         return model.get("preset") if isinstance(model, Mapping) else None
 
     @property
-    def post_hoc(self) -> dict[str, dict[str, Any]]:
+    def post_hoc(self) -> dict[str, PostHocSettings]:
         """The settings of the post-hoc ablation tables, by the name of the table."""
         return {table.name: to_data(table) for table in self.measure.post_hoc}
 

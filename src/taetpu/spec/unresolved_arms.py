@@ -13,6 +13,7 @@ from taetpu.core.identity import FIELDS_OUTSIDE_IDENTITY
 from taetpu.core.short_paths import short_paths
 from taetpu.spec.document import format_value
 from taetpu.spec.study_config import LONGEST_NAME, check_name
+from taetpu.store.frozen_study import Role
 
 LONGEST_LABEL = 40
 MAX_ARMS = 512
@@ -42,7 +43,7 @@ class Candidate:
     origins: Mapping[str, KeyPath]
     crossed: bool = False
     grid: bool = False
-    role: Mapping[str, Any] = field(default_factory=dict)
+    role: Role = field(default_factory=Role)
     stage: Stage = "written"
 
 

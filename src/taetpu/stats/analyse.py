@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from taetpu.stats import divergence, formatting, linear_model, verdict
 from taetpu.stats.arm_changes import baseline_settings, changes_of, format_changes
@@ -16,11 +16,14 @@ from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
 from taetpu.stats.post_hoc import compare_tables
 from taetpu.stats.power import PowerAnalysis
+from taetpu.stats.results import Arm, FrozenPlan, JudgedEffect, JudgedTable, Label, Model, NoiseFloor, Results, Reused
+from taetpu.stats.results import Contrast as JudgedContrast
 from taetpu.stats.results_table import Table, check_same_evaluation_set, count_devices, mean_metrics, read_table, sd
 from taetpu.stats.secondary_analyses import alternative_analyses, bootstrap_effect, compute_efficiency, critical_value
 from taetpu.stats.verdict import Evidence
 from taetpu.store.documents import finite
-from taetpu.store.study import JUDGED, StudyFolder
+from taetpu.store.frozen_study import FrozenStudy, SourceTable
+from taetpu.store.study import StudyFolder
 
 BASELINE = "baseline"
 SCREENING_SEEDS = 3
@@ -50,7 +53,7 @@ class Group:
         return formatting.mean_places(self.fit.residual_sd, table.mean(self.baseline))
 
 
-def analyse(folder: StudyFolder) -> dict[str, Any]:
+def analyse(folder: StudyFolder) -> Results:
     """Compute the results of a study and store them as `results.json`.
 
     Raises:
@@ -61,7 +64,7 @@ def analyse(folder: StudyFolder) -> dict[str, Any]:
     return results
 
 
-def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, Any]:
+def compute_results(folder: StudyFolder, *, checked: bool = False) -> Results:
     """Compute the results of a study from its stored runs, without storing them.
 
     Unless `checked` is true, the function first runs the cheap checks of `RunFolder.find_damage` on the completed runs.
@@ -70,11 +73,6 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
     Args:
         folder: the study's folder.
         checked: whether the caller has checked the runs for damage.
-
-    Returns:
-        The content of `results.json`: `study, primary, direction, plan, departures, alpha, seeds, complete, final,
-        label, noise_floor, model, groups, packs, hardware, reused, tuning, designs, arms` and, if there are any,
-        `contrasts` and `post_hoc`; see docs/statistics.md.
 
     Raises:
         UserError: If no study is stored in the folder, the study's plan was changed, a run is damaged, a run's record
@@ -99,40 +97,45 @@ def compute_results(folder: StudyFolder, *, checked: bool = False) -> dict[str, 
         for group in groups
         for arm in group.arms
     }  # fmt: skip
-    judged_contrasts = [_contrast(contrast, evidence[contrast.key], study, final, compared) for contrast in contrasts]
-    return finite(
-        {
-            "study": study["study"],
-            **({JUDGED: _judged_table(study, table)} if JUDGED in study else {}),
-            "primary": plan.primary,
-            "direction": plan.direction,
-            "plan": {
-                **plan.frozen(),
-                "error_rate": plan.error_rate(len(study["seeds"]), study.get("judged_at")),
-                **({"written_after": study["planned_after"]} if "planned_after" in study else {}),
-            },
-            "departures": find_departures(study, plan),
-            "alpha": plan.alpha,
-            "seeds": list(study["seeds"]),
-            "complete": table.complete,
-            "final": final,
-            "label": _seed_label(len(study["seeds"])),
-            "noise_floor": _noise_floor(table, first, plan, compared),
-            "model": _model(first, table),
-            "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
-            "packs": _packs(table),
-            "hardware": count_devices(table),
-            "reused": _reused(table, folder.read_audit() or {}),
-            "tuning": study.get("tuning"),
-            "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
-            "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
-            **({"contrasts": judged_contrasts} if contrasts else {}),
-            **({"post_hoc": tables} if (tables := compare_tables(study, table, plan, against, final)) else {}),
-        }
-    )
+    results: Results = {
+        "study": study["study"],
+        "primary": plan.primary,
+        "direction": plan.direction,
+        "plan": _frozen_plan(plan, study),
+        "departures": find_departures(study, plan),
+        "alpha": plan.alpha,
+        "seeds": list(study["seeds"]),
+        "complete": table.complete,
+        "final": final,
+        "label": _seed_label(len(study["seeds"])),
+        "noise_floor": _noise_floor(table, first, plan, compared),
+        "model": _model(first, table),
+        "groups": [{"baseline": g.baseline, "arms": g.arms, **_model(g, table)} for g in groups],
+        "packs": _packs(table),
+        "hardware": count_devices(table),
+        "reused": _reused(table, folder.read_audit() or {}),
+        "tuning": study.get("tuning"),
+        "designs": analyse_designs(study, table, plan, judged) if final else {"limits": design_limits(study)},
+        "arms": [_arm(arm, study, table, plan, against, judged.get(arm, _NOT_JUDGED)) for arm in study["arms"]],
+    }
+    if "judged" in study:
+        results["judged"] = _judged_table(study["judged"], study, table)
+    if contrasts:
+        results["contrasts"] = [
+            _contrast(contrast, evidence[contrast.key], study, final, compared) for contrast in contrasts
+        ]
+    if tables := compare_tables(study, table, plan, against, final):
+        results["post_hoc"] = tables
+    return finite(results)
 
 
-def baselines(study: Mapping[str, Any]) -> dict[str, str]:
+def _frozen_plan(plan: Plan, study: FrozenStudy) -> FrozenPlan:
+    rate = plan.error_rate(len(study["seeds"]), study.get("judged_at"))
+    late = {"written_after": study["planned_after"]} if "planned_after" in study else {}
+    return cast(FrozenPlan, {**plan.frozen(), "error_rate": rate, **late})
+
+
+def baselines(study: FrozenStudy) -> dict[str, str]:
     """Return the baseline of each arm, by arm. Baselines themselves are omitted."""
     roles, main = study.get("roles", {}), study.get("baseline", BASELINE)
     against = {arm: roles.get(arm, {}).get("against", main) for arm in study["arms"]}
@@ -189,21 +192,18 @@ def _fit_group(table: Table, baseline: str, arms: list[str], effects: int, plan:
 
 
 # Fields of a baseline. A baseline has no verdict.
-_NOT_JUDGED: dict[str, Any] = {
-    **dict.fromkeys(("effect", "ci95", "ci90", "ci_simultaneous", "effect_sd")),
-    **dict.fromkeys(("p", "p_holm", "p_equivalent", "divergence_p", "worst_case")),
-    "guarded": False,
-    "verdict": None,
-    "evidence": "What every other arm is compared with.",
-    "more_seeds": None,
-}
+_NOT_JUDGED: JudgedEffect = {
+    "effect": None, "ci95": None, "ci90": None, "ci_simultaneous": None, "effect_sd": None,
+    "p": None, "p_holm": None, "p_equivalent": None, "divergence_p": None, "worst_case": None, "guarded": False,
+    "verdict": None, "evidence": "What every other arm is compared with.", "more_seeds": None,
+}  # fmt: skip
 
 
 def _collect_evidence(
     groups: list[Group],
     contrasts: list[Contrast],
     table: Table,
-    study: Mapping[str, Any],
+    study: FrozenStudy,
     against: Mapping[str, str],
     plan: Plan,
 ) -> dict[str, Evidence]:
@@ -225,10 +225,8 @@ def _collect_evidence(
     return {**evidence, **{key: replace(evidence[key], p_equivalent=None) for key in without}}
 
 
-def _contrast(
-    contrast: Contrast, evidence: Evidence, study: Mapping[str, Any], final: bool, compared: int
-) -> dict[str, Any]:
-    """Return the entry of a contrast in `results.json`."""
+def _contrast(contrast: Contrast, evidence: Evidence, study: FrozenStudy, final: bool, compared: int) -> JudgedContrast:
+    """Return the entry of a contrast in the results."""
     places, sides = formatting.mean_places(contrast.residual_sd, contrast.means[1]), contrast.sides(len(study["seeds"]))
     judged = _judge(
         evidence, contrast.plan, study, contrast.residual_sd, contrast.number, final, compared, places, sides
@@ -239,15 +237,15 @@ def _contrast(
 def _judge(
     evidence: Evidence,
     plan: Plan,
-    study: Mapping[str, Any],
+    study: FrozenStudy,
     residual_sd: float | None,
     effects: int,
     final: bool,
     compared: int,
     places: int,
     sides: verdict.Sides | None = None,
-) -> dict[str, Any]:
-    """Return the fields of an arm or a contrast in `results.json` that describe its effect.
+) -> JudgedEffect:
+    """Return the effect of an arm or a contrast with its verdict.
 
     Args:
         evidence: the evidence.
@@ -284,7 +282,7 @@ def _judge(
     }
 
 
-def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[str, Any]:
+def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> NoiseFloor:
     """Return the baseline's standard deviation, and the smallest effect detected with 80 % power.
 
     Args:
@@ -302,16 +300,19 @@ def _noise_floor(table: Table, group: Group, plan: Plan, compared: int) -> dict[
     return {"sd": sd(values), "seeds": len(values), "resolves": resolves}
 
 
-def _model(group: Group, table: Table) -> dict[str, Any]:
-    return {
-        "residual_sd": group.fit.residual_sd,
-        "df": group.fit.df,
-        "levene_p": group.fit.levene_p,
-        "noisy": sorted(group.fit.noisy),
-        "copies": group.fit.copies,
-        **({} if group.fit.sds is None else {"sds": group.fit.sds, "apart": group.fit.apart}),
+def _model(group: Group, table: Table) -> Model:
+    fit = group.fit
+    model: Model = {
+        "residual_sd": fit.residual_sd,
+        "df": fit.df,
+        "levene_p": fit.levene_p,
+        "noisy": sorted(fit.noisy),
+        "copies": fit.copies,
         "completers_only": any(table.diverged_seeds(arm) for arm in (group.baseline, *group.arms)),
     }
+    if fit.sds is not None and fit.apart is not None:
+        model["sds"], model["apart"] = fit.sds, fit.apart
+    return model
 
 
 def _packs(table: Table) -> list[dict[str, Any]]:
@@ -324,7 +325,7 @@ def _packs(table: Table) -> list[dict[str, Any]]:
     return list(layouts.values())
 
 
-def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
+def _reused(table: Table, audit: Mapping[str, Any]) -> Reused:
     """Return the number of reused runs and the number of reused runs that an audit replicated."""
     taken = {(arm, cell.seed) for arm, row in table.cells.items() for cell in row if cell.run and cell.run.origin()}
     proved = {(arm, seed) for arm, seed in audit.get("proved", ())}
@@ -333,18 +334,18 @@ def _reused(table: Table, audit: Mapping[str, Any]) -> dict[str, int]:
 
 def _arm(
     name: str,
-    study: Mapping[str, Any],
+    study: FrozenStudy,
     table: Table,
     plan: Plan,
     against: Mapping[str, str],
-    judged: Mapping[str, Any],
-) -> dict[str, Any]:
-    values, ended, base = table.values(name), table.results(name), against.get(name)
-    changes = changes_of(study, name)
+    judged: JudgedEffect,
+) -> Arm:
+    values, base, changes = table.values(name), against.get(name), changes_of(study, name)
+    costs = next(iter(table.results(name)), {})
     pair = (table.finished(name), table.finished(base)) if base and table.paired else None
     strata = table.effects_by_stratum(name, base) if base and table.stratum else []
     weighted = len({stratum["pairs"] for stratum in strata}) > 1  # the alternative analyses have no weights
-    return {
+    arm: Arm = {
         "name": name,
         "against": base,
         "planned": name in plan.arms,
@@ -356,7 +357,10 @@ def _arm(
         "mean": table.mean(name),
         "sd": sd(values),
         **judged,
-        **{key: ended[0].get(key) if ended else None for key in ("params", "flops", "tokens", "memory")},
+        "params": costs.get("params"),
+        "flops": costs.get("flops"),
+        "tokens": costs.get("tokens"),
+        "memory": costs.get("memory"),
         "sensitivity": (
             alternative_analyses(values, table.values(base), plan.bounds)
             if base and judged["verdict"] and table.paired and not weighted
@@ -365,14 +369,16 @@ def _arm(
         "efficiency": compute_efficiency(*pair, plan) if pair else None,
         "evaluation_noise": bootstrap_effect(*pair, plan) if pair else None,
         "metrics": mean_metrics([cell.result["metrics"] for cell in table.finished(name) if cell.result]),
-        **({"strata": strata} if table.stratum else {}),
     }
+    if table.stratum:
+        arm["strata"] = strata
+    return arm
 
 
-def _format_change(name: str, changes: Mapping[str, Any], study: Mapping[str, Any]) -> str:
+def _format_change(name: str, changes: Mapping[str, Any], study: FrozenStudy) -> str:
     role = study.get("roles", {}).get(name, {})
-    if role.get("design") == "components":
-        return format_component_arm(role, changes, study["base"], study["design"]["components"]["steps"])
+    if role.get("design") == "components" and (parts := study.get("design", {}).get("components")):
+        return format_component_arm(role, changes, study["base"], parts["steps"])
     return format_changes(changes, baseline_settings(study), study.get("resets", {}).get(name))
 
 
@@ -380,16 +386,19 @@ def _sides(table: Table, arm: str, baseline: str) -> verdict.Sides:
     return verdict.Sides((len(table.cells[arm]), len(table.cells[baseline])))
 
 
-def _judged_table(study: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return what is known of the table from which a study was made."""
+def _judged_table(source: SourceTable, study: FrozenStudy, table: Table) -> JudgedTable:
+    """Return what is known of the table from which a study was made. Its path depends on the machine."""
     missing = {arm: [cell.seed for cell in row if cell.outcome == "missing"] for arm, row in table.cells.items()}
-    known = {name: value for name, value in study[JUDGED].items() if name != "path"}
-    known |= {"blocks": study["blocks"]} if "blocks" in study else {}
-    known |= {"stratum_of": {str(seed): number for seed, number in table.stratum.items()}} if table.stratum else {}
-    return {**known, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
+    known: JudgedTable = {**source, "missing": {arm: seeds for arm, seeds in missing.items() if seeds}}
+    known.pop("path", None)
+    if "blocks" in study:
+        known["blocks"] = study["blocks"]
+    if table.stratum:
+        known["stratum_of"] = {str(seed): number for seed, number in table.stratum.items()}
+    return known
 
 
-def _seed_label(seeds: int) -> str | None:
+def _seed_label(seeds: int) -> Label | None:
     if seeds == 1:
         return "single seed"
     return "screening" if seeds <= SCREENING_SEEDS else None

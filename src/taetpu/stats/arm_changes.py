@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from taetpu.store.flat_config import COLUMNS
+from taetpu.store.frozen_study import FrozenStudy
 
 
 def effective_overrides(overrides: Mapping[str, Any], idle: Collection[str]) -> dict[str, Any]:
@@ -14,7 +15,7 @@ def effective_overrides(overrides: Mapping[str, Any], idle: Collection[str]) -> 
     return {path: value for path, value in overrides.items() if path not in idle}
 
 
-def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
+def changes_of(study: FrozenStudy, arm: str) -> dict[str, Any]:
     """Return the effective overrides of an arm in a frozen study.
 
     In a study frozen by a version that did not record idle overrides, an override counts as idle if its value equals
@@ -28,7 +29,7 @@ def changes_of(study: Mapping[str, Any], arm: str) -> dict[str, Any]:
     }
 
 
-def baseline_settings(study: Mapping[str, Any]) -> Mapping[str, Any]:
+def baseline_settings(study: FrozenStudy) -> Mapping[str, Any]:
     """Return the baseline's config; in a study that was made from a table, the values of its columns."""
     return study["base"].get(COLUMNS, study["base"])
 

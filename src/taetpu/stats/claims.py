@@ -9,6 +9,7 @@ from typing import Any
 from taetpu.core.errors import KeyPath, UserError, suggest
 from taetpu.core.number_parsing import parse_float
 from taetpu.stats import formatting
+from taetpu.stats.results import Results
 
 CLAIM = re.compile(
     r"(?P<arm>.+?) is (?P<negated>not )?(?P<verdict>better|worse|equivalent|inconclusive)"
@@ -89,7 +90,7 @@ def _parse_size(text: str, where: KeyPath) -> float:
     return size
 
 
-def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Finding:
+def check_claim(claim: Claim, results: Results, where: KeyPath) -> Finding:
     """Check a claim against a study's results. No claim holds if its arm or contrast has no verdict.
 
     Args:
@@ -119,7 +120,7 @@ def check_claim(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> Fin
     return Finding(claim, True, evidence)
 
 
-def _judged(claim: Claim, results: Mapping[str, Any], where: KeyPath) -> tuple[Mapping[str, Any], str]:
+def _judged(claim: Claim, results: Results, where: KeyPath) -> tuple[Mapping[str, Any], str]:
     """Return the entry of the arm or contrast that a claim is about, and the claimed verdict on this entry."""
     contrasts = {entry["name"]: entry for entry in results.get("contrasts", ())}
     arms = {arm["name"]: arm for arm in results["arms"] if arm["against"]}

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taetpu.stats.arm_changes import format_changes
+from taetpu.stats.results import Experiment, JudgedEffect, Part
+from taetpu.store.frozen_study import Role, Way
 
-WAYS = ("without", "removed", "healed")
+WAYS: tuple[Way, ...] = ("without", "removed", "healed")
 """The three experiments: trained without the part, removed after training, removed and healed."""
 UNCHANGED, CONTINUED = "unchanged", "continued"
 """The arms with which `removed` and `healed` are compared."""
@@ -29,7 +31,7 @@ NAMES: dict[tuple[str, ...], str] = {
 UNCLEAR = "unclear"
 
 
-def arms_with_own_noise(roles: Mapping[str, Mapping[str, Any]]) -> set[str]:
+def arms_with_own_noise(roles: Mapping[str, Role]) -> set[str]:
     """Return the arms whose noise differs from that of other arms by design.
 
     The models of `removed` and `healed` arms share the training of the model that they are compared with. What is left
@@ -46,36 +48,29 @@ def name_part(words: Sequence[str]) -> str | None:
     return UNCLEAR if UNCLEAR in words else NAMES.get(tuple(words))
 
 
-def judge_components(
-    roles: Mapping[str, Mapping[str, Any]], judged: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def judge_components(roles: Mapping[str, Role], judged: Mapping[str, JudgedEffect]) -> list[Part]:
     """Return a row for each part of a component study.
 
     Args:
         roles: The role of each arm.
         judged: The effect and verdict of each arm.
-
-    Returns:
-        For each part its `part` and `name`, and for each of `WAYS` an entry with the name of the `arm`, its `effect`
-        and `ci95`, and `says`: hurts, equivalent, helps or unclear.
     """
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, dict[Way, Experiment]] = {}
     for arm, role in roles.items():
-        if role.get("design") == "components" and arm in judged:
+        if (part := role.get("part")) and "way" in role and arm in judged:
             result = judged[arm]
-            says = WORDS.get(result["verdict"], UNCLEAR)
-            cell = {"arm": arm, "effect": result["effect"], "ci95": result["ci95"], "says": says}
-            parts.setdefault(role["part"], {})[role["way"]] = cell
+            says = WORDS.get(result["verdict"] or "", UNCLEAR)
+            cell: Experiment = {"arm": arm, "effect": result["effect"], "ci95": result["ci95"], "says": says}
+            parts.setdefault(part, {})[role["way"]] = cell
     return [
-        {"part": part, "name": name_part([cells[way]["says"] for way in WAYS]), **cells}
+        {"part": part, "name": name_part([cells[way]["says"] for way in WAYS]),
+         "without": cells["without"], "removed": cells["removed"], "healed": cells["healed"]}
         for part, cells in parts.items()
         if set(cells) == set(WAYS)
-    ]
+    ]  # fmt: skip
 
 
-def format_component_arm(
-    role: Mapping[str, Any], changes: Mapping[str, Any], base: Mapping[str, Any], steps: int
-) -> str:
+def format_component_arm(role: Role, changes: Mapping[str, Any], base: Mapping[str, Any], steps: int) -> str:
     """Format the change of an arm of a component study: the removal, and when it is made.
 
     Args:
@@ -86,7 +81,7 @@ def format_component_arm(
     """
     removal = {path: value for path, value in changes.items() if not path.startswith("train.")}
     if not removal:
-        again = "evaluated again" if role["against"] == UNCHANGED else f"trained for {steps} more steps"
+        again = "evaluated again" if role.get("against") == UNCHANGED else f"trained for {steps} more steps"
         return f"the trained baseline, {again}"
     when = {"removed": " after training", "healed": f" after training, then {steps} more steps"}
-    return format_changes(removal, base) + when.get(role["way"], "")
+    return format_changes(removal, base) + when.get(role.get("way", ""), "")

@@ -11,7 +11,6 @@ difference where there is none.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from taetpu.stats.linear_model import Effect, Values
 from taetpu.stats.plan import Plan
 from taetpu.stats.results_table import Table
 from taetpu.stats.verdict import Sides
+from taetpu.store.frozen_study import PlannedContrast
 
 PREFIX = "contrast:"
 """Start of a contrast's key among the keys of arms, whose names contain no colon."""
@@ -44,7 +44,7 @@ class Contrast:
     """
 
     name: str
-    planned: Mapping[str, Any]
+    planned: PlannedContrast
     plan: Plan
     effect: Effect
     imputed: Effect
@@ -89,13 +89,13 @@ def estimate_contrasts(
             continue
         if "spread" in entry:
             measured = table if entry["spread"] == plan.primary else read(entry["spread"])
-            estimated.append(_compare_spreads(name, entry, plan, measured))
+            estimated.append(_compare_spreads(name, entry, entry["spread"], plan, measured))
         else:
             estimated.append(_compare(name, entry, plan, table, against))
     return estimated
 
 
-def _compare(name: str, entry: Mapping[str, Any], plan: Plan, table: Table, against: Mapping[str, str]) -> Contrast:
+def _compare(name: str, entry: PlannedContrast, plan: Plan, table: Table, against: Mapping[str, str]) -> Contrast:
     sides = entry["compare"], entry["to"]
     weights = {arm: sign / len(side) for side, sign in zip(sides, (1.0, -1.0), strict=True) for arm in side}
     bases = {against.get(arm, arm) for arm in weights}
@@ -114,11 +114,11 @@ def _compare(name: str, entry: Mapping[str, Any], plan: Plan, table: Table, agai
     )
 
 
-def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Table) -> Contrast:
-    sides, metric = (entry["compare"], entry["to"]), entry["spread"]
+def _compare_spreads(name: str, entry: PlannedContrast, metric: str, plan: Plan, table: Table) -> Contrast:
+    sides = entry["compare"], entry["to"]
     judged = replace(
         plan,
-        primary=f"the spread of {plan.metric(metric).label} with {entry['by']}={entry['level']}",
+        primary=f"the spread of {plan.metric(metric).label} with {entry.get('by')}={entry.get('level')}",
         direction="min",
         equivalence=plan.equivalence if metric == plan.primary else None,
     )
@@ -134,7 +134,7 @@ def _compare_spreads(name: str, entry: Mapping[str, Any], plan: Plan, table: Tab
     )
 
 
-def _spreads(values: Values, entry: Mapping[str, Any]) -> dict[str, dict[int, float]]:
+def _spreads(values: Values, entry: PlannedContrast) -> dict[str, dict[int, float]]:
     """Return the standard deviation over the arms of each side, by side and by seed with all of these arms."""
     deviations: dict[str, dict[int, float]] = {}
     for side in ("compare", "to"):

@@ -1,16 +1,18 @@
 """Analyses and limitations of a study's designs."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from taetpu.stats import factorial, formatting, ladder, linear_model
 from taetpu.stats.arm_changes import changes_of
 from taetpu.stats.components import judge_components
 from taetpu.stats.plan import Plan
+from taetpu.stats.results import Designs, Excess, Factorial, JudgedEffect, Ladder, Scale
 from taetpu.stats.results_table import Table
+from taetpu.store.frozen_study import FactorialDesign, FrozenStudy, LadderDesign, OneByOne, Role
 from taetpu.store.study import JUDGED
 
 BASELINE = "baseline"
+ONE_BY_ONE: tuple[OneByOne, ...] = ("leave_one_out", "add_one_in")
 LIMITS = {
     "arms": "Each change was made alone: whether changes add up or depend on each other was not tried.",
     "together": "Several settings change at once in {arms}: which of them makes the difference is not known.",
@@ -29,9 +31,7 @@ LIMITS = {
 }
 
 
-def analyse_designs(
-    study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def analyse_designs(study: FrozenStudy, table: Table, plan: Plan, judged: Mapping[str, JudgedEffect]) -> Designs:
     """Analyse a study's designs for `results.json`.
 
     Args:
@@ -39,45 +39,42 @@ def analyse_designs(
         table: the study's runs.
         plan: the study's analysis plan.
         judged: the effect and verdict of each arm.
-
-    Returns:
-        `limits`, and an entry for each design of the study: `leave_one_out`, `add_one_in`, `factorial`, `ladder`,
-        `components`.
     """
-    roles = _original_roles(study)
-    analyses, limits = dict[str, Any](), design_limits(study)
-    for kind in ("leave_one_out", "add_one_in"):
+    roles, design = _original_roles(study), study.get("design", {})
+    analyses: Designs = {"limits": design_limits(study)}
+    for kind in ONE_BY_ONE:
         if parts := _parts(roles, kind):
             analyses[kind] = {"scales": {rung: _excess(table, arms, plan) for rung, arms in parts.items()}}
-    if "factorial" in study.get("design", {}):
-        analyses["factorial"] = _factorial(study, table, plan)
-    if "ladder" in study.get("design", {}):
-        analyses["ladder"], measure = _ladder(study, table, plan, judged)
-        limits += _ladder_limits(analyses["ladder"], measure, plan)
-    if "components" in study.get("design", {}):
-        analyses["components"] = {**study["design"]["components"], "rows": judge_components(roles, judged)}
-    return {**analyses, "limits": limits}
+    if "factorial" in design:
+        analyses["factorial"] = _factorial(design["factorial"], roles, table, plan)
+    if "ladder" in design:
+        climbed, measure = _ladder(design["ladder"], study, table, plan, judged)
+        analyses["ladder"] = climbed
+        analyses["limits"] += _ladder_limits(climbed, measure, plan)
+    if "components" in design:
+        analyses["components"] = {**design["components"], "rows": judge_components(roles, judged)}
+    return analyses
 
 
-def _original_roles(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _original_roles(study: FrozenStudy) -> dict[str, Role]:
     """Return the roles of all arms except those added by matching or tuning. A role says how an arm was derived."""
     return {arm: role for arm, role in study.get("roles", {}).items() if not {"match", "tuned"} & set(role)}
 
 
-def _scale(role: Mapping[str, Any]) -> str:
-    return role.get("ladder", {}).get("rung", "")
+def _scale(role: Role) -> str:
+    return role["ladder"]["rung"] if "ladder" in role else ""
 
 
-def _parts(roles: Mapping[str, Any], kind: str) -> dict[str, dict[str | None, tuple[str, str]]]:
+def _parts(roles: Mapping[str, Role], kind: OneByOne) -> dict[str, dict[str | None, tuple[str, str]]]:
     """Return `{rung: {part: (arm, baseline)}}`. The key of the arm that changes all parts is None."""
     parts: dict[str, dict[str | None, tuple[str, str]]] = {}
     for arm, role in roles.items():
         if role.get("design") == kind:
-            parts.setdefault(_scale(role), {})[role["part"]] = arm, role.get("against", "baseline")
+            parts.setdefault(_scale(role), {})[role.get("part")] = arm, role.get("against", BASELINE)
     return parts
 
 
-def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> dict[str, Any] | None:
+def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Plan) -> Excess | None:
     """Return the joint effect of all parts minus the sum of the single effects; None if no arm changes all parts."""
     if None not in parts:
         return None
@@ -88,13 +85,12 @@ def _excess(table: Table, parts: Mapping[str | None, tuple[str, str]], plan: Pla
     return {"arm": whole, "parts": single, "excess": effect.effect, "ci95": effect.interval, "p": effect.p}
 
 
-def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, Any]:
-    design, scales = study["design"]["factorial"], dict[str, dict[str, dict[str, int]]]()
-    for arm, role in _original_roles(study).items():
-        if role.get("design") == "factorial":
+def _factorial(design: FactorialDesign, roles: Mapping[str, Role], table: Table, plan: Plan) -> Factorial:
+    scales: dict[str, dict[str, dict[str, int]]] = {}
+    for arm, role in roles.items():
+        if "levels" in role:
             cells = scales.setdefault(_scale(role), {})
-            baseline = role.get("against", "baseline")
-            cells.setdefault(baseline, dict.fromkeys(design["factors"], 0))
+            cells.setdefault(role.get("against", BASELINE), dict.fromkeys(design["factors"], 0))
             cells[arm] = dict(role["levels"])
     levels = {factor: len(titles) for factor, titles in design["factors"].items()}
     analyses = {
@@ -107,34 +103,33 @@ def _factorial(study: Mapping[str, Any], table: Table, plan: Plan) -> dict[str, 
 
 
 def _ladder(
-    study: Mapping[str, Any], table: Table, plan: Plan, judged: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Any], ladder.Measure | None]:
+    design: LadderDesign, study: FrozenStudy, table: Table, plan: Plan, judged: Mapping[str, JudgedEffect]
+) -> tuple[Ladder, ladder.Measure | None]:
     """Return the analysis of the ladder, and the measure of its trend."""
-    design, roles = study["design"]["ladder"], _original_roles(study)
-    scales = {rung: _scale_facts(rung, study, table) for rung in design["rungs"]}
+    scales, sizes = dict[str, Scale](), list[ladder.Size]()
+    for rung in design["rungs"]:
+        scales[rung], size = _scale_facts(rung, study, table)
+        sizes.append(size)
     # Rules 1 order scales by parameters alone.
-    measure: ladder.Measure | None = ladder.trend_measure(list(scales.values())) if plan.rules > 1 else "params"
+    measure: ladder.Measure | None = ladder.trend_measure(sizes) if plan.rules > 1 else "params"
     arms: dict[str, list[ladder.Rung]] = {}
     names: dict[str, dict[str, str]] = {}
-    for arm, role in roles.items():
+    for arm, role in _original_roles(study).items():
         note = role.get("ladder")
         if note is None or arm not in judged or arm not in table.cells:
             continue
-        baseline = role.get("against", "baseline")
+        baseline = role.get("against", BASELINE)
         values, base = table.values(arm), table.values(baseline)
-        sizes = [result[measure] for result in table.results(baseline) if result.get(measure)] if measure else [0.0]
-        if sizes:
+        measured = [result[measure] for result in table.results(baseline) if result.get(measure)] if measure else [0.0]
+        if measured:
             differences = [values[seed] - base[seed] for seed in sorted(values.keys() & base.keys())]
             verdict = judged[arm]
-            rung = ladder.Rung(note["rung"], sizes[0], differences, verdict["effect"], verdict["verdict"])
+            rung = ladder.Rung(note["rung"], measured[0], differences, verdict["effect"], verdict["verdict"])
             arms.setdefault(note["arm"], []).append(rung)
             names.setdefault(note["arm"], {})[note["rung"]] = arm
-    analysis = {
+    analysis: Ladder = {
         **design,
-        "scales": {
-            rung: {name: facts[name] for name in ("baseline", "params", "tokens_per_parameter")}
-            for rung, facts in scales.items()
-        },
+        "scales": scales,
         "arms": {
             arm: {"rungs": names[arm], **ladder.analyse_ladder(climbed, plan, measure)} for arm, climbed in arms.items()
         },
@@ -142,7 +137,7 @@ def _ladder(
     return analysis, measure
 
 
-def _ladder_limits(analysis: Mapping[str, Any], measure: ladder.Measure | None, plan: Plan) -> list[str]:
+def _ladder_limits(analysis: Ladder, measure: ladder.Measure | None, plan: Plan) -> list[str]:
     """Return the limitation of a ladder: its effects are extrapolated, or have no trend.
 
     Plans of rules 1 stored the limitation of extrapolated effects for every ladder.
@@ -153,37 +148,36 @@ def _ladder_limits(analysis: Mapping[str, Any], measure: ladder.Measure | None, 
     return [LIMITS["ladder"]] if extrapolated or plan.rules == 1 else []
 
 
-def _scale_facts(rung: str, study: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return the size of a rung's baseline and its changes to the study's baseline (see `ladder.trend_measure`)."""
+def _scale_facts(rung: str, study: FrozenStudy, table: Table) -> tuple[Scale, ladder.Size]:
+    """Return the entry of a rung in the results, and its size."""
     role = {"rung": rung, "arm": BASELINE}
     baseline = next((arm for arm, other in study.get("roles", {}).items() if other.get("ladder") == role), BASELINE)
     ended = table.results(baseline) if baseline in table.cells else []
-    return {
-        "baseline": baseline,
-        "params": ended[0].get("params") if ended else None,
-        "flops": ended[0].get("flops") if ended else None,
-        "tokens_per_parameter": ladder.tokens_per_parameter(ended[0]) if ended else None,
-        "diff": changes_of(study, baseline) if baseline in study["arms"] else {},
-    }
+    first = ended[0] if ended else {}
+    changed = changes_of(study, baseline) if baseline in study["arms"] else {}
+    return (
+        {"baseline": baseline, "params": first.get("params"),
+         "tokens_per_parameter": ladder.tokens_per_parameter(first)},
+        {"params": first.get("params"), "flops": first.get("flops"), "diff": changed},
+    )  # fmt: skip
 
 
-def design_limits(study: Mapping[str, Any]) -> list[str]:
+def design_limits(study: FrozenStudy) -> list[str]:
     """Return the limitations of a study's designs, one sentence per limitation, except those of its ladder."""
-    design = study.get("design", {})
-    roles = _original_roles(study)
-    kinds = ("leave_one_out", "add_one_in")
-    limits = [kind for kind in kinds if any(None in parts for parts in _parts(roles, kind).values())]
-    limits += ["factorial"] if len(design.get("factorial", {}).get("factors", ())) > 2 else []
-    limits += ["fraction"] if design.get("factorial", {}).get("words") else []
+    roles, crossed = _original_roles(study), study.get("design", {}).get("factorial")
+    limits: list[str] = [kind for kind in ONE_BY_ONE if any(None in parts for parts in _parts(roles, kind).values())]
+    if crossed:
+        limits += ["factorial"] * (len(crossed["factors"]) > 2) + ["fraction"] * bool(crossed["words"])
     judged = study.get(JUDGED)
     named = judged is not None and len(judged["arm"]) < 2  # the name of an arm does not say what it changes
     return [*([] if named else _limits_of_arms(study)), *(LIMITS[name] for name in limits)]
 
 
-def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
+def _limits_of_arms(study: FrozenStudy) -> list[str]:
     """Return the limitations of the arms outside designs, based on the number of settings that each arm changes."""
     roles = study.get("roles", {})
-    baseline_rung = study.get("design", {}).get("ladder", {}).get("own", "")
+    climbed = study.get("design", {}).get("ladder")
+    baseline_rung = climbed["own"] if climbed else ""
     written = {
         arm: changes_of(study, arm) for arm in study["arms"] if _is_written(arm, roles.get(arm, {}), baseline_rung)
     }
@@ -197,7 +191,7 @@ def _limits_of_arms(study: Mapping[str, Any]) -> list[str]:
     return [LIMITS[name].format(arms=formatting.list_names(arms)) for name, arms in named.items() if arms]
 
 
-def _is_written(arm: str, role: Mapping[str, Any], rung: str) -> bool:
+def _is_written(arm: str, role: Role, rung: str) -> bool:
     """Return whether the study file or its grid defines the arm, and the arm has the scale `rung`."""
     derived = {"design", "match", "tuned"} & set(role)
     return arm != BASELINE and not derived and _scale(role) == rung

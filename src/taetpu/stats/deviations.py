@@ -1,10 +1,10 @@
 """Departures of a study and its stored runs from the frozen analysis plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from taetpu.stats.load import read_study
 from taetpu.stats.plan import Plan, read_plan
+from taetpu.store.frozen_study import FrozenStudy, Tuning
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -19,7 +19,7 @@ def study_departures(folder: StudyFolder) -> list[str]:
     return find_departures(study, read_plan(study, folder.where))
 
 
-def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
+def find_departures(study: FrozenStudy, plan: Plan) -> list[str]:
     """Return the departures of a frozen study from its plan, one sentence per departure.
 
     Additional arms, seeds and post-hoc tables are not departures. In `results.json`, an additional arm or table has
@@ -69,12 +69,12 @@ def find_departures(study: Mapping[str, Any], plan: Plan) -> list[str]:
     return departures
 
 
-def tuning_metric(tuning: Mapping[str, Any], primary: str) -> str:
+def tuning_metric(tuning: Tuning, primary: str) -> str:
     """Return the metric by which tuning selected the best trial. If no metric is recorded, return `primary`."""
     return tuning.get("metric", primary)
 
 
-def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
+def _may_be_missing(arm: str, study: FrozenStudy) -> bool:
     """Return whether tuning adds this arm, and tuning is unfinished or found no best trial for at least one arm."""
     if not arm.endswith(TUNED_SUFFIX):
         return False
@@ -82,14 +82,15 @@ def _may_be_missing(arm: str, study: Mapping[str, Any]) -> bool:
     return not tuning or any(not entry["best"] for entry in tuning["arms"].values())
 
 
-def find_unplanned_runs(study: Mapping[str, Any], plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
+def find_unplanned_runs(study: FrozenStudy, plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield a sentence for each run whose arm or seed is not in the study. Results do not include such runs."""
-    tuning = study.get("tuning") or {"seeds": (), "arms": {}}
-    tried = {trial["arm"] for entry in tuning["arms"].values() for trial in entry["trials"].values()}
-    tuning_unfinished = not tuning["arms"] and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
+    tuning = study.get("tuning")
+    tuned, tuning_seeds = (tuning["arms"], tuning["seeds"]) if tuning else ({}, [])
+    tried = {trial["arm"] for entry in tuned.values() for trial in entry["trials"].values()}
+    tuning_unfinished = not tuned and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
     for run in runs:
         if run.arm in study["arms"] or run.arm in tried:
-            seeds = study["seeds"] if run.arm in study["arms"] else tuning["seeds"]
+            seeds = study["seeds"] if run.arm in study["arms"] else tuning_seeds
             if run.seed not in seeds:
                 yield f"{run.where}: the run's seed {run.seed} is not among the study's seeds {list(seeds)}"
         elif not (tuning_unfinished and TRIAL_MARK in run.arm):

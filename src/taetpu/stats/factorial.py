@@ -8,13 +8,14 @@ first alias.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, Values, clip
+from taetpu.stats.results import FactorialScale
+from taetpu.stats.results import Term as AnalysedTerm
 from taetpu.stats.verdict import holm
 
 Term = tuple[str, ...]
@@ -64,7 +65,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and bool(np.allclose(a, b) or np.allclose(a, -b))
 
 
-def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> dict[str, Any]:
+def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, float] = UNBOUNDED) -> FactorialScale:
     """Return an analysis of variance (marginal tests, "type III") with Holm's correction over terms.
 
     Each term is estimated separately for each seed and tested against the variation of these estimates, as in a
@@ -78,12 +79,10 @@ def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, fl
         bounds: smallest and largest possible value. Intervals are clipped to the effects that these bounds allow.
 
     Returns:
-        `terms`, `seeds` (the number of seeds used) and `missing` (the arms without a value). Each term has `factors`,
-        `aliases`, `df`, `p`, `p_holm`, `share` (the share of the variance within seeds that the term explains),
-        `effect` and `ci95`. The effect of a factor is the mean at its other level minus the mean at the baseline's
-        level. The effect of a pair is the change in the effect of one factor that the other factor causes. `effect` and
-        `ci95` are None unless all factors in the term have two levels. `p` and `ci95` are None with fewer than two
-        seeds or without noise.
+        The analysis of each term. The effect of a factor is the mean at its other level minus the mean at the
+        baseline's level. The effect of a pair is the change in the effect of one factor that the other factor causes.
+        Effects and their intervals are None unless all factors in the term have two levels. P-values and intervals are
+        None with fewer than two seeds or without noise.
     """
     aliases = design.aliases()
     missing = [arm for arm in design.cells if not values.get(arm)]
@@ -95,11 +94,9 @@ def analyse_factorial(design: Factorial, values: Values, bounds: tuple[float, fl
     known = bool(seeds) and np.linalg.matrix_rank(whole) == whole.shape[1]
     terms = [_term(term, aliases[term], design, columns, y if known else None, bounds) for term in aliases]
     corrected = holm({str(i): entry["p"] for i, entry in enumerate(terms)})
-    return {
-        "terms": [{**entry, "p_holm": corrected[str(i)]} for i, entry in enumerate(terms)],
-        "seeds": len(seeds),
-        "missing": missing,
-    }
+    for i, entry in enumerate(terms):
+        entry["p_holm"] = corrected[str(i)]
+    return {"terms": terms, "seeds": len(seeds), "missing": missing}
 
 
 def _term(
@@ -109,11 +106,16 @@ def _term(
     columns: Mapping[Term, np.ndarray],
     y: np.ndarray | None,
     bounds: tuple[float, float],
-) -> dict[str, Any]:
-    """Return the analysis of one term. `y` has the shape `(arms, seeds)`; it is None if nothing can be estimated."""
+) -> AnalysedTerm:
+    """Return the analysis of one term, without Holm's correction.
+
+    `y` has the shape `(arms, seeds)`; it is None if nothing can be estimated.
+    """
     df = columns[term].shape[1]
-    row: dict[str, Any] = {"factors": list(term), "aliases": [list(other) for other in aliases], "df": df}
-    row |= {"effect": None, "ci95": None, "p": None, "share": None}
+    row: AnalysedTerm = {
+        "factors": list(term), "aliases": [list(other) for other in aliases], "df": df,
+        "effect": None, "ci95": None, "p": None, "p_holm": None, "share": None,
+    }  # fmt: skip
     if y is None:
         return row
     others = np.hstack([np.ones((len(y), 1)), *(part for other, part in columns.items() if other != term)])

@@ -13,6 +13,7 @@ from taetpu.core.identity import ID_LENGTH, canonical_json, computation_fields, 
 from taetpu.stats.load import read_config
 from taetpu.store.digests import Damaged
 from taetpu.store.documents import RETRAIN
+from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import JUDGED
 
@@ -52,7 +53,7 @@ def _record_problems(run: RunFolder) -> list[str]:
         return [f"{error.file or run.where}: {error.problem}"]
 
 
-def check_records(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
+def check_records(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield contradictions between the records of runs, their folders and the frozen study.
 
     Args:
@@ -101,7 +102,7 @@ def _most_common_configs(configs: Mapping[RunFolder, Mapping[str, Any]]) -> dict
     return {arm: max(alike.values(), key=len)[0] for arm, alike in by_arm.items()}
 
 
-def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: Mapping[str, Any]) -> Iterator[str]:
+def _check_own_record(run: RunFolder, recorded: Mapping[str, Any], study: FrozenStudy) -> Iterator[str]:
     """Yield contradictions between a run's folder, record and identity."""
     wrong = list(_check_folder(run, recorded))
     if wrong:
@@ -147,7 +148,7 @@ def _check_identity(run: RunFolder, recorded: Mapping[str, Any]) -> Iterator[str
         yield f"the config, seed or data was changed after the run started, and no longer matches the identity {run.id}"
 
 
-def _tuning_overrides(study: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _tuning_overrides(study: FrozenStudy) -> dict[str, Mapping[str, Any]]:
     """Return the overrides of the arms of all tuning trials."""
     entries = (study.get("tuning") or {"arms": {}})["arms"]
     return {
@@ -161,7 +162,7 @@ def _check_arm(
     arm: str,
     config: Mapping[str, Any],
     written: Mapping[str, Mapping[str, Any]],
-    study: Mapping[str, Any],
+    study: FrozenStudy,
 ) -> Iterator[str]:
     """Yield contradictions between a run's config and the overrides of its arm."""
     if arm not in written:

@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy import stats
+from typing_extensions import TypedDict
 
 from taetpu.stats.linear_model import CONFIDENCE, ROUNDING, clip
 from taetpu.stats.plan import Plan
+from taetpu.stats.results import ArmTrend, Extrapolated, Fate, Trend
 
 Measure = Literal["params", "flops"]
 MEASURES: tuple[Measure, ...] = ("params", "flops")
-Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 EXTRAPOLATION = 4
 """Size to which the trend is extrapolated, relative to the largest trained size."""
 
@@ -37,13 +38,21 @@ class Rung:
     verdict: str | None
 
 
-def size_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
+class Size(TypedDict):
+    """The size of a rung, as in the entry of its baseline in `results.json`."""
+
+    params: float | None
+    flops: float | None
+    diff: dict[str, Any]  # the changes to the study's baseline
+
+
+def size_measure(baselines: Sequence[Size]) -> Measure | None:
     """Return the measure by which the rungs of a ladder are ordered; None if they keep the order of the study file.
 
     This is the number of parameters if it differs between all rungs, else the training FLOPs if they do.
 
     Args:
-        baselines: the baseline of each rung, as an arm in `results.json`. Its `params` and `flops` are read.
+        baselines: the baseline of each rung.
     """
     for measure in MEASURES:
         sizes = [base[measure] for base in baselines]
@@ -52,14 +61,14 @@ def size_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
     return None
 
 
-def trend_measure(baselines: Sequence[Mapping[str, Any]]) -> Measure | None:
+def trend_measure(baselines: Sequence[Size]) -> Measure | None:
     """Return the measure over which effects have a trend: `size_measure`, or None if rungs differ in more than size.
 
     No rung is the largest if rungs differ in their data, since losses on different data are not on one scale, or in a
     value that is not a number, such as the kind of a component.
 
     Args:
-        baselines: the baseline of each rung. `diff`, its changes to the study's baseline, is read too.
+        baselines: the baseline of each rung.
     """
     changes = [change for base in baselines for change in base["diff"].items()]
     other = changes_data(path for path, _ in changes) or not all(_is_number(value) for _, value in changes)
@@ -75,7 +84,7 @@ def changes_data(paths: Iterable[str]) -> bool:
     return any(path.partition(".")[0] == "task" for path in paths)
 
 
-def analyse_ladder(rungs: Sequence[Rung], plan: Plan, measure: Measure | None = "params") -> dict[str, Any]:
+def analyse_ladder(rungs: Sequence[Rung], plan: Plan, measure: Measure | None = "params") -> ArmTrend:
     """Analyse one arm over all scales.
 
     The trend is a linear regression of the differences on the logarithm of the baseline's size. Welch's analysis of
@@ -87,20 +96,19 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan, measure: Measure | None = 
         measure: the measure of the rungs' sizes; None without a trend (see `trend_measure`).
 
     Returns:
-        `fate` (see `classify_trend`), `trend` (`{"per_doubling", "ci95", "p"}`), `p_differs` (Welch's p-value), and
-        `extrapolated` (`{measure, "effect", "ci95"}`, with the size under the name of the measure). The interval of
-        `extrapolated` assumes that the trend stays linear. All values except `fate` are None without noise, without a
-        measure or with fewer than two scales.
+        The fate of the effect (see `classify_trend`), its trend, Welch's p-value, and the effect at a larger scale if
+        the trend stays linear. All but the fate are None without noise, without a measure or with fewer than two
+        scales.
     """
+    unclear: ArmTrend = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if measure is None:
-        return {"fate": classify_unordered(rungs), "trend": None, "p_differs": None, "extrapolated": None}
+        return {**unclear, "fate": classify_unordered(rungs)}
     usable = [rung for rung in sorted(rungs, key=lambda rung: rung.size) if len(rung.differences) > 1]
     scales = sorted({rung.size for rung in usable})
     y = np.concatenate([np.asarray(rung.differences, float) for rung in usable]) if usable else np.zeros(0)
     x = np.concatenate([np.full(len(rung.differences), math.log2(rung.size)) for rung in usable]) if usable else y
-    empty = {"fate": "unclear", "trend": None, "p_differs": None, "extrapolated": None}
     if len(scales) < 2 or np.std(y) <= ROUNDING * max(np.abs(y).max(), 1e-300):
-        return {**empty, "fate": classify_trend(usable, None, None)}
+        return {**unclear, "fate": classify_trend(usable, None, None)}
     # Imported here because the import takes 0.5 s and most studies have no ladder.
     from statsmodels.regression.linear_model import OLS
 
@@ -108,22 +116,18 @@ def analyse_ladder(rungs: Sequence[Rung], plan: Plan, measure: Measure | None = 
     most = plan.bounds[1] - plan.bounds[0]  # largest possible effect
     steepest = 2 * most / (x.max() - x.min())
     ends = [clip(float(end), (-steepest, steepest)) for end in line.conf_int(alpha=1 - CONFIDENCE)[1]]
-    trend = {"per_doubling": float(line.params[1]), "ci95": ends, "p": float(line.pvalues[1])}
+    slope, p = float(line.params[1]), float(line.pvalues[1])
+    trend: Trend = {"per_doubling": slope, "ci95": ends, "p": p}
     ahead = math.log2(scales[-1] * EXTRAPOLATION)
     there = line.get_prediction(np.array([[1.0, ahead]])).summary_frame(alpha=1 - CONFIDENCE).iloc[0]
-    extrapolated = {
-        measure: scales[-1] * EXTRAPOLATION,
+    extrapolated: Extrapolated = {
         "effect": clip(float(there["mean"]), (-most, most)),
         "ci95": [clip(float(there[end]), (-most, most)) for end in ("mean_ci_lower", "mean_ci_upper")],
     }
+    extrapolated[measure] = scales[-1] * EXTRAPOLATION
     differs = _welch_p([np.asarray(rung.differences, float) for rung in usable])
-    significant = trend["p"] < plan.alpha
-    return {
-        "fate": classify_trend(usable, trend["per_doubling"], significant),
-        "trend": trend,
-        "p_differs": differs,
-        "extrapolated": extrapolated,
-    }
+    fate = classify_trend(usable, slope, p < plan.alpha)
+    return {"fate": fate, "trend": trend, "p_differs": differs, "extrapolated": extrapolated}
 
 
 def classify_trend(rungs: Sequence[Rung], slope: float | None, significant: bool | None) -> Fate:

@@ -1,10 +1,11 @@
 """Loading of stored studies, run configs and results. Their structure is checked."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from taetpu.core.errors import UserError
 from taetpu.store.documents import DAMAGED, RETRAIN
+from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
 
@@ -13,7 +14,7 @@ UNPLANNED_SCHEMAS = (1, 2)
 """The schemas of which studies may have no analysis plan."""
 
 
-def read_study(folder: StudyFolder) -> dict[str, Any]:
+def read_study(folder: StudyFolder) -> FrozenStudy:
     """Return the frozen study.
 
     Raises:
@@ -37,7 +38,7 @@ def read_study(folder: StudyFolder) -> dict[str, Any]:
         part = (wrong or ["study"])[0]
         problem = f"{part!r} of the study is invalid: {study[part]!r}" if part in study else f"the study has no {part}"
         raise UserError(problem, path=(part,), file=file, remedy="Restore study.yaml to its frozen content.")
-    return study
+    return cast(FrozenStudy, study)
 
 
 def _are_numbers(groups: Any, seeds: int) -> bool:

@@ -14,6 +14,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS, Direction, MetricSpec
 from taetpu.stats import group_sequential
 from taetpu.stats.power import ALPHA
+from taetpu.store.frozen_study import FrozenStudy, PlannedContrast, PostHocSettings
 
 NoiseModel = Literal["guard", "moderated"]
 """How unequal noise of arms is treated: tested and guarded against (`stats.linear_model`), or weighed
@@ -101,8 +102,8 @@ class Plan:
     looks: tuple[int, ...]
     equivalence: float | None = None
     alpha: float = ALPHA
-    contrasts: Mapping[str, Any] = field(default_factory=dict)
-    post_hoc: Mapping[str, Any] = field(default_factory=dict)
+    contrasts: Mapping[str, PlannedContrast] = field(default_factory=dict)
+    post_hoc: Mapping[str, PostHocSettings] = field(default_factory=dict)
     rules: int = 1
     known_metric: bool = True
     noise: NoiseModel = "guard"
@@ -177,7 +178,7 @@ class Plan:
         return group_sequential.inflated_error_rate(self.alpha, [*earlier, seeds]) if earlier else self.alpha
 
 
-def read_plan(study: Mapping[str, Any], where: str) -> Plan:
+def read_plan(study: FrozenStudy, where: str) -> Plan:
     """Return the plan of a frozen study.
 
     Args:

@@ -18,9 +18,11 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.stats import linear_model
 from taetpu.stats.plan import NoiseModel, Plan
+from taetpu.stats.results import PostHoc, Ranks, TableArms, TableComparison
 from taetpu.stats.results_table import Cell, Table, sd
 from taetpu.stats.verdict import holm
 from taetpu.store.documents import DAMAGED
+from taetpu.store.frozen_study import FrozenStudy
 
 LARGEST, EFFECTIVE = "largest effect", "effective number"
 MAX_RANKS = 32
@@ -88,8 +90,8 @@ def measure_table(effects: Sequence[float], layers: Sequence[int | None]) -> dic
 
 
 def compare_tables(
-    study: Mapping[str, Any], table: Table, plan: Plan, against: Mapping[str, str], final: bool
-) -> list[dict[str, Any]]:
+    study: FrozenStudy, table: Table, plan: Plan, against: Mapping[str, str], final: bool
+) -> list[PostHoc]:
     """Compare arms by each post-hoc ablation table of a study.
 
     Args:
@@ -100,7 +102,7 @@ def compare_tables(
         final: whether the results include verdicts.
 
     Returns:
-        The entries of `results.json`, one for each table; see docs/statistics.md.
+        An entry for each table.
 
     Raises:
         UserError: If a stored table is damaged.
@@ -146,7 +148,7 @@ def _parse(stored: Mapping[str, Any]) -> Effects:
 
 def compare_arms(
     stored: Mapping[str, Mapping[int, Effects]], table: Table, plan: Plan, against: Mapping[str, str], final: bool
-) -> dict[str, Any]:
+) -> TableArms:
     """Return the comparisons of one table.
 
     Args:
@@ -157,8 +159,7 @@ def compare_arms(
         final: whether the results include verdicts.
 
     Returns:
-        `final` (whether the table has verdicts: `final`, and no finished run lacks it), `compared` (the number of
-        comparisons that are corrected together), `measures`, and an entry for each of the `arms`.
+        The comparisons. They have verdicts if the results do, and no finished run lacks the table.
     """
     units = {
         arm: next((entry.unit for entry in by_seed.values() if not entry.absent), "") for arm, by_seed in stored.items()
@@ -194,11 +195,14 @@ def compare_arms(
                 "components": max((len(entry.effects) for entry in by_seed.values()), default=0),
                 "values": {
                     measure: {
-                        **_summarise([row[measure] for row in numbers[arm].values() if measure in row]),
+                        "number": len(values),
+                        "mean": float(np.mean(values)) if values else None,
+                        "sd": sd(dict(enumerate(values))),
                         **_judge(effects.get((arm, measure)), p.get((arm, measure)), corrected.get((arm, measure)),
                                  plan.alpha if judged and seeds > 1 else None),
                     }
                     for measure in measures
+                    for values in [[row[measure] for row in numbers[arm].values() if measure in row]]
                 },
                 "ranked": _ranked(list(by_seed.values())),
             }
@@ -228,21 +232,18 @@ def _effects(
 
 def _judge(
     effect: linear_model.Effect | None, p: float | None, p_holm: float | None, alpha: float | None
-) -> dict[str, Any]:
+) -> TableComparison:
     """Return the fields of a comparison. Without `alpha`, it has no verdict."""
     if effect is None:
-        return {**dict.fromkeys(("effect", "ci95", "p", "p_holm", "verdict")), "guarded": False}
+        return {"effect": None, "ci95": None, "p": None, "p_holm": None, "verdict": None, "guarded": False}
     verdict = None
     if alpha is not None and effect.effect is not None:
         significant = p_holm is not None and p_holm < alpha
         verdict = ("higher" if effect.effect > 0 else "lower") if significant else "inconclusive"
-    fields = {"effect": effect.effect, "ci95": effect.interval, "p": p, "p_holm": p_holm}
-    return {**fields, "guarded": effect.guarded, "verdict": verdict}
-
-
-def _summarise(values: Sequence[float]) -> dict[str, Any]:
-    mean = float(np.mean(values)) if values else None
-    return {"number": len(values), "mean": mean, "sd": sd(dict(enumerate(values)))}
+    return {
+        "effect": effect.effect, "ci95": effect.interval, "p": p, "p_holm": p_holm,
+        "guarded": effect.guarded, "verdict": verdict,
+    }  # fmt: skip
 
 
 def _reason(by_seed: Mapping[int, Effects], other: bool) -> str | None:
@@ -252,12 +253,12 @@ def _reason(by_seed: Mapping[int, Effects], other: bool) -> str | None:
     return next((entry.absent for entry in by_seed.values() if entry.absent), None)
 
 
-def _ranked(tables: Sequence[Effects]) -> list[dict[str, Any]]:
+def _ranked(tables: Sequence[Effects]) -> list[Ranks]:
     """Return the effects of each layer in descending order, averaged over runs, at most `MAX_RANKS` of each layer."""
     known = [table.ranked() for table in tables if table.effects and np.isfinite(table.effects).all()]
     if not known or any(ranks.keys() != known[0].keys() for ranks in known):
         return []
-    rows = []
+    rows = list[Ranks]()
     for layer in known[0]:
         most = min(MAX_RANKS, *(len(ranks[layer]) for ranks in known))
         rows.append({"layer": layer, "effects": np.mean([ranks[layer][:most] for ranks in known], axis=0).tolist()})

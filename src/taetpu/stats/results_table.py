@@ -12,6 +12,8 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.stats.blocked_anova import Array
 from taetpu.stats.divergence import Count
 from taetpu.stats.load import read_config, read_result
+from taetpu.stats.results import Hardware, Run, Stratum
+from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import JUDGED, StudyFolder
@@ -46,7 +48,7 @@ class Cell:
         return self.run.evaluation() if self.run else {}
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Run:
         """Entry of the run in `results.json`."""
         run_id = self.run.id if self.run else None
         return {"seed": self.seed, "id": run_id, "outcome": self.outcome, "value": self.value}
@@ -93,13 +95,13 @@ class Table:
             groups.setdefault(self.stratum[seed] if self.stratum else 0, {})[seed] = value
         return groups
 
-    def effects_by_stratum(self, arm: str, baseline: str) -> list[dict[str, Any]]:
+    def effects_by_stratum(self, arm: str, baseline: str) -> list[Stratum]:
         """Return the stratum, the mean difference and the number of pairs of each stratum that both arms have.
 
         If runs are not paired, the difference is that of the means, and the number is that of the arm's runs.
         """
         ours, theirs = (self.by_stratum(self.values(name)) for name in (arm, baseline))
-        rows = []
+        rows = list[Stratum]()
         for stratum in sorted(ours.keys() & theirs.keys()):
             arms, bases = ours[stratum], theirs[stratum]
             if self.paired:
@@ -108,8 +110,7 @@ class Table:
                 base = np.mean([*bases.values()])
                 differences = [value - base for value in arms.values()]
             if differences:
-                entry = {"effect": float(np.mean(differences)), "pairs": len(differences)}
-                rows.append({"stratum": stratum, **entry})
+                rows.append({"stratum": stratum, "effect": float(np.mean(differences)), "pairs": len(differences)})
         return rows
 
     def diverged_seeds(self, arm: str) -> frozenset[int]:
@@ -129,7 +130,7 @@ class Table:
         return [cell for cell in self.cells[arm] if cell.outcome == "finished"]
 
 
-def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Table:
+def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
     """Read the table of a study's runs.
 
     Args:
@@ -154,9 +155,8 @@ def read_table(folder: StudyFolder, study: Mapping[str, Any], metric: str) -> Ta
         done[run.arm, run.seed] = run, read_result(run) or {}
     absent = "missing" if JUDGED in study else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
-    block, stratum = (
-        dict(zip(study["seeds"], study[part], strict=True)) if part in study else None for part in ("blocks", "strata")
-    )
+    numbers = study.get("blocks"), study.get("strata")
+    block, stratum = (None if part is None else dict(zip(study["seeds"], part, strict=True)) for part in numbers)
     if block is not None:  # seeds number the runs of an arm, of which arms may have different numbers
         rows = {arm: [(seed, ended) for seed, ended in row if ended] for arm, row in rows.items()}
     cells = {arm: [_cell(*ended, s, metric) if ended else Cell(s, absent) for s, ended in rows[arm]] for arm in rows}
@@ -211,7 +211,7 @@ def check_same_evaluation_set(table: Table, groups: Iterable[Collection[str]], m
                 raise UserError(problem, file=cell.run.where, remedy=remedy)
 
 
-def count_devices(table: Table) -> list[dict[str, Any]]:
+def count_devices(table: Table) -> list[Hardware]:
     """Return each kind of device with the number of runs trained on it."""
     counts: dict[tuple[str, str], int] = {}
     for result in (result for arm in table.cells for result in table.results(arm)):

@@ -26,6 +26,7 @@ from taetpu.core.metric_spec import UNBOUNDED
 from taetpu.stats.blocked_anova import ROUNDING, Estimate
 from taetpu.stats.linear_model import CONFIDENCE, clip, contrast_bounds
 from taetpu.stats.plan import Plan, describe_metric
+from taetpu.stats.results import Efficiency, EvaluationNoise, PairedTest, Ratio, Sensitivity
 from taetpu.stats.results_table import Cell
 from taetpu.store.metrics import curve_metric
 
@@ -80,7 +81,7 @@ def _all_below(c: float, arms: int, df: float) -> float:
 
 def alternative_analyses(
     arm: Mapping[int, float], baseline: Mapping[int, float], bounds: tuple[float, float] = UNBOUNDED
-) -> dict[str, Any]:
+) -> Sensitivity:
     """Return alternative analyses of an effect, computed from the seeds on which both arms finished.
 
     Args:
@@ -89,10 +90,7 @@ def alternative_analyses(
         bounds: smallest and largest possible value.
 
     Returns:
-        `paired` (effect, ci95 and p of the paired t-test), `sign_flip_p` (exact p-value), `correlation` (between arm
-        and baseline over seeds) and `without_a_seed` (smallest and largest effect when one seed is left out). An entry
-        is None if its analysis needs more seeds or more variation. `sign_flip_p` is also None with more than
-        `MAX_FLIPPED` seeds.
+        The analyses. The exact p-value of the sign-flip test is also None with more than `MAX_FLIPPED` seeds.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     ours, theirs = np.array([arm[seed] for seed in seeds]), np.array([baseline[seed] for seed in seeds])
@@ -106,7 +104,7 @@ def alternative_analyses(
     }
 
 
-def _paired(differences: np.ndarray, possible: tuple[float, float]) -> dict[str, Any]:
+def _paired(differences: np.ndarray, possible: tuple[float, float]) -> PairedTest:
     df = len(differences) - 1
     estimate = Estimate(float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(df + 1)), df)
     ci95 = [clip(end, possible) for end in estimate.interval(float(stats.t.isf((1 - CONFIDENCE) / 2, df)))]
@@ -139,7 +137,7 @@ def _without_each(difference: np.ndarray) -> list[float] | None:
 # --- evaluation noise -----------------------------------------------------------------------------------------------
 
 
-def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
+def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> EvaluationNoise | None:
     """Estimate the evaluation noise of an effect by a paired cluster bootstrap over blocks of the evaluation set.
 
     Args:
@@ -148,9 +146,8 @@ def bootstrap_effect(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) 
         plan: the analysis plan, with the compared metric.
 
     Returns:
-        `sd` and percentile `ci95` of the effect, and the number of `blocks`. None if the metric is not a mean over
-        positions, the arms share no seeds, the stored blocks are missing or differ between the arms, or there are fewer
-        than two blocks.
+        The noise with a percentile interval. None if the metric is not a mean over positions, the arms share no seeds,
+        the stored blocks are missing or differ between the arms, or there are fewer than two blocks.
 
     Source: Efron and Tibshirani (1993), An introduction to the bootstrap, chapter 8.
     """
@@ -192,7 +189,7 @@ def _pair_by_seed(arm: Sequence[Cell], baseline: Sequence[Cell]) -> list[tuple[C
 # --- efficiency -----------------------------------------------------------------------------------------------------
 
 
-def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> dict[str, Any] | None:
+def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan) -> Efficiency | None:
     """Return the cost at which the arm reaches the baseline's final value, relative to the baseline's total cost.
 
     Args:
@@ -201,18 +198,16 @@ def compute_efficiency(arm: Sequence[Cell], baseline: Sequence[Cell], plan: Plan
         plan: the analysis plan.
 
     Returns:
-        `steps` and `flops`, each `{"ratio", "ci95"}` (geometric mean over seeds, t interval of the logarithm), the
-        number of compared `seeds`, and the number of seeds on which the arm `reached` the value. `steps` and `flops`
-        are None unless the arm reached the value on all seeds, and `flops` if costs are not known. The whole result is
-        None if no seeds can be compared, the metric was not measured during training, or the runs used different
-        validation samples.
+        The ratios with t intervals of their logarithm. They are None unless the arm reached the value on all seeds, and
+        that of FLOPs if costs are not known. The whole result is None if no seeds can be compared, the metric was not
+        measured during training, or the runs used different validation samples.
     """
     pairs = _pair_by_seed(arm, baseline)
     reached = [_steps_to_baseline(ours, base, plan) for ours, base in pairs]
     if not pairs or any(steps is None for steps in reached):
         return None
     ratios = [steps for steps in reached if steps is not None and math.isfinite(steps)]
-    row: dict[str, Any] = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
+    row: Efficiency = {"seeds": len(pairs), "reached": len(ratios), "steps": None, "flops": None}
     if len(ratios) == len(pairs):
         row["steps"] = _mean_ratio(np.array(ratios))
         costs = [(_flops_a_step(ours), _flops_a_step(base)) for ours, base in pairs]
@@ -258,7 +253,7 @@ def _flops_a_step(cell: Cell) -> float | None:
     return cell.result["flops"] / cell.result["steps"] if "flops" in cell.result else None
 
 
-def _mean_ratio(ratios: np.ndarray) -> dict[str, Any]:
+def _mean_ratio(ratios: np.ndarray) -> Ratio:
     logs = np.log(ratios)
     mean, interval = float(logs.mean()), None
     if len(logs) > 1 and np.std(logs) > 0:

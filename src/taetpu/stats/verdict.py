@@ -6,17 +6,16 @@ Absence of evidence is not evidence of absence, so an effect that is neither sig
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from taetpu.stats import divergence, formatting
 from taetpu.stats.divergence import Count
 from taetpu.stats.linear_model import CONFIDENCE, Effect, ExactTests
 from taetpu.stats.plan import Direction, Plan
 from taetpu.stats.power import PowerAnalysis
+from taetpu.stats.results import Verdict
 
 K = TypeVar("K")
-
-Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 
 @dataclass(frozen=True)

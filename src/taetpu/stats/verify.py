@@ -15,6 +15,8 @@ from taetpu.stats.deviations import find_departures, find_unplanned_runs, tuning
 from taetpu.stats.integrity import check_records, raise_if_damaged
 from taetpu.stats.load import read_config, read_result, read_study
 from taetpu.stats.plan import describe_metric, read_plan
+from taetpu.stats.results import Results
+from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
 from taetpu.store.study import StudyFolder
@@ -57,7 +59,7 @@ def verify(folder: StudyFolder) -> list[str]:
     return recompute(folder)[0]
 
 
-def recompute(folder: StudyFolder) -> tuple[list[str], dict[str, Any]]:
+def recompute(folder: StudyFolder) -> tuple[list[str], Results]:
     """Return the differences that `verify` returns, and the recomputed results.
 
     Raises:
@@ -153,7 +155,7 @@ def _check_equal_costs(runs: Sequence[RunFolder]) -> Iterator[str]:
                 yield f"{run.where}: {name} is {result[name]} in the result, but {value} in the result of {other.where}"
 
 
-def _check_tuning(study: Mapping[str, Any], runs: Sequence[RunFolder]) -> Iterator[str]:
+def _check_tuning(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield contradictions between the recorded tuning and the runs of the tuning trials."""
     tuning = study.get("tuning")
     if not tuning:

@@ -5,7 +5,7 @@ import math
 from copy import deepcopy
 from functools import lru_cache
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from ruamel.yaml import YAML
@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from taetpu.core.errors import UserError
 
+T = TypeVar("T")
 DAMAGED = "Restore the file from a copy, or delete the file so that taetpu writes it again."
 RETRAIN = "Restore the file from a copy, or train the run again with `taetpu run STUDY --retrain-damaged`."
 
@@ -44,12 +45,16 @@ def from_json(data: bytes, file: str) -> Any:
         raise UserError(f"not valid JSON: {error}", file=file, line=line, remedy=DAMAGED) from error
 
 
-def finite(data: Any) -> Any:
+def finite(data: T) -> T:
     """Return a copy of data in which NaN and infinities, such as the metrics of a diverged run, are None."""
+    return _finite(data)
+
+
+def _finite(data: Any) -> Any:
     if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
+        return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
+        return [_finite(value) for value in data]
     if isinstance(data, float | np.floating):
         return float(data) if math.isfinite(data) else None
     return data

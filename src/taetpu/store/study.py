@@ -1,6 +1,7 @@
 """The folder of one study: its specification, pack plan, packs, runs and results."""
 
 import re
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -176,7 +177,7 @@ class StudyFolder:
 
     # Results.
 
-    def write_results(self, data: dict[str, Any]) -> None:
+    def write_results(self, data: Mapping[str, Any]) -> None:
         """Store the results of the analysis, replacing earlier results. NaN and infinities become null.
 
         The results must not contain wall times; see `write_pack_time`.

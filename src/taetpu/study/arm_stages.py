@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from taetpu.spec.resolved_study import Arm, Study
+from taetpu.store.frozen_study import Tuning
 from taetpu.study.matching import match_sizes, match_times
 from taetpu.study.tuning import trial_study, tuned_arms
 
@@ -47,7 +47,7 @@ class ArmStages:
         """Return the stages with the measured `steps`, which may be empty."""
         return replace(self, steps=steps) if steps else self
 
-    def tuned(self, best: Mapping[str, Any]) -> Study:
+    def tuned(self, best: Tuning) -> Study:
         """Return the study with all arms, given the result of `tuning.choose_values`."""
         return self.matched.changed(arms=(*self.matched.arms, *tuned_arms(self.matched, best)))
 
@@ -64,7 +64,7 @@ def _with_matched(study: Study, matched: Iterable[Arm]) -> Study:
         twin = next((i for i, a in enumerate(arms) if a.config == new.config and study.against(a) is against), None)
         if twin is None:
             arms.append(new)
-        else:
+        elif match := new.role.get("match"):
             role = arms[twin].role
-            arms[twin] = replace(arms[twin], role={**role, "also": [*role.get("also", ()), new.role["match"]]})
+            arms[twin] = replace(arms[twin], role={**role, "also": [*role.get("also", ()), match]})
     return study.changed(arms=tuple(arms))

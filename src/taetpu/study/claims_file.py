@@ -10,6 +10,7 @@ from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import Failed, UserError
 from taetpu.spec.document import Form, read_document
 from taetpu.stats.claims import Finding, check_claim, parse_claim
+from taetpu.stats.results import Results
 from taetpu.stats.verify import recompute
 from taetpu.store.addresses import Match, resolve
 from taetpu.store.study import StudyFolder
@@ -49,7 +50,7 @@ def check_claims(file: Path, root: str | None = None) -> tuple[Match, list[Findi
         raise document.locate(error) from None
 
 
-def _results(folder: StudyFolder) -> dict[str, Any]:
+def _results(folder: StudyFolder) -> Results:
     """Return the results of a study, recomputed from its runs. Raises `Failed` if the stored results differ."""
     if folder.read_results() is None:
         remedy = f"Run `taetpu report {folder.where}`."

@@ -21,8 +21,9 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.spec.loading import Sets, derive_arm, load_study
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
-from taetpu.stats.components import CONTINUED, UNCHANGED, WAYS
+from taetpu.stats.components import CONTINUED, UNCHANGED
 from taetpu.store.backend import default_root, open_store
+from taetpu.store.frozen_study import Role, StudyDesign, Way
 from taetpu.store.study import StudyFolder
 from taetpu.study.run import Options, Outcome, run_study
 from taetpu.train.callbacks import Callback
@@ -122,18 +123,20 @@ def component_study(
     train = baseline.config.train
     steps = max(1, round(heal * train.total_steps(study.source(baseline).num_windows)))
     removed, healed = _unchanged(start), _continued(start, steps, constant=train.schedule.kind == "constant")
-    settings = dict(zip(WAYS, ({}, removed, healed), strict=True))
-    against = dict(zip(WAYS, (baseline.name, UNCHANGED, CONTINUED), strict=True))
+    settings: dict[Way, dict[str, Any]] = {"without": {}, "removed": removed, "healed": healed}
+    against: dict[Way, str] = {"without": baseline.name, "removed": UNCHANGED, "healed": CONTINUED}
     made = [baseline, *(_arm(study, name, settings[way], {"design": "components", "against": name})
                         for way, name in against.items() if name != baseline.name)]  # fmt: skip
     for part in parts:
         for way, more in settings.items():
-            role = {"design": "components", "part": part.name, "way": way, "against": against[way]}
+            role: Role = {"design": "components", "part": part.name, "way": way, "against": against[way]}
             made.append(_arm(study, f"{way}-{part.name}", {**part.overrides, **more}, role))
     measure = study.measure.model_copy(update={"looks": (), "contrasts": {}, "post_hoc": ()})
     if equivalence is not None:
         measure = measure.model_copy(update={"equivalence": equivalence})
-    design = {"components": {"of": study.name, "what": what, "steps": steps, "parts": [part.name for part in parts]}}
+    design: StudyDesign = {
+        "components": {"of": study.name, "what": what, "steps": steps, "parts": [part.name for part in parts]}
+    }
     return study.changed(
         name=_name(study, what, heal, equivalence),
         arms=tuple(made),
@@ -189,7 +192,7 @@ def _continued(start: str, steps: int, *, constant: bool) -> dict[str, Any]:
     return {"train.start": start, "train.steps": steps, "train.epochs": None, "train.schedule": schedule}
 
 
-def _arm(study: Study, name: str, overrides: Mapping[str, Any], role: Mapping[str, Any]) -> Arm:
+def _arm(study: Study, name: str, overrides: Mapping[str, Any], role: Role) -> Arm:
     return derive_arm(study, study.arms[0], name, overrides, "component", role)
 
 
@@ -230,7 +233,7 @@ def find_parts(study: Study, what: str, arms: Sequence[str] = ()) -> list[Part]:
 def _left_out(study: Study) -> list[str]:
     """Return the arms of `leave_one_out` that change a single part."""
     roles = {arm.name: arm.role for arm in study.arms if "ladder" not in arm.role}
-    return [name for name, role in roles.items() if role.get("design") == "leave_one_out" and role["part"] is not None]
+    return [name for name, role in roles.items() if role.get("design") == "leave_one_out" and role.get("part")]
 
 
 def _of_arm(study: Study, name: str) -> Part:
@@ -246,8 +249,8 @@ def _of_arm(study: Study, name: str) -> Part:
     if added := [name for name, shape in new.items() if have.get(name) != shape]:
         problem = f"arm {name!r} has parameters that the baseline lacks, such as {added[0]}, so it removes no part"
         raise UserError(problem, path=("arms",), remedy="Use arms that remove a part of the baseline's model.")
-    part = arm.role["part"] if arm.role.get("design") == "leave_one_out" else name
-    return Part(part, arm.overrides)
+    part = arm.role.get("part") if arm.role.get("design") == "leave_one_out" else None
+    return Part(part or name, arm.overrides)
 
 
 def _of_layers(study: Study, what: str) -> Iterator[Part]:

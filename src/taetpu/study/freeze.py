@@ -14,7 +14,7 @@ from taetpu.store.study import StudyFolder
 from taetpu.study.tuning import tuned_name
 
 
-def freeze(study: Study, folder: StudyFolder, **more: dict[str, Any]) -> None:
+def freeze(study: Study, folder: StudyFolder, **more: Mapping[str, Any]) -> None:
     """Record a study. Arms, seeds and post-hoc tables may be added later, but the rest may not change.
 
     Arms and seeds that were removed from the study file stay recorded if they have finished runs. A post-hoc table that

@@ -12,6 +12,7 @@ from taetpu.core.static_dynamic import promoted_fields
 from taetpu.spec.loading import derive_arm
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.unresolved_arms import bounded
+from taetpu.store.frozen_study import MatchKind, MatchRole, Role
 from taetpu.train.callbacks import Callback
 from taetpu.train.choose_compute import choose_compute
 from taetpu.train.layout import AUTO, RunGroup, Workload, auto_precision, default_layout
@@ -108,9 +109,10 @@ def _may_change(study: Study, arm: Arm, paths: tuple[str, ...]) -> bool:
     return arm is not baseline and not any(arm.overrides.get(p) != baseline.overrides.get(p) for p in paths)
 
 
-def _matched(study: Study, arm: Arm, kind: str, changes: Mapping[str, Any]) -> Iterator[Arm]:
+def _matched(study: Study, arm: Arm, kind: MatchKind, changes: Mapping[str, Any]) -> Iterator[Arm]:
     baseline = study.against(arm)
-    role = {**arm.role, "against": baseline.name, "match": {"of": arm.name, "by": kind, **changes}}
+    match = MatchRole(of=arm.name, by=kind, **changes)
+    role: Role = {**arm.role, "against": baseline.name, "match": match}
     try:
         matched = derive_arm(study, arm, bounded(f"{arm.name}@{kind}"), changes, "matched", role)
     except UserError as error:
@@ -147,7 +149,7 @@ def affordable_steps(study: Study, arm: Arm, cost: Callable[[Study, Arm], float]
     return max(1, round(steps_of(study, baseline) * cost(study, baseline) / cost(study, arm)))
 
 
-def _lengthened(study: Study, arm: Arm, kind: str, steps: int) -> Iterator[Arm]:
+def _lengthened(study: Study, arm: Arm, kind: MatchKind, steps: int) -> Iterator[Arm]:
     if abs(steps / steps_of(study, arm) - 1) >= TOLERANCE:
         epochs = {"train.epochs": None} if arm.config.train.epochs is not None else {}
         yield from _matched(study, arm, kind, {"train.steps": steps, **epochs})

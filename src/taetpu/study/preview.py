@@ -23,6 +23,7 @@ from taetpu.spec.resolved_study import Arm, RunSpec, Sources, Study
 from taetpu.stats.arm_changes import effective_overrides, format_changes
 from taetpu.stats.load import read_study
 from taetpu.stats.power import POWER, PowerAnalysis
+from taetpu.stats.results import read_results
 from taetpu.store.study import StudyFolder
 from taetpu.study.freeze import analysis_plan
 from taetpu.study.matching import arms_to_time
@@ -79,7 +80,8 @@ def prepare_study(
     stages = stages.timed(stored.get("matching", {}))
     whole, tried = stages.matched, stages.trials
     timed = [arm for arm in whole.arms if arm.name not in computed]
-    computed |= {arm.name: computed[arm.role["match"]["of"]] for arm in timed}  # the train step is the same
+    # The train step is the same.
+    computed |= {arm.name: computed[match["of"]] for arm in timed if (match := arm.role.get("match"))}
     runs = [resolve_runs(study, folder) if study else [] for study in (whole, tried)]
     missing, missing_trials = ([run for run in part if not run.done] for part in runs)
     return Prepared(whole, computed, tried, (missing, missing_trials))
@@ -459,5 +461,5 @@ def resolution(
 
 
 def _measured(folder: StudyFolder) -> float | None:
-    results = folder.read_results() if folder.exists() else None
+    results = read_results(folder) if folder.exists() else None
     return results["model"]["residual_sd"] if results else None

@@ -18,6 +18,7 @@ from taetpu.spec.resolved_study import Study
 from taetpu.spec.study_config import MAX_SEED
 from taetpu.stats.analyse import analyse
 from taetpu.stats.load import read_study
+from taetpu.stats.results import Results
 from taetpu.store.backend import default_root, open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.arm_stages import ArmStages
@@ -52,7 +53,7 @@ class Outcome:
         failed_tables: the post-hoc ablation tables that could not be computed.
     """
 
-    results: dict[str, Any]
+    results: Results
     report: dict[str, str]
     failed: list[Failure]
     refuted: list[str] = field(default_factory=list)
@@ -301,7 +302,7 @@ class StudyRunner:
 # --- seeds of interim analyses ----------------------------------------------------------------------------------------
 
 
-def next_seeds(study: Study, seeds: tuple[int, ...], results: Mapping[str, Any]) -> tuple[int, ...] | None:
+def next_seeds(study: Study, seeds: tuple[int, ...], results: Results) -> tuple[int, ...] | None:
     """Return the seeds of the next planned interim analysis.
 
     Returns None if no arm is inconclusive or no further analysis is planned.

@@ -9,6 +9,8 @@ from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.tuning import Tuning
 from taetpu.spec.unresolved_arms import bounded
 from taetpu.stats.load import read_result
+from taetpu.store.frozen_study import Role, TunedRole
+from taetpu.store.frozen_study import Tuning as TuningRecord
 from taetpu.train.pack_plan import Run
 
 
@@ -37,7 +39,7 @@ def _trial_name(arm: Arm, cell: str) -> str:
     return bounded(f"{arm.name}~{cell}")
 
 
-def choose_values(study: Study, trial_runs: Iterable[Run]) -> dict[str, Any] | None:
+def choose_values(study: Study, trial_runs: Iterable[Run]) -> TuningRecord | None:
     """Return the best values of each arm, or None if some trials are unfinished.
 
     Args:
@@ -87,7 +89,7 @@ def _best(outcomes: Mapping[str, Mapping[str, Any]], direction: str) -> str | No
     return pick(finished, key=lambda cell: finished[cell], default=None)
 
 
-def tuned_arms(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
+def tuned_arms(study: Study, chosen: TuningRecord) -> Iterator[Arm]:
     """Yield each arm, including baselines, with its best values. Tuned arms are compared with tuned baselines.
 
     An arm is omitted if the arm or its baseline tried no values, or if every combination of either had a diverged run.
@@ -96,8 +98,9 @@ def tuned_arms(study: Study, chosen: Mapping[str, Any]) -> Iterator[Arm]:
     for arm in study.arms:
         baseline = study.against(arm)
         if arm.name in best and baseline.name in best:
-            role = {"against": tuned_name(baseline), "tuned": {"of": arm.name, **best[arm.name]}}
-            yield derive_arm(study, arm, tuned_name(arm), best[arm.name], "tuned", {**arm.role, **role})
+            tuned = TunedRole(of=arm.name, **best[arm.name])
+            role: Role = {**arm.role, "against": tuned_name(baseline), "tuned": tuned}
+            yield derive_arm(study, arm, tuned_name(arm), best[arm.name], "tuned", role)
 
 
 def tuned_name(arm: Arm) -> str:

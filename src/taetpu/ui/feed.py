@@ -18,7 +18,7 @@ from taetpu.core.errors import UserError
 from taetpu.report import overview, summary
 from taetpu.report.charts import THEMES, forest_plot
 from taetpu.report.components import TITLE as COMPONENTS
-from taetpu.report.components import components_chart
+from taetpu.report.components import components_chart, examined_parts
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.usage_text import describe_usage
 from taetpu.report.verdict_style import MARKS, VERDICTS
@@ -26,6 +26,7 @@ from taetpu.stats.analyse import compute_results
 from taetpu.stats.formatting import fixed_places
 from taetpu.stats.load import read_study, run_state
 from taetpu.stats.plan import describe_metric
+from taetpu.stats.results import Arm, Results
 from taetpu.store import metrics
 from taetpu.store.documents import finite
 from taetpu.store.metrics import progress_metric
@@ -93,7 +94,7 @@ class Feed:
         self.number = 0
         self.study: dict[str, Any] = {}
         self.runs: dict[str, RunState] = {}
-        self.results: dict[str, Any] | None = None
+        self.results: Results | None = None
         self.effects: dict[str, Any] = {}
         self.using = ""
         self.errors: list[UserError] = []
@@ -170,8 +171,8 @@ class Feed:
             # A failed analysis is not retried until another run ends, because an analysis takes a second.
             self._read_at, self._unjudged = read_at, None
             try:
-                self.results = compute_results(self.folder)
-                self.effects = _effects_of(self.results)
+                results = compute_results(self.folder)
+                self.results, self.effects = results, _effects_of(results)
                 self._send("effects", self.effects)
             except UserError as error:
                 self._unjudged = error
@@ -254,7 +255,7 @@ def _usage_at(run: RunFolder, segment: str) -> str:
     return describe_usage({name: float(series.value[-1]) for name, series in noted.items()})
 
 
-def _effects_of(results: dict[str, Any]) -> dict[str, Any]:
+def _effects_of(results: Results) -> dict[str, Any]:
     """Return the headline, the notices, the counts of verdicts, the verdict table and the pictures of results."""
     rows = [
         {**vars(row), "runs": _progress(arm), "mark": MARKS[row.verdict] if row.verdict in VERDICTS else ""}
@@ -267,15 +268,15 @@ def _effects_of(results: dict[str, Any]) -> dict[str, Any]:
     return finite({**effects, **pictures, "counts": counts, "places": fixed_places(summary.mean_places(results))})
 
 
-def _pictures(results: Mapping[str, Any]) -> dict[str, Any]:
+def _pictures(results: Results) -> dict[str, Any]:
     """Return the pictures of parts that were removed from trained models, by title."""
     pictures = post_hoc_charts(results)
-    if results["designs"].get("components", {}).get("rows"):
+    if examined_parts(results):
         pictures[COMPONENTS] = components_chart(results)
     return pictures
 
 
-def _progress(arm: Mapping[str, Any]) -> str:
+def _progress(arm: Arm) -> str:
     ended = sum(run["outcome"] in ("finished", "diverged") for run in arm["runs"])
     return f"{ended}/{len(arm['runs'])}"
 
