@@ -32,7 +32,7 @@ ENTRIES = read_priors()["entries"]
 def known(diff: dict[str, Any], base: dict[str, Any] = BASE, against: dict[str, Any] | None = None, match: Any = None):
     """Return the prior of an arm with these changes."""
     arms = [
-        {"name": "baseline", "against": None, "diff": against or {}},
+        {"name": "baseline", "against": None, "diff": against or {}, "role": {}},
         {"name": "arm", "against": "baseline", "diff": {**(against or {}), **diff},
          "role": {"match": match} if match else {}},
     ]  # fmt: skip
