@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tests.forged import unsealed
+from tests.stats.conftest import made_study
 from tests.ui.conftest import Growing
 
 from taetpu.cli import status as module
@@ -257,6 +258,18 @@ def test_watch_shows_the_problem_of_a_damaged_study(here: Path, trained) -> None
         assert "4/4 runs" in text
     file.write_text(kept)
     assert [study.ended for study in monitor.update()] == [True, True]
+
+
+def test_a_tuned_study_ends_once_its_tuning_is_recorded(here: Path) -> None:
+    plan = {"arms": ("baseline", "other", "baseline@tuned", "other@tuned")}
+    folder = made_study(here / "root", {arm: {0: 3.0, 1: 3.1} for arm in ("baseline", "other")}, **plan)
+    monitor = StudyMonitor(str(here / "root"))
+    (study,) = monitor.update()
+    assert (study.feed.problem, study.done, study.total, study.ended) == ("", 4, 4, False)
+    tuning = {"values": {}, "seeds": [2], "arms": {arm: {"trials": {}, "best": None, "edge": []} for arm in ("other",)}}
+    folder.write_study({**folder.read_study(), "tuning": tuning}, replace=True)
+    (study,) = monitor.update()
+    assert (study.feed.problem, study.ended) == ("", True)
 
 
 def test_render_fits_80_columns_and_prints_ascii_on_ascii_terminals(trained, monkeypatch: pytest.MonkeyPatch) -> None:

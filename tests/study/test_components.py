@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import taetpu
 from taetpu.cli.main import app
-from taetpu.core.errors import UserError
+from taetpu.core.errors import Failed, UserError
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.opening import open_run
 from taetpu.report.components import TITLE
@@ -149,6 +149,13 @@ def test_parts(tmp_path, what, names) -> None:
     assert [part.name for part in find_parts(load_study(tmp_path / "parts.yaml"), what)] == names
 
 
+def test_the_arm_without_all_parts_is_a_part_of_its_name(tmp_path) -> None:
+    (tmp_path / "parts.yaml").write_text(STUDY)
+    (part,) = find_parts(load_study(tmp_path / "parts.yaml"), "arms", ["without-all"])
+    assert part.name == "without-all"
+    assert len(part.overrides) == 2
+
+
 def derive(trained, **options):
     (trained / "more.yaml").write_text(STUDY + UNTRAINED)
     study = load_study(trained / "more.yaml")
@@ -231,6 +238,18 @@ def test_the_command(trained, outcome, tmp_path, monkeypatch) -> None:
     assert picture.read_text().startswith("<svg")
     printed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert printed == outcome.results["designs"]["components"]
+
+
+@pytest.mark.slow
+def test_failed_runs_leave_no_picture(trained, tmp_path, monkeypatch) -> None:
+    def breaks(state, rows, context):
+        return 1 / 0
+
+    monkeypatch.setattr("taetpu.train.program.train_step", breaks)
+    words = ["components", str(trained / "parts.yaml"), "--root", str(trained / "runs"), "--what", "mixers"]
+    ended = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "parts.svg")])
+    assert isinstance(ended.exception, Failed)
+    assert not (tmp_path / "parts.svg").exists()
 
 
 @pytest.mark.slow

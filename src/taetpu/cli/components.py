@@ -68,12 +68,12 @@ def components(options: ComponentsOptions) -> None:
             pack=options.pack,
             callback=progress,
         )
-    results = outcome.results
+    results, design = outcome.results, outcome.results["designs"].get("components")
     if options.as_json:
-        print_json(results["designs"].get("components"))
-    if "components" in results["designs"]:
-        if not options.as_json:
-            _print(results, results["designs"]["components"], outcome.report["html"])
+        print_json(design)
+    elif design:
+        _print(results, design, outcome.report["html"])
+    if design:
         _picture(results, options.out)
     if outcome.failed:
         runs = sum(len(failure.runs) for failure in outcome.failed)

@@ -10,12 +10,13 @@ import numpy as np
 
 from taetpu.core.errors import UserError
 from taetpu.report.summary import mean_places, verdict_label
+from taetpu.stats.deviations import awaits_tuned_arms
+from taetpu.stats.load import read_study
 from taetpu.store import metrics
 from taetpu.store.addresses import Match
 from taetpu.store.index import find_studies
 from taetpu.store.metrics import progress_metric
 from taetpu.store.runs import RunFolder
-from taetpu.store.study import JUDGED
 from taetpu.ui.feed import Feed, RunState
 
 
@@ -65,9 +66,8 @@ class StudyProgress:
         """Whether all runs are done and no tuned arms remain to be added. Missing runs of a table are not awaited."""
         if self.feed.problem:
             return False
-        study = self.folder.read_study()
-        tuned = study.get("design", {}).get("tune")
-        return JUDGED in study or (self.done == self.total and (not tuned or self.folder.read_results() is not None))
+        study = read_study(self.folder)
+        return "judged" in study or (self.done == self.total and not awaits_tuned_arms(study))
 
     def arms(self) -> list[dict[str, Any]]:
         """Return a row for each arm, or for the arm that the address names.

@@ -74,6 +74,11 @@ def tuning_metric(tuning: Tuning, primary: str) -> str:
     return tuning.get("metric", primary)
 
 
+def awaits_tuned_arms(study: FrozenStudy) -> bool:
+    """Return whether tuning is unfinished, so that the study lacks the tuned arms of its plan."""
+    return not study.get("tuning") and any(arm.endswith(TUNED_SUFFIX) for arm in study["plan"]["arms"])
+
+
 def _may_be_missing(arm: str, study: FrozenStudy) -> bool:
     """Return whether tuning adds this arm, and tuning is unfinished or found no best trial for at least one arm."""
     if not arm.endswith(TUNED_SUFFIX):
@@ -82,16 +87,15 @@ def _may_be_missing(arm: str, study: FrozenStudy) -> bool:
     return not tuning or any(not entry["best"] for entry in tuning["arms"].values())
 
 
-def find_unplanned_runs(study: FrozenStudy, plan: Plan, runs: Sequence[RunFolder]) -> Iterator[str]:
+def find_unplanned_runs(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str]:
     """Yield a sentence for each run whose arm or seed is not in the study. Results do not include such runs."""
     tuning = study.get("tuning")
     tuned, tuning_seeds = (tuning["arms"], tuning["seeds"]) if tuning else ({}, [])
     tried = {trial["arm"] for entry in tuned.values() for trial in entry["trials"].values()}
-    tuning_unfinished = not tuned and any(arm.endswith(TUNED_SUFFIX) for arm in plan.arms)
     for run in runs:
         if run.arm in study["arms"] or run.arm in tried:
             seeds = study["seeds"] if run.arm in study["arms"] else tuning_seeds
             if run.seed not in seeds:
                 yield f"{run.where}: the run's seed {run.seed} is not among the study's seeds {list(seeds)}"
-        elif not (tuning_unfinished and TRIAL_MARK in run.arm):
+        elif not (awaits_tuned_arms(study) and TRIAL_MARK in run.arm):
             yield f"{run.where}: the run's arm {run.arm!r} is not in study.yaml"

@@ -69,7 +69,7 @@ def recompute(folder: StudyFolder) -> tuple[list[str], Results]:
     plan, runs = read_plan(study, folder.where), folder.runs()
     raise_if_damaged([(run, problems) for run in runs if run.status() == "done" and (problems := run.find_damage())])
     differences = [f"{folder.where}/study.yaml: {problem}" for problem in find_departures(study, plan)]
-    differences += [*find_unplanned_runs(study, plan, runs), *check_records(study, runs)]
+    differences += [*find_unplanned_runs(study, runs), *check_records(study, runs)]
     differences += [f"{run.where}: {problem}" for run in runs for problem in find_contradictions(run, study["plan"])]
     differences += [*_check_equal_costs(runs), *_check_tuning(study, runs)]
     stored, came_to = folder.read_results(), json.loads(json.dumps(compute_results(folder, checked=True)))
