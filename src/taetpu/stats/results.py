@@ -35,7 +35,7 @@ Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 # --- effects and arms -------------------------------------------------------------------------------------------------
 
 
-class WorstCase(TypedDict, closed=True):
+class ImputedEffect(TypedDict, closed=True):
     """The effect if each diverged run counts with the worst value of any finished run."""
 
     effect: float | None
@@ -54,7 +54,7 @@ class JudgedEffect(TypedDict):
     p_holm: float | None  # corrected for planned analyses and the number of arms and contrasts
     p_equivalent: float | None  # None without a margin
     divergence_p: float | None  # of equal rates of divergence; None if no run diverged
-    worst_case: WorstCase | None  # None if no run diverged
+    worst_case: ImputedEffect | None  # None if no run diverged
     guarded: bool  # whether an arm is noisier than the others, in plans whose noise model is `guard`
     verdict: Verdict | None  # None for a baseline, for a single seed, and unless the results are final
     evidence: str  # the reasons of the verdict in a sentence
