@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taetpu.interop.huggingface import from_huggingface, load_folder, to_huggingface
     from taetpu.judging.judged import judge
     from taetpu.lens.ablation.knockout import knockout
+    from taetpu.lens.ablation.removal import without
     from taetpu.lens.attention import attention_maps
     from taetpu.lens.attribution import attribution
     from taetpu.lens.embed import embed
@@ -56,6 +57,7 @@ __all__ = [
     "register",
     "run",
     "to_huggingface",
+    "without",
 ]
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "interop.huggingface": ("from_huggingface", "load_folder", "to_huggingface"),
     "judging.judged": ("judge",),
     "lens.ablation.knockout": ("knockout",),
+    "lens.ablation.removal": ("without",),
     "lens.attention": ("attention_maps",),
     "lens.attribution": ("attribution",),
     "lens.embed": ("embed",),

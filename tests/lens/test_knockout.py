@@ -14,6 +14,7 @@ from taetpu.core.sites import Edit
 from taetpu.lens.ablation.components import find_components
 from taetpu.lens.ablation.documents import Documents, read_documents, split_documents
 from taetpu.lens.ablation.knockout import check_traceable, knockout, losses_of_sets
+from taetpu.lens.ablation.removal import without
 from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS
 from taetpu.lens.losses import find_split, sequence_losses
@@ -266,7 +267,7 @@ def test_layers_are_skipped_by_default(of):
 
 @pytest.mark.slow
 def test_a_knockout_that_changes_nothing_is_refused(of):
-    opened = of(MODELS["pre"]).without("heads", "1.0")
+    opened = without(of(MODELS["pre"]), "heads", "1.0")
     documents = read_documents(opened, ROWS)
     heads = find_components(opened, "heads", 1)
     (gone,) = [one for one in heads.each if one.name == "1.0"]

@@ -21,7 +21,7 @@ from taetpu.lens.ablation.knockout import knockout, losses_of_sets
 from taetpu.lens.ablation.patching import patch, read_pairs
 from taetpu.lens.ablation.path_patching import Receiver, path_patching
 from taetpu.lens.ablation.pruning import pair_effects, prune
-from taetpu.lens.ablation.removal import remove_components
+from taetpu.lens.ablation.removal import remove_components, without
 from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.attention import head_progress
 from taetpu.lens.beam import beam_search
@@ -69,7 +69,7 @@ CACHED = {
 def test_a_cache_changes_nothing(of, name):
     settings, what, names, how = CACHED[name]
     whole = of(settings)
-    opened = whole.without(what, names, how, ROWS)
+    opened = without(whole, what, names, how, ROWS)
     model, ids = opened.unrolled, jnp.array([ROWS[2], ROWS[5]])
     expected = np.asarray(opened(np.asarray(ids)).logits)
     step, cache, found = eqx.filter_jit(extend), empty_cache(model, 2, SEQ), []
@@ -138,7 +138,7 @@ UNCHANGED = ("probe",)
 @pytest.mark.parametrize("view", by_default(VIEWS, "logits"))
 def test_each_view_is_that_of_a_model_with_zero_rows_of_the_output_projection(opened, view):
     look = VIEWS[view]
-    removed, expected = opened.without("heads", "0.1"), with_weights(opened, zero_rows)
+    removed, expected = without(opened, "heads", "0.1"), with_weights(opened, zero_rows)
     if view == "attention over training":  # of the models of both steps
         steps = [taetpu.open_run(opened.run.where, step=step, data_folder=opened.data_folder) for step in (10, None)]
         (first, last) = (taetpu.attention_maps(with_weights(one, zero_rows), TEXT)[0].patterns[1][0] for one in steps)
@@ -155,7 +155,7 @@ def test_a_knockout_of_a_model_without_a_part_removes_both(of):
     components = find_components(opened, "heads")
     zeros = make_replacements(opened, components, documents, Method("zero"))
     both = losses_of_sets(opened, documents, components, [(1,), *((1, i) for i in range(6))], zeros)
-    removed = opened.without("heads", "0.1")
+    removed = without(opened, "heads", "0.1")
     found = knockout(removed, documents, "heads", "zero", controls=False)
     scored = documents.scored.sum()
     np.testing.assert_allclose(found.effect.estimate, (both[1:] - both[0]).sum(-1) / scored, atol=1e-5)
@@ -175,12 +175,12 @@ def test_losses_are_those_of_a_knockout(of, what, names, how):
     numbers = [number for number, one in enumerate(components.each) if one.name in map(str, names)]
     replacements = make_replacements(opened, components, documents, Method(how))
     expected = losses_of_sets(opened, documents, components, [numbers], replacements)[0]
-    np.testing.assert_allclose(document_losses(opened.without(what, names, how, ROWS)), expected, rtol=1e-5)
+    np.testing.assert_allclose(document_losses(without(opened, what, names, how, ROWS)), expected, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_skipped_layer_contributes_nothing(opened):
-    removed = opened.without("layers", "1")
+    removed = without(opened, "layers", "1")
     norms = residual_norms(removed, TEXT)[0].norms
     np.testing.assert_allclose(norms[2], norms[1])
     (found,) = taetpu.attribution(removed, TEXT)
@@ -195,7 +195,7 @@ def test_a_skipped_layer_contributes_nothing(opened):
                                             ("embed", "embed"), ("norm.scale", "0")])  # fmt: skip
 def test_contributions_to_a_logit_still_sum_to_it(opened, what, name, how):
     what = "mixer_norm.scale" if what == "norm.scale" else what
-    (found,) = taetpu.attribution(opened.without(what, name, how), TEXT)
+    (found,) = taetpu.attribution(without(opened, what, name, how), TEXT)
     np.testing.assert_allclose(found.values.sum(0), found.logits, atol=1e-3)
     values = dict(zip(found.components, found.values, strict=True))
     if what == "mixers" and how == "zero":
@@ -210,17 +210,17 @@ def test_contributions_to_a_logit_still_sum_to_it(opened, what, name, how):
 
 @pytest.mark.slow
 def test_optimal_constants_lose_at_most_as_much_as_means(opened):
-    losses = {how: perplexity(opened.without("mixers", "1", how, TEXTS), TEXTS).mean
+    losses = {how: perplexity(without(opened, "mixers", "1", how, TEXTS), TEXTS).mean
               for how in ("zero", "mean", "optimal")}  # fmt: skip
     assert losses["optimal"] < min(losses["zero"], losses["mean"]) - 1e-3
 
 
 def test_means_of_a_run_are_those_of_its_evaluation_set(opened):
-    removed = opened.without("heads", "1.1", "mean")
+    removed = without(opened, "heads", "1.1", "mean")
     documents = split_documents(find_split(opened, "val"), 64)
-    expected = opened.without("heads", "1.1", "mean", documents)
+    expected = without(opened, "heads", "1.1", "mean", documents)
     np.testing.assert_array_equal(removed(TEXT).logits, expected(TEXT).logits)
-    other = opened.without("heads", "1.1", "mean", ["zzz"])
+    other = without(opened, "heads", "1.1", "mean", ["zzz"])
     assert np.abs(np.asarray(other(TEXT).logits) - np.asarray(removed(TEXT).logits)).max() > 1e-3
 
 
@@ -228,14 +228,15 @@ def test_removals_add_up(of):
     opened = of({"mixer": ATTENTION})
     parts = {"heads": ["0.1", "1.0"], "ffns": "1", "final_norm.scale": "final_norm.scale"}
     once = remove_components(opened, parts)
-    steps = opened.without("heads", ["1.0"]).without("final_norm.scale", "final_norm.scale").without("ffns", 1)
-    steps = steps.without("heads", "0.1")
+    steps = opened
+    for what, name in (("heads", ["1.0"]), ("final_norm.scale", "final_norm.scale"), ("ffns", 1), ("heads", "0.1")):
+        steps = without(steps, what, name)
     np.testing.assert_allclose(once(ROWS[0]).logits, steps(ROWS[0]).logits, atol=1e-6)
     assert once.name == "drawn without heads 0.1, 1.0 and ffns 1 and final_norm.scale"
-    assert opened.without("heads", ["0.1"], "mean", ROWS).without("ffns", 1).name == (
+    assert without(without(opened, "heads", ["0.1"], "mean", ROWS), "ffns", 1).name == (
         "drawn without heads 0.1 (mean) and ffns 1"
     )
-    assert opened.without("neurons", [f"0.{i}" for i in range(9)]).name.endswith("0.4, 0.5 and 3 more")
+    assert without(opened, "neurons", [f"0.{i}" for i in range(9)]).name.endswith("0.4, 0.5 and 3 more")
 
 
 def test_other_components_and_constants_share_programs(of):
@@ -252,17 +253,17 @@ def test_other_components_and_constants_share_programs(of):
 
         return np.asarray(removed.program("test", build)(removed.model, jnp.array([ROWS[0]])))
 
-    first = look(opened.without("heads", "0.1", "mean", ROWS))
-    others = [look(opened.without("heads", ["2.0", "1.1"], "mean", ROWS)),
-              look(opened.without("heads", "0.1", "mean", ROWS[:2]))]  # fmt: skip
+    first = look(without(opened, "heads", "0.1", "mean", ROWS))
+    others = [look(without(opened, "heads", ["2.0", "1.1"], "mean", ROWS)),
+              look(without(opened, "heads", "0.1", "mean", ROWS[:2]))]  # fmt: skip
     assert len(traced) == 1
     assert all(np.abs(other - first).max() > 1e-3 for other in others)
-    look(opened.without("ffns", 0))
+    look(without(opened, "ffns", 0))
     assert len(traced) == 2
 
 
 def test_captures_read_edited_activations_and_edit_them_further(opened):
-    removed = opened.without("heads", "0.1")
+    removed = without(opened, "heads", "0.1")
     z = np.asarray(removed(TEXT, ["mixer.z"]).sites["mixer.z"])
     assert (z[0, :, 1] == 0).all()
     assert np.abs(z[0, :, 0]).max() > 0
@@ -275,14 +276,14 @@ def test_captures_read_edited_activations_and_edit_them_further(opened):
 def test_files_never_lose_edits(opened):
     sizes = {"vocab_size": opened.vocab_size, "seq_len": opened.seq_len}
     for what in ("heads", "layers"):
-        removed = opened.without(what, find_components(opened, what).each[0].name)
+        removed = without(opened, what, find_components(opened, what).each[0].name)
         assert named_parameters(removed.model).keys() == named_parameters(opened.model).keys()
         with pytest.raises(UserError, match="active edits"):
             to_files(removed.model, removed.config, tokenizer=None, **sizes)
         with pytest.raises(UserError, match="active edits"):
             to_huggingface(removed.config, removed.model)
     with pytest.raises(UserError, match=r"no loss .* small/baseline/0 without heads 0\.1"):
-        check_losses(opened.without("heads", "0.1"))
+        check_losses(without(opened, "heads", "0.1"))
 
 
 MISTAKES = [
@@ -301,6 +302,6 @@ MISTAKES = [
 @pytest.mark.parametrize(("arguments", "problem", "remedy"), MISTAKES)
 def test_mistakes(of, arguments, problem, remedy):
     with pytest.raises(UserError) as caught:
-        of({"mixer": ATTENTION}).without(*arguments)
+        without(of({"mixer": ATTENTION}), *arguments)
     assert problem in caught.value.problem
     assert remedy in str(caught.value.remedy)

@@ -7,7 +7,7 @@ from tests.suites import by_default
 
 from taetpu.core.errors import UserError
 from taetpu.lens.ablation.documents import read_documents
-from taetpu.lens.ablation.removal import remove_components
+from taetpu.lens.ablation.removal import remove_components, without
 from taetpu.lens.perplexity import perplexity
 
 RUN = "small/baseline/0"
@@ -62,7 +62,7 @@ def test_parts_are_those_of_the_library(lens, opened, files):
 @pytest.mark.parametrize(("means", "documents"), [("val", None), ("lines.txt", LINES)])
 def test_means(lens, opened, files, means, documents):
     reference = None if documents is None else read_documents(opened, documents)
-    expected = perplexity(opened.without("heads", "1.0", "mean", reference), [TEXT]).mean
+    expected = perplexity(without(opened, "heads", "1.0", "mean", reference), [TEXT]).mean
     given = ("--without", "heads:1.0", "--means", means)
     found = json.loads(lens("perplexity", RUN, "--text", TEXT, "--json", *given))
     assert found["mean"] == pytest.approx(expected, rel=1e-6)

@@ -66,7 +66,7 @@ class OpenedModel(SavedModel):
         run: The folder of the run; None for models that were not trained by taetpu.
         step: The number of training steps; None if unknown.
         data_folder: The folder to which paths in the run's task are relative.
-        removals: The components that are removed from the model, for each call of `without`.
+        removals: The components that are removed from the model, for each call of `taetpu.without`.
     """
 
     def __repr__(self) -> str:
@@ -176,28 +176,6 @@ class OpenedModel(SavedModel):
         program = self.program(("call", sites, edits), build, finite=finite)
         logits, reads = program(self.model, tokens.ids, tokens.padding, dict(values or {}))
         return Output(logits, tokens, reads)
-
-    def without(
-        self, what: str, names: str | int | Iterable[str | int], how: str = "zero", reference: Any = None
-    ) -> "OpenedModel":
-        """Return the model with components ablated in all calls and views, such as generation with a cache.
-
-        Args:
-            what: The kind of the components: `heads`, `kv-groups`, `mixers`, `ffns`, `layers`, `neurons`, `experts`,
-                `states`, or a site (see `lens.ablation.components`).
-            names: The names of the components, such as `3.1` for head 1 of layer 3, and `3` for the ffn of layer 3.
-            how: What takes their place: `zero`, `mean` (the mean over all positions of the documents that have a
-                target: of a text, all but the last) or `optimal` (the constant with the smallest loss on the
-                documents). Layers are skipped.
-            reference: The texts of means and optimal constants, or `Documents`. By default, windows of the run's
-                evaluation set `val`.
-
-        Raises:
-            UserError: if the model has no such components, or a reference is missing or cannot be read.
-        """
-        from taetpu.lens.ablation.removal import remove_components
-
-        return remove_components(self, {what: names}, how, reference)
 
     def program(
         self, key: Hashable, build: Callable[[], Callable[..., Any]], *, donate: tuple[int, ...] = (),

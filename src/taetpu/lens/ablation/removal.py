@@ -50,22 +50,44 @@ class Removal:
         return " and ".join(kinds) + ("" if self.how == "zero" else f" ({self.how})")
 
 
+def without(
+    opened: OpenedModel, what: str, names: str | int | Iterable[str | int], how: str = "zero", reference: Any = None
+) -> OpenedModel:
+    """Return a model with components ablated in all calls and views, such as generation with a cache.
+
+    Args:
+        opened: The model.
+        what: The kind of the components: `heads`, `kv-groups`, `mixers`, `ffns`, `layers`, `neurons`, `experts`,
+            `states`, or a site (see `lens.ablation.components`).
+        names: The names of the components, such as `3.1` for head 1 of layer 3, and `3` for the ffn of layer 3.
+        how: What takes their place: `zero`, `mean` (the mean over all positions of the documents that have a target: of
+            a text, all but the last) or `optimal` (the constant with the smallest loss on the documents). Layers are
+            skipped.
+        reference: The texts of means and optimal constants, or `Documents`. By default, windows of the run's evaluation
+            set `val`.
+
+    Raises:
+        UserError: if the model has no such components, or a reference is missing or cannot be read.
+    """
+    return remove_components(opened, {what: names}, how, reference)
+
+
 def remove_components(
     opened: OpenedModel,
     parts: Mapping[str, str | int | Iterable[str | int]],
     how: str = "zero",
     reference: Any = None,
 ) -> OpenedModel:
-    """Return a model without components; see `OpenedModel.without`.
+    """Return a model without components of several kinds; see `without`.
 
     Args:
         opened: The model.
         parts: The names of the components of each kind.
         how: What takes their place: one of `HOW`. All constants are those of the model with all components.
-        reference: See `OpenedModel.without`.
+        reference: See `without`.
 
     Raises:
-        UserError: see `OpenedModel.without`.
+        UserError: see `without`.
     """
     if how not in HOW:
         problem = f"removed parts must be replaced by a constant, and {how!r} is not one"
