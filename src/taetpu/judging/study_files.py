@@ -20,7 +20,7 @@ from taetpu.stats.secondary_analyses import sum_names
 from taetpu.store.documents import to_json
 from taetpu.store.flat_config import COLUMNS
 from taetpu.store.metrics import Series
-from taetpu.store.study import JUDGED, StudyFolder
+from taetpu.store.study import StudyFolder
 
 
 def write_study(
@@ -68,7 +68,7 @@ def write_study(
         {
             "study": folder.name,
             "schema": SCHEMA,
-            JUDGED: about,
+            "judged": about,
             "baseline": arranged.baseline,
             "base": {COLUMNS: dict(arranged.arms[arranged.baseline])},
             "seeds": list(arranged.seeds),

@@ -11,7 +11,7 @@ from taetpu.report.judged import is_paired
 from taetpu.stats.plan import describe_metric
 from taetpu.stats.results import Results
 from taetpu.store.metrics import Series, curve_metric
-from taetpu.store.study import JUDGED, StudyFolder
+from taetpu.store.study import StudyFolder
 
 POINTS = 300
 """Maximum number of points per line, which suffices for the width of a chart."""
@@ -67,7 +67,7 @@ def read_curves(folder: StudyFolder, results: Results) -> list[Curves]:
         UserError: If a metrics file is damaged.
     """
     wanted = list(dict.fromkeys([results["primary"], "val/loss", "train/loss"]))
-    least = 2 if JUDGED in results else 1  # a table without steps has one value for each run
+    least = 2 if "judged" in results else 1  # a table without steps has one value for each run
     by_metric: dict[str, dict[str, dict[int, Series]]] = {}
     for arm in results["arms"]:
         for run in arm["runs"]:

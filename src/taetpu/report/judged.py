@@ -5,54 +5,47 @@ The functions return nothing for studies that taetpu trained.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from taetpu.report.section_types import Section, Table
 from taetpu.stats import formatting
 from taetpu.stats.results import Arm, JudgedTable, Results, Stratum
 from taetpu.store.frozen_study import EarlierQuestion
-from taetpu.store.study import JUDGED
 
 LISTED = 6
 """Maximum number of missing runs, or of effects by block, of an arm that are listed."""
 UNFOLDED = 24
 """Maximum number of effects by block that the report shows at first sight."""
 Rule = Literal["primary", "direction", "equivalence", "alpha", "table"]
-RULES: tuple[Rule, ...] = (
-    "primary",
-    "direction",
-    "equivalence",
-    "alpha",
-    "table",
-)
+RULES: tuple[Rule, ...] = get_args(Rule)
 """The rules of verdicts that are part of a plan, except the baseline."""
 
 
 def judged_table(results: Results) -> JudgedTable | None:
     """Return what is known of the table from which a study was made."""
-    return results.get(JUDGED)
+    return results.get("judged")
 
 
 def is_single_judged(results: Results) -> bool:
     """Return whether the table has a single arm, so that nothing is compared."""
-    return JUDGED in results and len(results["arms"]) == 1
+    return "judged" in results and len(results["arms"]) == 1
 
 
 def is_paired(results: Results) -> bool:
     """Return whether runs with equal seeds are compared with each other."""
-    return "blocks" not in (results.get(JUDGED) or {})
+    return "blocks" not in (results.get("judged") or {})
 
 
 def block_noun(results: Results) -> str:
     """Return the noun for what `seeds` in the results are: `seed`; `block` if a block has other columns; or `run`."""
     if not is_paired(results):
         return "run"
-    return "block" if (results.get(JUDGED) or {}).get("block") else "seed"
+    return "block" if (results.get("judged") or {}).get("block") else "seed"
 
 
 def removed_effect(results: Results) -> str:
     """Return the name of the effect that is removed before arms are compared, such as `seed`; empty if none is."""
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is None or is_paired(results):
         return block_noun(results)
     return _join_columns(table) if table["block"] else ""
@@ -63,7 +56,7 @@ def noise_band(results: Results) -> tuple[float | None, str]:
 
     That of the baseline across blocks would show how much blocks differ, such as datasets, rather than noise.
     """
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is not None and table["block"]:
         return results["model"]["residual_sd"], "a run within its block"
     return results["noise_floor"]["sd"], f"the baseline across {block_noun(results)}s"
@@ -76,19 +69,19 @@ def block_label(results: Results, seed: int) -> str:
 
 def seed_columns(results: Results) -> list[str]:
     """Return the names of the columns that `seed_cells` fills: those of blocks and `seed`, or `seed` alone."""
-    table = results.get(JUDGED) or {"block": (), "seed": "seed"}
+    table = results.get("judged") or {"block": (), "seed": "seed"}
     return [*table["block"], *(["seed"] if table["seed"] or not table["block"] or not is_paired(results) else [])]
 
 
 def seed_cells(results: Results, seed: int) -> list[str | int]:
     """Return a seed, or the values in the table of the columns that make up a block."""
-    label = (results.get(JUDGED) or {}).get("labels", {}).get(str(seed), [])
+    label = (results.get("judged") or {}).get("labels", {}).get(str(seed), [])
     return [*label, *([seed] if not label or not is_paired(results) else [])]
 
 
 def judged_notices(results: Results) -> list[str]:
     """Return the caveats that a reader must know before relying on the verdicts."""
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is None:
         return []
     compared = any(arm["against"] for arm in results["arms"])
@@ -127,7 +120,7 @@ def judged_notices(results: Results) -> list[str]:
 
 def judged_limits(results: Results) -> list[str]:
     """Return sentences on what the table does not tell."""
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is None:
         return []
     if is_single_judged(results):
@@ -155,7 +148,7 @@ def judged_limits(results: Results) -> list[str]:
 
 def judged_blocks(results: Results) -> str:
     """Return a sentence for readers on what is compared with what; empty for studies that taetpu trained."""
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is None:
         return ""
     columns = _join_columns(table)
@@ -264,7 +257,7 @@ def _format_option(name: str, value: Any) -> str:
 
 def describe_source(results: Results) -> list[str]:
     """Return a sentence on the table and its runs."""
-    table = results.get(JUDGED)
+    table = results.get("judged")
     if table is None:
         return []
     counts = [run["outcome"] for arm in results["arms"] for run in arm["runs"]]

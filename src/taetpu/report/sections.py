@@ -238,7 +238,7 @@ def plan_section(results: Results) -> Section:
         "The plan sets no equivalence margin, so no arm can be called equivalent."
         if margin is None
         else f"Differences below {margin:g} count as equivalent, and equivalence is tested at {alpha:.0%}.",
-        *(f"Departure from the plan: {departure}." for departure in results.get("departures", ())),
+        *(f"Departure from the plan: {departure}." for departure in results["departures"]),
         f"The plan's SHA-256 is {frozen['sha256']}. `taetpu report DIR --verify` recomputes this report.",
     ]
     return Section(f"Analysis plan, frozen {'after runs had ended' if late else 'before the first run'}", notes=notes)

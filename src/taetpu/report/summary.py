@@ -5,15 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from typing_extensions import TypedDict
-
 from taetpu.report import factors, rungs
 from taetpu.report.judged import block_noun, is_single_judged, judged_notices, removed_effect
 from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import Arm, Interval, Results
+from taetpu.stats.results import Arm, EstimatedEffect, Results
 from taetpu.store.frozen_study import MatchRole
 from taetpu.store.metrics import SAMPLED
 
@@ -150,14 +148,7 @@ def mean_places(results: Results) -> int:
     return max(formatting.mean_places(noise, means.get(baseline)) for baseline, noise in groups)
 
 
-class Estimate(TypedDict):
-    """An effect with its interval, as in the entries of arms, terms and experiments."""
-
-    effect: float | None
-    ci95: Interval | None
-
-
-def format_effect(entry: Estimate, results: Results) -> str:
+def format_effect(entry: EstimatedEffect, results: Results) -> str:
     """Format the `effect` of an arm or a factorial term with at least as many decimal places as the means."""
     return formatting.effect(entry["effect"], entry["ci95"], mean_places(results))
 

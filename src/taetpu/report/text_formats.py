@@ -12,7 +12,6 @@ from taetpu.report.judged import seed_cells, seed_columns
 from taetpu.report.section_types import Section, Table
 from taetpu.report.sections import build_sections
 from taetpu.stats.results import Results
-from taetpu.store.study import JUDGED
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|&~$])")
 _POWER = re.compile(r"(?<=\d)e(-?\d+)")
@@ -164,7 +163,7 @@ def run_rows(results: Results) -> tuple[list[str], list[list[Any]]]:
         for arm in results["arms"]
         for run in arm["runs"]
     ]
-    taken = {*(results.get(JUDGED) or {"block": ()})["block"], results["primary"]}  # the names in the table are kept
+    taken = {*(results.get("judged") or {"block": ()})["block"], results["primary"]}  # the names in the table are kept
     arm, *others = (f"run_{name}" if name in taken else name for name in ("arm", "id", "outcome"))
     return [arm, *seed_columns(results), *others, results["primary"]], rows
 

@@ -13,7 +13,6 @@ from taetpu.spec.eval_sample import Sample
 from taetpu.spec.overrides import resolve_overrides
 from taetpu.spec.resolved_study import Arm, Study, changes
 from taetpu.spec.study_config import Measure, RunConfig
-from taetpu.store.study import JUDGED
 
 # The parts of a study that may not change after they are frozen, with their names in messages.
 FIXED = {"base": "the baseline", "measure": "`measure`", "data": "the task's data"}
@@ -138,7 +137,7 @@ def _merged_starts(
 
 def check_schema(stored: Mapping[str, Any], study: Study) -> None:
     """Raise `UserError` if the folder has run identities of another schema, or was made from a table of results."""
-    if JUDGED in stored:
+    if "judged" in stored:
         problem = f"study {study.name!r} in this folder has the runs of a table of results, which taetpu did not train"
         remedy = (
             "Use another study name or --root. To add runs, add them to the table, and repeat `taetpu judge` on the "

@@ -23,7 +23,6 @@ from taetpu.spec.study_config import BASELINE, Measure, ResolvedConfig, RunConfi
 from taetpu.spec.tuning import Tuning, tuning
 from taetpu.spec.unresolved_arms import Candidate, Stage, bounded, check_trained
 from taetpu.store.frozen_study import PlannedContrast, Role
-from taetpu.store.study import JUDGED
 
 Sets = Iterable[str] | Mapping[str, Any]
 """Changes to the baseline: texts of the form `path=value`, or a mapping of paths to values."""
@@ -81,10 +80,10 @@ def load_study(file: Path | str | Mapping[str, Any], sets: Sets = ()) -> Study:
 
 def _refuse_judged(document: Document) -> None:
     """Raise `UserError` if the file describes results that `taetpu judge` read from a table, and no training."""
-    if JUDGED in document.data:
+    if "judged" in document.data:
         problem = "this study has the runs of a table of results, so there is nothing to train"
         remedy = "`taetpu report` shows its results. To add runs, add them to the table, and repeat `taetpu judge`."
-        raise UserError(problem, path=(JUDGED,), remedy=remedy)
+        raise UserError(problem, path=("judged",), remedy=remedy)
 
 
 def _plugins(names: tuple[str, ...], folder: Path) -> tuple[Plugin, ...]:

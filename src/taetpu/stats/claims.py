@@ -104,7 +104,7 @@ def check_claim(claim: Claim, results: Results, where: KeyPath) -> Finding:
     """
     arm, verdict = _judged(claim, results, where)
     if arm["verdict"] is None:
-        why = "a single seed gives no verdict" if results.get("label") == "single seed" else "there is no verdict yet"
+        why = "a single seed gives no verdict" if results["label"] == "single seed" else "there is no verdict yet"
         return Finding(claim, False, f"{why}. {arm['evidence']}")
     evidence = f"{arm['verdict']}. {arm['evidence']}"
     if (arm["verdict"] == verdict) == claim.negated:

@@ -9,7 +9,6 @@ from taetpu.stats.plan import Plan
 from taetpu.stats.results import Designs, Excess, Factorial, JudgedEffect, Ladder, Scale
 from taetpu.stats.results_table import Table
 from taetpu.store.frozen_study import FactorialDesign, FrozenStudy, LadderDesign, OneByOne, Role
-from taetpu.store.study import JUDGED
 
 BASELINE = "baseline"
 ONE_BY_ONE: tuple[OneByOne, ...] = ("leave_one_out", "add_one_in")
@@ -168,7 +167,7 @@ def design_limits(study: FrozenStudy) -> list[str]:
     limits: list[str] = [kind for kind in ONE_BY_ONE if any(None in parts for parts in _parts(roles, kind).values())]
     if crossed:
         limits += ["factorial"] * (len(crossed["factors"]) > 2) + ["fraction"] * bool(crossed["words"])
-    judged = study.get(JUDGED)
+    judged = study.get("judged")
     named = judged is not None and len(judged["arm"]) < 2  # the name of an arm does not say what it changes
     return [*([] if named else _limits_of_arms(study)), *(LIMITS[name] for name in limits)]
 

@@ -15,7 +15,6 @@ from taetpu.store.digests import Damaged
 from taetpu.store.documents import RETRAIN
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.runs import RunFolder
-from taetpu.store.study import JUDGED
 
 BASELINE = "baseline"
 NOT_COMPARED = ("layers", "num_layers")  # model fields that resolved configs replace with a list of all layers
@@ -68,7 +67,7 @@ def check_records(study: FrozenStudy, runs: Sequence[RunFolder]) -> Iterator[str
     configs = {run: computation_fields(about[run]["config"]) for run in runs if not problems[run]}
     # Defaults are removed because the runs of an arm may be recorded by versions whose configs have different fields.
     trimmed = {run: without_defaults(config, about[run].get("defaults", {})) for run, config in configs.items()}
-    if JUDGED in study:  # its columns are no config that arms could override
+    if "judged" in study:  # its columns are no config that arms could override
         configs = {}
     usual = _most_common_configs(trimmed)
     written = {**study["arms"], **_tuning_overrides(study)}

@@ -13,16 +13,7 @@ from typing_extensions import TypedDict
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import Direction
 from taetpu.stats.plan import NoiseModel
-from taetpu.store.frozen_study import (
-    ComponentsDesign,
-    FactorialDesign,
-    LadderDesign,
-    PlannedContrast,
-    PostHocSettings,
-    Role,
-    SourceTable,
-    Tuning,
-)
+from taetpu.store import frozen_study
 from taetpu.store.study import StudyFolder
 
 Interval: TypeAlias = Sequence[float]
@@ -35,22 +26,29 @@ Fate = Literal["holds", "grows", "shrinks", "vanishes", "reverses", "unclear"]
 # --- effects and arms -------------------------------------------------------------------------------------------------
 
 
-class ImputedEffect(TypedDict, closed=True):
-    """The effect if each diverged run counts with the worst value of any finished run."""
-
-    effect: float | None
-    ci95: Interval | None
-
-
-class JudgedEffect(TypedDict):
-    """The effect of an arm or a contrast, and its verdict."""
+class EstimatedEffect(TypedDict):
+    """An effect with its interval."""
 
     effect: float | None  # None for a baseline, and without finished runs on both sides
     ci95: Interval | None  # None for a single seed
+
+
+class ImputedEffect(EstimatedEffect, closed=True):
+    """The effect if each diverged run counts with the worst value of any finished run."""
+
+
+class TestedEffect(EstimatedEffect):
+    """An effect with its p-value."""
+
+    p: float | None  # None unless the results are final, and without noise
+
+
+class JudgedEffect(TestedEffect):
+    """The effect of an arm or a contrast, and its verdict."""
+
     ci90: Interval | None
     ci_simultaneous: Interval | None  # 95 % for all arms of the baseline together
     effect_sd: float | None  # the effect in standard deviations of one run's noise
-    p: float | None  # p-values are None unless the results are final
     p_holm: float | None  # corrected for planned analyses and the number of arms and contrasts
     p_equivalent: float | None  # None without a margin
     divergence_p: float | None  # of equal rates of divergence; None if no run diverged
@@ -77,12 +75,8 @@ class Memory(TypedDict, closed=True):
     kv_cache: float
 
 
-class PairedTest(TypedDict, closed=True):
+class PairedTest(TestedEffect, closed=True):
     """The paired t-test."""
-
-    effect: float
-    ci95: Interval
-    p: float | None
 
 
 class Sensitivity(TypedDict, closed=True):
@@ -132,7 +126,7 @@ class Arm(JudgedEffect, closed=True):
     name: str
     against: str | None  # the arm with which it is compared; None for a baseline
     planned: bool  # whether the plan has it
-    role: Role
+    role: frozen_study.Role
     diff: dict[str, Any]  # the effective overrides, by path
     change: str  # the same in words
     runs: list[Run]
@@ -150,7 +144,7 @@ class Arm(JudgedEffect, closed=True):
     metrics: Mapping[str, float | None]  # the mean of each metric over the finished runs; None if one is undefined
 
 
-class Contrast(PlannedContrast, JudgedEffect, closed=True):
+class Contrast(frozen_study.PlannedContrast, JudgedEffect, closed=True):
     """A planned contrast."""
 
     name: str
@@ -170,8 +164,8 @@ class FrozenPlan(TypedDict, closed=True):
     looks: list[int]
     equivalence: float | None
     alpha: float
-    contrasts: NotRequired[dict[str, PlannedContrast]]
-    post_hoc: NotRequired[dict[str, PostHocSettings]]
+    contrasts: NotRequired[dict[str, frozen_study.PlannedContrast]]
+    post_hoc: NotRequired[dict[str, frozen_study.PostHocSettings]]
     rules: NotRequired[int]
     known_metric: NotRequired[bool]
     noise: NotRequired[NoiseModel]
@@ -247,15 +241,12 @@ class Parts(TypedDict, closed=True):
     scales: dict[str, Excess | None]  # by rung, `` without a ladder; None without an arm of all parts
 
 
-class Term(TypedDict, closed=True):
-    """A factor, or a pair of factors."""
+class Term(TestedEffect, closed=True):
+    """A factor, or a pair of factors. It has no effect if a factor has more than two levels."""
 
     factors: list[str]
     aliases: list[list[str]]  # the terms that cannot be told from it
     df: int
-    effect: float | None  # None if a factor has more than two levels
-    ci95: Interval | None
-    p: float | None
     p_holm: float | None
     share: float | None  # of the variance within seeds
 
@@ -268,7 +259,7 @@ class FactorialScale(TypedDict, closed=True):
     missing: list[str]  # arms without a value
 
 
-class Factorial(FactorialDesign, closed=True):
+class Factorial(frozen_study.FactorialDesign, closed=True):
     """The analysis of a factorial design."""
 
     scales: dict[str, FactorialScale]  # by rung, `` without a ladder
@@ -314,19 +305,17 @@ class LadderArm(ArmTrend, closed=True):
     rungs: dict[str, str]  # its name at each scale
 
 
-class Ladder(LadderDesign, closed=True):
+class Ladder(frozen_study.LadderDesign, closed=True):
     """The analysis of a ladder."""
 
     scales: dict[str, Scale]
     arms: dict[str, LadderArm]  # by the arm's name without the scale
 
 
-class Experiment(TypedDict, closed=True):
+class Experiment(EstimatedEffect, closed=True):
     """One of the three experiments on a part."""
 
     arm: str
-    effect: float | None
-    ci95: Interval | None
     says: str  # what the absence of the part does: hurts, equivalent, helps or unclear
 
 
@@ -340,7 +329,7 @@ class Part(TypedDict, closed=True):
     healed: Experiment
 
 
-class Components(ComponentsDesign, closed=True):
+class Components(frozen_study.ComponentsDesign, closed=True):
     """The analysis of a model's parts."""
 
     rows: list[Part]
@@ -360,12 +349,9 @@ class Designs(TypedDict, closed=True):
 # --- post-hoc ablation tables -----------------------------------------------------------------------------------------
 
 
-class TableComparison(TypedDict):
+class TableComparison(TestedEffect):
     """The difference of an arm to its baseline in a measure of a table."""
 
-    effect: float | None
-    ci95: Interval | None
-    p: float | None
     p_holm: float | None  # corrected for all comparisons of the table
     guarded: bool
     verdict: Literal["higher", "lower", "inconclusive"] | None
@@ -410,7 +396,7 @@ class TableArms(TypedDict):
     arms: list[TableArm]
 
 
-class PostHoc(PostHocSettings, TableArms, closed=True):
+class PostHoc(frozen_study.PostHocSettings, TableArms, closed=True):
     """A post-hoc ablation table."""
 
     name: str
@@ -420,7 +406,7 @@ class PostHoc(PostHocSettings, TableArms, closed=True):
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
-class JudgedTable(SourceTable, closed=True):
+class JudgedTable(frozen_study.SourceTable, closed=True):
     """What is known of the table from which a study was made."""
 
     blocks: NotRequired[list[int]]  # the block of each run, if runs are not paired
@@ -448,7 +434,7 @@ class Results(TypedDict, closed=True):
     packs: list[dict[str, Any]]  # the layouts of packs, each with its number of `runs`
     hardware: list[Hardware]
     reused: Reused
-    tuning: Tuning | None
+    tuning: frozen_study.Tuning | None
     designs: Designs
     arms: list[Arm]
     contrasts: NotRequired[list[Contrast]]

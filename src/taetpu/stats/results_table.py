@@ -16,7 +16,7 @@ from taetpu.stats.results import Hardware, Run, Stratum
 from taetpu.store.frozen_study import FrozenStudy
 from taetpu.store.metrics import Series
 from taetpu.store.runs import RunFolder
-from taetpu.store.study import JUDGED, StudyFolder
+from taetpu.store.study import StudyFolder
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def read_table(folder: StudyFolder, study: FrozenStudy, metric: str) -> Table:
                 problem, file=run.where, remedy="Move the run that is not part of the study out of the study's folder."
             )
         done[run.arm, run.seed] = run, read_result(run) or {}
-    absent = "missing" if JUDGED in study else "unfinished"
+    absent = "missing" if "judged" in study else "unfinished"
     rows = {arm: [(seed, done.get((arm, seed))) for seed in study["seeds"]] for arm in study["arms"]}
     numbers = study.get("blocks"), study.get("strata")
     block, stratum = (None if part is None else dict(zip(study["seeds"], part, strict=True)) for part in numbers)

@@ -13,8 +13,6 @@ from taetpu.store.pack_checkpoints import PackFolder
 from taetpu.store.runs import RunFolder
 
 _RUN = re.compile(r".*/runs/(?P<arm>[^/]+)/(?P<seed>\d+)-(?P<id>[0-9a-f]{8})/(?:config|result)\.json")
-JUDGED = "judged"
-"""The key in `study.yaml` under which a study that was made from a table of results records the table."""
 _DIGEST = re.compile(rb"# (sha256:[0-9a-f]{64})\n")
 
 
