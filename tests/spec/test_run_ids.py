@@ -185,7 +185,7 @@ def test_another_value_changes_the_identity(part, field, value):
         ("keep_checkpoints", True),
         ("log_every", 1),
         ("sample", "none"),
-        ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64, "mesh": {"data": 2}}),
+        ("compute", {"attention": "plain", "remat": "full", "loss_chunk": 64, "feed": "host", "mesh": {"data": 2}}),
     ],
 )
 def test_observation_and_numerics_do_not_change_the_identity(field, value):

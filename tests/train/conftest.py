@@ -4,7 +4,9 @@ import pytest
 from taetpu.core.config_parsing import load_config
 from taetpu.core.static_dynamic import promoted_fields, split
 from taetpu.data.base import Source
+from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.train.data_feed import open_feed
 from taetpu.train.layout import Layout, structure_key
 from taetpu.train.program import Program, stack_numbers
 
@@ -34,45 +36,43 @@ def text(tmp_path_factory) -> tuple[dict, Source]:
 _PROGRAMS: dict[tuple, Program] = {}
 
 
-def program(structure, source, steps, width, devices, chunk, **mesh) -> Program:
+def program(structure, source, steps, width, devices, chunk, feed, **mesh) -> Program:
     """Return a program. Tests share programs, because compilation takes most of the time of these tests."""
-    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, *mesh.items())
+    key = (structure_key(structure), source.fingerprint, steps, width, devices, chunk, feed, *mesh.items())
     if key not in _PROGRAMS:
         precision = structure.train.precision.replace("auto", "float32")
         _PROGRAMS[key] = Program(
-            structure, source, Layout(width, devices, **mesh), steps=steps, precision=precision, chunk=chunk
-        )
+            structure, source, Layout(width, devices, **mesh), steps=steps, precision=precision, chunk=chunk,
+            execution=ComputeOptions(feed=feed),
+        )  # fmt: skip
     return _PROGRAMS[key]
 
 
 class Trainer:
     """A pack of runs that tests train step by step."""
 
-    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), **mesh):
+    def __init__(self, configs, source, width=None, devices=1, seeds=None, chunk=8, live=(), feed="resident", **mesh):
         live = frozenset(live).union(*(promoted_fields(c) for c in configs))
         parts = [split(c, live) for c in configs]
         self.structure, self.source = parts[0][0], source
         self.width = width or len(configs)
         steps = configs[0].train.total_steps(source.num_windows)
-        self.program = program(self.structure, source, steps, self.width, devices, chunk, **mesh)
+        self.program = program(self.structure, source, steps, self.width, devices, chunk, feed, **mesh)
         fill = [0] * (self.width - len(configs))
         order = [*range(len(configs)), *fill]
         self.numbers = self.program.place(stack_numbers([parts[i][1] for i in order]))
         self.seed_list = [(seeds or list(range(len(configs))))[i] for i in order]
         self.seeds = self.program.place(np.array(self.seed_list, np.int32))
         self.state = self.program.init(self.numbers, self.seeds)
-        self.step = 0
+        self.feed, self.step = open_feed(self.program, self.seed_list), 0
 
     def advance(self, *sizes) -> dict[str, np.ndarray]:
         """Take steps in dispatches of these sizes, and return the metrics, `(width, steps)`."""
         found = []
         for size in sizes:
-            batch = self.structure.train.batch_size
-            rows = np.zeros((self.width, self.program.chunk, batch), np.int32)
-            for i, seed in enumerate(self.seed_list):
-                rows[i, :size] = self.source.rows(seed, self.step, size, batch)
+            rows, arrays = self.feed.read(self.step, size)
             self.state, metrics = self.program.advance(
-                self.state, self.numbers, self.seeds, rows, np.int32(size), self.program.arrays
+                self.state, self.numbers, self.seeds, rows, np.int32(size), arrays
             )
             found.append({name: np.asarray(v)[:, :size] for name, v in metrics.items()})
             self.step += size
@@ -80,9 +80,8 @@ class Trainer:
 
     def observe(self, every=1) -> dict[str, np.ndarray]:
         """Measure the metrics that are due every `every` steps, and return `{name: (width,)}`."""
-        batch = self.structure.train.batch_size
-        rows = np.stack([self.source.rows(seed, self.step, 1, batch)[0] for seed in self.seed_list])
-        found = self.program.observe(every)(self.state, self.numbers, self.seeds, rows, self.program.arrays)
+        rows, arrays = self.feed.read(self.step, 1)
+        found = self.program.observe(every)(self.state, self.numbers, self.seeds, rows[:, 0], arrays)
         return {name: np.asarray(values) for name, values in found.items()}
 
 

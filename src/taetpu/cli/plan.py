@@ -297,10 +297,10 @@ def _tables(table: dict[str, Any]) -> str:
 
 
 def _computed(packs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking) and its arms."""
+    """Yield a note for each choice of compute options (attention kernel, remat, loss chunking, feed) and its arms."""
     arms = dict[str, dict[str, None]]()
     for pack in packs:
-        names = [name for name in ("attention", "remat", "loss_chunk") if name in pack]
+        names = [name for name in ("attention", "remat", "loss_chunk", "feed") if name in pack]
         chosen = ", ".join(f"{name.replace('_', ' ')} {pack[name]}" for name in names)
         for line in ([f"computed with {chosen}"] if chosen else []) + pack["routed"]:
             arms.setdefault(line, {}).update(dict.fromkeys(pack["arms"]))

@@ -17,7 +17,7 @@ from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
-from taetpu.data.base import Batch, Source
+from taetpu.data.base import Batch, Source, array_shapes
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import AttentionDims, Carried, Context
@@ -254,10 +254,9 @@ def check_batch(config: ResolvedConfig, source: Source) -> None:
     if key in _PASSED:
         return
     size = config.train.batch_size
-    arrays = {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
     batch = jax.eval_shape(
         lambda arrays, rows, seed: source.batch(arrays, rows, named(root_key(seed), "data")),
-        arrays, jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
+        array_shapes(source), jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
     )  # fmt: skip
     asked = config.task.batch_dtypes
     expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore

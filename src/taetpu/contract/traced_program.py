@@ -18,7 +18,7 @@ from taetpu.contract.jaxpr_digest import digest_array, digest_outputs
 from taetpu.core.config import iter_components
 from taetpu.core.sites import find_sites
 from taetpu.core.static_dynamic import bind, split
-from taetpu.data.base import Batch, Source
+from taetpu.data.base import Batch, Source, array_shapes
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.named_arrays import named_parameters
 from taetpu.nn.stack import merge_stacks
@@ -158,8 +158,7 @@ class Outline:
     @property
     def _inputs(self) -> tuple[Any, ...]:
         rows = jax.ShapeDtypeStruct((self.structure.train.batch_size,), jnp.int32)
-        arrays = {name: _shape_of(array) for name, array in self.source.arrays.items()}
-        return self.state, self.shapes, self.seed, arrays, rows
+        return self.state, self.shapes, self.seed, array_shapes(self.source), rows
 
     @cached_property
     def traced_step(self) -> Any:

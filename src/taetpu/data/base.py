@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 from pydantic import Field, field_validator
@@ -68,8 +69,11 @@ class Source(Protocol):
     """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
     unit: str
     """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
-    arrays: dict[str, np.ndarray]
-    """Arrays that are put on the device once and shared by all runs that are trained together (a pack)."""
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The arrays that `batch` reads, on the host. They are copied to every device unless the feed is `host`."""
+        ...
 
     @property
     def num_windows(self) -> int | None:
@@ -101,6 +105,14 @@ class Source(Protocol):
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
         The method is called inside `jax.jit`, and is vmapped over `rows` and `key` with shared `arrays`.
+        """
+        ...
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+        """Return the entries of `arrays` for windows, with a leading axis `(n,)`, without reading all of `arrays`.
+
+        `batch(gather(rows), positions, key)` equals `batch(arrays, rows[positions], key)`. The method is called in
+        another thread. It is optional: a source without `gather` always has a resident feed.
         """
         ...
 
@@ -178,6 +190,21 @@ class Task(Component):
         return lengths
 
 
+def array_shapes(source: Source) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of `source.arrays`. If the source has `gather`, only one window is read."""
+    if not hasattr(source, "gather"):
+        return {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
+    windows = source.gather(np.zeros(1, np.int32))
+    return {name: jax.ShapeDtypeStruct((source.num_windows, *a.shape[1:]), a.dtype) for name, a in windows.items()}
+
+
+def read_windows(source: Source, rows: Int[np.ndarray, "..."]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return arrays that contain the windows `rows`, and the places of these windows in the arrays."""
+    if not hasattr(source, "gather"):
+        return source.arrays, rows
+    return source.gather(rows.ravel()), np.arange(rows.size, dtype=np.int32).reshape(rows.shape)
+
+
 def at_length(length: int) -> str:
     """Return the name of the evaluation set with the validation data in sequences of a given length."""
     return f"val@{length}"
@@ -236,10 +263,10 @@ def train_windows(stream: np.ndarray, seq_len: int) -> np.ndarray:
     """Return training windows, `(windows, seq_len + 1)`; window i has tokens i * seq_len to (i + 1) * seq_len.
 
     The last target of a window is also the first input of the next window, so that no target between windows is
-    lost. An incomplete window at the end is dropped.
+    lost. An incomplete window at the end is dropped. The result is a view of the stream.
     """
-    starts = np.arange((len(stream) - 1) // seq_len) * seq_len
-    return stream[starts[:, None] + np.arange(seq_len + 1)]
+    shape, (stride,) = (max((len(stream) - 1) // seq_len, 0), seq_len + 1), stream.strides
+    return np.lib.stride_tricks.as_strided(stream, shape, (seq_len * stride, stride), writeable=False)
 
 
 def evaluation_split(

@@ -149,10 +149,10 @@ class TextSource:
         self.seq_len = seq_len
         self.evaluated = evaluated
         self.unit = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
-        self.arrays = {"windows": train_windows(streams["train"], seq_len)}
-        self.num_windows = len(self.arrays["windows"])
+        self._windows = {"windows": train_windows(streams["train"], seq_len)}
+        self.num_windows = len(self._windows["windows"])
         if segments is not None:
-            self.arrays["segments"] = train_windows(segments["train"], seq_len)[:, :-1]
+            self._windows["segments"] = train_windows(segments["train"], seq_len)[:, :-1]
         self._streams, self._segments = streams, segments
         self._text_facts = facts
         self._splits = {name: self._split(name, seq_len) if len(streams[name]) else None for name in EVALUATED}
@@ -169,6 +169,15 @@ class TextSource:
         tokens, targets = windows[:, :-1], windows[:, 1:]
         segments = arrays["segments"][rows] if "segments" in arrays else None
         return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32), segments)
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """See `Source.arrays`."""
+        return {name: np.ascontiguousarray(windows) for name, windows in self._windows.items()}
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+        """See `Source.gather`."""
+        return {name: windows[rows] for name, windows in self._windows.items()}
 
     def evaluation(self, split: str) -> Split | None:
         """See `Source.evaluation`."""

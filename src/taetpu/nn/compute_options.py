@@ -1,4 +1,4 @@
-"""Options for the computation of a model. They can change the last bits of results, but not the computed function."""
+"""Options for the computation of a run. They can change the last bits of results, but not the computed function."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,7 @@ from taetpu.nn.stack import Stack
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Options that replace nodes in a built model. The default options leave the model unchanged.
+    """Options that replace nodes in a built model, and the feed. The default options leave the model unchanged.
 
     Attributes:
         unroll: The number of layers per iteration in the loop of a deep stack.
@@ -24,17 +24,20 @@ class ComputeOptions:
             path are left unchanged.
         loss_chunk: The number of tokens for which logits are computed at once if only the loss is needed. None means
             all tokens.
+        feed: Where training data is during training, `resident` or `host` (see `train.data_feed`).
     """
 
     unroll: int = 1
     remat: str = "none"
     attention: str = "plain"
     loss_chunk: int | None = None
+    feed: str = "resident"
 
     @property
     def non_default(self) -> dict[str, Any]:
         """The options that differ from their default, by name, except `unroll`."""
-        options = {"attention": self.attention, "remat": self.remat, "loss_chunk": self.loss_chunk}
+        names = ("attention", "remat", "loss_chunk", "feed")
+        options = {name: getattr(self, name) for name in names}
         return {name: value for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)}
 
     def apply(self, tree: Any, *, counted: bool = False) -> Any:

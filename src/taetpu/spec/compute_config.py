@@ -50,5 +50,9 @@ class ComputeConfig(Config):
     """
     loss_chunk: Annotated[int | Literal["auto"] | None, word_or_count("auto", None, unit="tokens")] = "auto"
     """Number of tokens whose logits are in memory at once; `none`: all tokens."""
+    feed: Literal["auto", "resident", "host"] = "auto"
+    """Where training data is: on every device (`resident`), or on the host, from which a thread reads the windows of
+    the next steps (`host`). `auto`: `host` above 256 MiB. Generated data needs neither.
+    """
     mesh: Literal["auto"] | MeshConfig = "auto"
     """Devices that share one run, e.g. `{data: 2, model: 2}`; `auto`: several if one device has too little memory."""

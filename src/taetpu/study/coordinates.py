@@ -23,7 +23,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import named, root_key
 from taetpu.core.sites import Ragged, Read, capture, find_sites
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.base import Batch, Source
+from taetpu.data.base import Batch, Source, read_windows
 from taetpu.nn.lm import LM
 from taetpu.spec.resolved_study import Arm, Study
 from taetpu.spec.study_config import ResolvedConfig
@@ -177,13 +177,12 @@ class SizeProgram:
         self.source, self.steps, self.batch_size = source, steps, config.train.batch_size
         structure, numbers = split(config, promoted_fields(config))
         self.numbers = {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()}
-        self.arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
         self._run = jax.jit(lambda *inputs: self._measure(structure, *inputs))
 
     def __call__(self, seed: int) -> dict[str, np.ndarray]:
         """Return the sizes for a seed, `(1 + steps, layers)` by site; sites outside the layers have one layer."""
-        rows = jnp.asarray(self.source.rows(seed, 0, self.steps, self.batch_size))
-        sizes = self._run(self.numbers, self.arrays, rows, jnp.int32(seed))
+        arrays, rows = read_windows(self.source, self.source.rows(seed, 0, self.steps, self.batch_size))
+        sizes = self._run(self.numbers, arrays, rows, jnp.int32(seed))
         return {name: np.asarray(array, np.float64) for name, array in sizes.items()}
 
     def _measure(self, structure: ResolvedConfig, numbers: Any, arrays: Any, rows: Array, seed: Array) -> Any:

@@ -22,7 +22,7 @@ from taetpu.core.identity import canonical_json
 from taetpu.core.jax_setup import cache_folder, cpu_cores
 from taetpu.core.static_dynamic import split
 from taetpu.core.xla_flags import OPTIONS, tpu_flags
-from taetpu.data.base import Source
+from taetpu.data.base import Source, array_shapes
 from taetpu.nn.compute_options import ComputeOptions
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.spec.study_config import ResolvedConfig
@@ -73,7 +73,7 @@ class CompileRequest:
     @cached_property
     def key(self) -> str:
         """Hash of everything that determines the answer: program structure, slice, flags, source code and versions."""
-        arrays = {name: [list(array.shape), str(array.dtype)] for name, array in self.source.arrays.items()}
+        arrays = {name: [list(array.shape), str(array.dtype)] for name, array in array_shapes(self.source).items()}
         inputs = {
             "structure": to_data(split(self.config, self.live)[0]),
             "precision": self.precision,

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from taetpu.core.errors import UserError
 from taetpu.data.base import Source
 from taetpu.nn.attention import Attention
 from taetpu.nn.attention_kernels import PATHS, describe_call
@@ -14,7 +15,7 @@ from taetpu.nn.stack import REMAT
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, first_device, platform_of
-from taetpu.train.memory import memory_bytes, state_bytes, step_bytes
+from taetpu.train.memory import array_bytes, data_bytes, memory_bytes, state_bytes, step_bytes
 from taetpu.train.model_cost import model_shapes
 
 # The kernel that `attention: auto` selects on each platform, and the minimum sequence length for it. The minimum for
@@ -22,6 +23,7 @@ from taetpu.train.model_cost import model_shapes
 KERNELS = {"tpu": ("splash", 512), "cuda": ("cudnn", 1)}
 DIVIDED = "the run is divided over devices, which kernels do not support"
 OWN_PATH = "the component defines its own path"
+RESIDENT = 256 << 20  # bytes of training data above which `feed: auto` selects `host`
 LARGE, SMALL = 1 / 16, 1 / 64  # shares of memory: logits larger than LARGE are computed in chunks of size SMALL
 
 
@@ -43,7 +45,7 @@ def choose_compute(
         memory: the number of bytes per device that packs may use; determined from this process's devices by default.
 
     Raises:
-        UserError: if this platform lacks the requested attention path.
+        UserError: if this platform lacks the requested attention path, or the source the requested feed.
     """
     asked, platform = config.train.compute, platform or platform_of(first_device())
     attention, chunk, remat = asked.attention, asked.loss_chunk, asked.remat
@@ -54,9 +56,10 @@ def choose_compute(
     room = memory_bytes() if memory is None else memory
     if platform == "cpu":  # rematerialisation would only cost time: any model that a CPU can train fits into memory
         room = math.inf
-    chosen = ComputeOptions(attention=attention, loss_chunk=_chunk(config, source, room) if chunk == "auto" else chunk)
+    chunk, feed = _chunk(config, source, room) if chunk == "auto" else chunk, _feed(asked.feed, source)
+    chosen = ComputeOptions(attention=attention, loss_chunk=chunk, feed=feed)
     ways = [replace(chosen, remat=kept) for kept in (REMAT if remat == "auto" else (remat,))]
-    room -= state_bytes(config, source)
+    room -= state_bytes(config, source) + data_bytes(source, chosen)
     return next((way for way in ways[:-1] if step_bytes(config, source, way, precision) <= room), ways[-1])
 
 
@@ -137,6 +140,18 @@ def _kernel(source: Source, platform: str) -> str:
     """Return the kernel that `attention: auto` selects by platform and sequence length, or `plain` for no kernel."""
     name, least = KERNELS.get(platform, ("plain", 0))
     return name if source.seq_len >= least else "plain"
+
+
+def _feed(asked: str, source: Source) -> str:
+    """Return the feed of a task: `host` if it is asked for, or if `auto` finds that the training data is large.
+
+    Data that is generated on the device has no arrays, and its feed is `resident`.
+    """
+    size, can_gather = array_bytes(source), hasattr(source, "gather")
+    if asked == "host" and size and not can_gather:
+        problem, path = f"{type(source).__name__} has no method `gather`", ("train", "compute", "feed")
+        raise UserError(problem, path=path, remedy="Use auto or resident, or add the method (`data.base.Source`).")
+    return "host" if size and (asked == "host" or (asked == "auto" and can_gather and size > RESIDENT)) else "resident"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:

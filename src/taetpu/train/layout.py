@@ -16,7 +16,7 @@ from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.run_ids import plugin_sources
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import local_capabilities
-from taetpu.train.memory import device_bytes_limit, memory_bytes, state_bytes, step_bytes
+from taetpu.train.memory import data_bytes, device_bytes_limit, memory_bytes, state_bytes, step_bytes
 from taetpu.train.model_cost import num_params
 from taetpu.train.sharding import check_mesh, device_bytes, possible_divisions
 
@@ -120,9 +120,10 @@ class Workload:
         """
         state = state_bytes(self.config, self.source)
         step = step_bytes(self.config, self.source, self.execution, self.precision)
+        data = data_bytes(self.source, self.execution)
         if jax.default_backend() == "cpu":
-            return max(1, (memory_bytes() - devices * step) // state)
-        return max(1, memory_bytes() // (state + step)) * devices
+            return max(1, (memory_bytes() - devices * (step + data)) // state)
+        return max(1, (memory_bytes() - data) // (state + step)) * devices
 
 
 def structure_key(structure: ResolvedConfig) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-from taetpu.data.base import Source
+from taetpu.data.base import Source, array_shapes
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.optim.hooks import hooks_reading_logits
 from taetpu.spec.study_config import ResolvedConfig
@@ -14,6 +14,8 @@ from taetpu.train.model_cost import activation_bytes, kept_shapes
 
 SHARE_OF_MEMORY = 0.5
 CGROUPS = Path("/sys/fs/cgroup")
+TABLE_BYTES = 64 << 20  # maximum size on a device of a table of training data (see `train.data_feed`)
+TABLES = 3  # the table that is being filled, the current one, and the one that the last dispatch still reads
 
 
 def memory_bytes() -> int:
@@ -46,6 +48,16 @@ def step_bytes(
         chunk = None if hooks_reading_logits(config.train.hooks) else max(1, execution.loss_chunk // sequences)
         execution = replace(execution, loss_chunk=chunk)
     return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
+
+
+def array_bytes(source: Source) -> int:
+    """Return the size of a task's arrays in bytes; 0 if data is generated."""
+    return sum(shape.size * shape.dtype.itemsize for shape in array_shapes(source).values())
+
+
+def data_bytes(source: Source, execution: ComputeOptions) -> int:
+    """Return an upper bound of the bytes of training data on a device."""
+    return TABLES * TABLE_BYTES if execution.feed == "host" else array_bytes(source)
 
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:

@@ -9,6 +9,7 @@ independent of dispatch sizes.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -22,7 +23,7 @@ from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import named, root_key
 from taetpu.core.static_dynamic import bind, split
-from taetpu.data.base import Batch, Source, evaluation_order
+from taetpu.data.base import Batch, Source, array_shapes, evaluation_order
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.embedding import check_tokens
 from taetpu.nn.lm import LM
@@ -31,6 +32,7 @@ from taetpu.optim.structure_checks import evaluates_trained
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.device_capabilities import Capabilities, Device, platform_of
 from taetpu.train.layout import Layout
+from taetpu.train.memory import TABLE_BYTES
 from taetpu.train.pack_plan import Pack
 from taetpu.train.sample import continue_tokens
 from taetpu.train.sharding import DATA, MODEL, RUN, WHOLE, Division, ManualDivision, PartitionedDivision, tree_shardings
@@ -55,9 +57,9 @@ Numbers: TypeAlias = Mapping[str, Float[Array, "run ..."] | Float[np.ndarray, "r
 """The traced values of all runs, by path."""
 Seeds: TypeAlias = Int[Array, " run"] | Int[np.ndarray, " run"]
 Rows: TypeAlias = Int[Array, "run chunk batch"] | Int[np.ndarray, "run chunk batch"]
-"""The numbers of the windows (training sequences) in the batches of the next steps."""
+"""The places in a task's arrays of the windows (training sequences) in the batches of the next steps."""
 StepRows: TypeAlias = Int[Array, "run batch"] | Int[np.ndarray, "run batch"]
-"""The numbers of the windows in the batch of one step."""
+"""The places of the windows in the batch of one step."""
 Count: TypeAlias = np.int32 | Int[Array, ""]
 
 StartArrays: TypeAlias = Mapping[str, Float[Array, "run ..."]]
@@ -147,7 +149,7 @@ class Program:
     ):
         self.structure, self.source, self.steps, self.width, self.chunk = structure, source, steps, layout.width, chunk
         self.mesh, self.division = make_mesh(layout, on)
-        self.partitioned = layout.divided
+        self.partitioned, self.from_host = layout.divided, execution.feed == "host"
         self.dtype, self.execution = jnp.dtype(precision), execution
         capabilities = Capabilities(platform_of(self.mesh.devices.flat[0]))
         capabilities.check_path(execution.attention, remedy="Resume this pack on the kind of device it was started on.")
@@ -156,8 +158,35 @@ class Program:
 
     @cached_property
     def arrays(self) -> dict[str, jax.Array]:
-        """The arrays of the task, replicated on every device."""
+        """The arrays of the task, replicated on every device. Programs with the feed `host` read tables instead."""
         return to_devices(dict(self.source.arrays), NamedSharding(self.mesh, SHARED))
+
+    @property
+    def shards(self) -> int:
+        """The number of parts of the pack that have a table each: the parts on one device, or whole runs."""
+        return self.width if self.partitioned else self.mesh.shape[RUN]
+
+    @cached_property
+    def table_steps(self) -> int:
+        """The number of steps whose windows a table holds: `chunk`, or fewer if a table would be too large."""
+        window = sum(prod(a.shape[1:]) * a.dtype.itemsize for a in array_shapes(self.source).values())
+        step = self.width // self.shards * self.structure.train.batch_size * window
+        return max(1, min(self.chunk, TABLE_BYTES // step))
+
+    @cached_property
+    def data_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """The shapes and shardings of the arrays that a dispatch reads: those of the task, or tables.
+
+        The tables are arrays `(shards, windows, ...)` with room for the windows of each run in `table_steps` steps.
+        """
+        shapes = array_shapes(self.source)
+        if not self.from_host:
+            return self.abstract(shapes, SHARED)
+        windows = self.width // self.shards * self.table_steps * self.structure.train.batch_size
+        tables = {
+            name: jax.ShapeDtypeStruct((self.shards, windows, *a.shape[1:]), a.dtype) for name, a in shapes.items()
+        }
+        return self.abstract(tables, RUNS)
 
     def map_over_runs(
         self,
@@ -165,6 +194,7 @@ class Program:
         shared: Sequence[int] = (),
         donate: Sequence[int] = (),
         divided: Sequence[int] = (),
+        reads_data: bool = False,
         once: bool = False,
     ) -> Callable[..., Result]:
         """Return a jitted function that maps `fn` over runs.
@@ -175,17 +205,22 @@ class Program:
             donate: indices of the donated arguments.
             divided: indices of the arguments that have no run axis, and whose second axis is divided over a run's
                 devices.
+            reads_data: whether the last argument is the training data (see `data_shapes`). Arrays are shared by all
+                runs, and a table by the runs of its shard.
             once: whether the function is called only once, so that compilation should be quick.
         """
-        platform = self.mesh.devices.flat[0].platform
+        platform, reads_table = self.mesh.devices.flat[0].platform, reads_data and self.from_host
 
         def mapped(*args: PyTree) -> PyTree:
-            axes = tuple(None if i in (*shared, *divided) else 0 for i in range(len(args)))
+            alike = (*shared, *divided, *([len(args) - 1] if reads_data and not self.from_host else []))
+            axes = tuple(None if i in alike else 0 for i in range(len(args)))
             if self.partitioned:
                 results = jax.vmap(fn, in_axes=axes, spmd_axis_name=RUN)(*args)
                 return jax.lax.with_sharding_constraint(results, self.state_shardings(results))
-            specs = tuple(SHARED if i in shared else DIVIDED if i in divided else RUNS for i in range(len(args)))
+            specs = tuple(DIVIDED if i in divided else RUNS if axis == 0 else SHARED for i, axis in enumerate(axes))
+            axes = (*axes[:-1], None) if reads_table else axes
             f = map_sequentially(fn, axes, bool(donate)) if platform == "cpu" else jax.vmap(fn, in_axes=axes)
+            f = with_local_table(f) if reads_table else f
             return jax.shard_map(f, mesh=self.mesh, in_specs=specs, out_specs=RUNS, check_vma=False)(*args)
 
         # Name the program in traces and dumps: `Program.advance.<locals>.take_steps` becomes `advance`.
@@ -229,7 +264,8 @@ class Program:
     def advance(self) -> AdvanceFn:
         """The function `(state, numbers, seeds, rows, count, arrays) -> (state, metrics)` that trains the runs.
 
-        The runs are trained on the first `count` steps of `rows`. The state is donated.
+        The runs are trained on the first `count` steps of `rows`, which are places in `arrays` (see `data_shapes`). The
+        state is donated.
         """
 
         def take_steps(
@@ -247,12 +283,12 @@ class Program:
 
             return jax.lax.fori_loop(0, count, body, (state, log))
 
-        return self.map_over_runs(take_steps, shared=(4, 5), donate=(0,))
+        return self.map_over_runs(take_steps, shared=(4,), donate=(0,), reads_data=True)
 
     def observe(self, every: int) -> ObserveFn:
         """Return the function `(state, numbers, seeds, rows, arrays) -> values` that measures metrics.
 
-        Only metrics with the interval `every` are measured. `rows` are the window numbers of the next step.
+        Only metrics with the interval `every` are measured. `rows` are the places in `arrays` of the next step's batch.
         """
         if every not in self.observers:
             due = {name: metric for name, metric in self.structure.train.metrics.items() if metric.every == every}
@@ -265,7 +301,7 @@ class Program:
                 return observe(state, rows, due, context if self.partitioned else replace(context, division=WHOLE))
 
             observe_one.__qualname__ = f"observe_{every}"
-            self.observers[every] = self.map_over_runs(observe_one, shared=(4,))
+            self.observers[every] = self.map_over_runs(observe_one, reads_data=True)
         return self.observers[every]
 
     def evaluated(self, state: TrainState, numbers: Numbers) -> LM:
@@ -379,7 +415,7 @@ class Program:
         return Shapes(
             init=(stacked, seeds),
             advance=(state, stacked, seeds, self.abstract(np.zeros(rows, np.int32), RUNS),
-                     self.abstract(np.int32(0), SHARED), self.abstract(dict(self.source.arrays), SHARED)),
+                     self.abstract(np.int32(0), SHARED), self.data_shapes),
             evaluate=None if windows is None else (state.model, self.abstract(windows, DIVIDED),
                                                         self.abstract(np.int32(0), SHARED)),
         )  # fmt: skip
@@ -394,6 +430,11 @@ class Program:
         if self.partitioned:
             return tree_shardings(state, self.mesh, RUN)
         return jax.tree.map(lambda _: NamedSharding(self.mesh, RUNS), state)
+
+
+def with_local_table(fn: Callable[..., PyTree]) -> Callable[..., PyTree]:
+    """Return a function of one shard, whose last argument is a table with a leading axis `(1,)`."""
+    return lambda *args: fn(*args[:-1], jax.tree.map(lambda a: a[0], args[-1]))
 
 
 def map_sequentially(fn: Callable[..., PyTree], axes: Sequence[int | None], donated: bool) -> Callable[..., PyTree]:

@@ -38,7 +38,7 @@ from taetpu.train.sharding import WHOLE, Division
 
 Scalar: TypeAlias = Float[Array, ""]
 Arrays: TypeAlias = Mapping[str, Array]
-"""The arrays of a task (`data.base.Source.arrays`)."""
+"""The arrays of a task (`data.base.Source.arrays`), or tables of some of their windows."""
 Recorded: TypeAlias = tuple[dict[str, Scalar], dict[str, Scalar], Means]
 """The `sums`, `losses` and `means` of an `Update`."""
 

@@ -21,6 +21,7 @@ from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.study_config import ResolvedConfig
 from taetpu.store.backend import open_store
 from taetpu.store.documents import from_json, to_json
+from taetpu.train.data_feed import open_feed
 from taetpu.train.layout import Layout, Workload
 from taetpu.train.pack_plan import PackPlan
 from taetpu.train.program import Program, stack_numbers
@@ -53,10 +54,11 @@ class StepTimer:
         steps = config.train.total_steps(source.num_windows)
         self.program = Program(structure, source, layout, steps=steps, precision=precision, execution=execution)
         seeds = range(layout.width)
+        with open_feed(self.program, seeds) as feed:
+            self.most = feed.limit(0)
+            self.rows, self.arrays = feed.read(0, self.most)
         self.numbers = self.program.place(stack_numbers([numbers for _ in seeds]))
         self.seeds = self.program.place(np.array(seeds, np.int32))
-        batch, chunk = config.train.batch_size, self.program.chunk
-        self.rows = np.stack([source.rows(seed, 0, chunk, batch) for seed in seeds])
         self.state = self.program.init(self.numbers, self.seeds)
         self.size = 1
         self.train()  # compiles
@@ -65,7 +67,7 @@ class StepTimer:
         """Take `size` steps, and return the duration of all of them in seconds."""
         began = time.perf_counter()
         self.state, metrics = self.program.advance(
-            self.state, self.numbers, self.seeds, self.rows, np.int32(self.size), self.program.arrays
+            self.state, self.numbers, self.seeds, self.rows, np.int32(self.size), self.arrays
         )
         jax.block_until_ready(metrics)
         return time.perf_counter() - began
@@ -76,7 +78,7 @@ class StepTimer:
         while passed < seconds:
             duration = self.train()
             passed, steps = passed + duration, steps + self.size
-            self.size = max(1, min(int(self.size * DISPATCH / duration), self.program.chunk))
+            self.size = max(1, min(int(self.size * DISPATCH / duration), self.most))
         return passed / steps
 
 

@@ -31,6 +31,7 @@ from taetpu.spec.start import StoredParameters
 from taetpu.store.study import StudyFolder
 from taetpu.train.callbacks import Callback
 from taetpu.train.checkpoint import Checkpoints
+from taetpu.train.data_feed import open_feed
 from taetpu.train.evaluator import Evaluator
 from taetpu.train.metric_series import MetricBuffer, checkpoint_steps
 from taetpu.train.model_cost import named_shapes
@@ -138,7 +139,11 @@ class PackTrainer:
         checkpoints = Checkpoints(self.study.pack(self.plan.id), self.callback.on_damage)
         # With several processes, Ctrl-C is only recorded, so that all processes stop at the same dispatch.
         interrupts = record_signal(SIGINT) if multi_process() else nullcontext(lambda: False)
-        with interrupts as self.interrupted, record_signal(SIGTERM) as self.ending, self.profile or nullcontext():
+        feed = open_feed(self.program, self.seeds_on_host)
+        with (
+            interrupts as self.interrupted, record_signal(SIGTERM) as self.ending, self.profile or nullcontext(),
+            feed as self.feed,
+        ):  # fmt: skip
             state, step = self.resume(checkpoints)
             self.buffer = MetricBuffer(self.plan.width, self.train.log_every, step)
             for border in sorted({*self.evals, *self.saves, *self.observations}):
@@ -194,14 +199,14 @@ class PackTrainer:
                 border = min(border, self.buffer.next_window_end(step))
             issued = None
             if step < border:
-                most = min(self.program.chunk, border - step)
+                most = min(self.feed.limit(step), border - step)
                 size = min(dispatch, most)
                 if self.profile:
                     size = self.profile.next_size(step, size, most, state)
+                rows, arrays = self.feed.read(step, size)
                 state, metrics = self.program.advance(
-                    state, self.numbers, self.seeds, self.program.place(self.rows(step, size)), np.int32(size),
-                    self.program.arrays,
-                )  # fmt: skip
+                    state, self.numbers, self.seeds, self.program.place(rows), np.int32(size), arrays
+                )
                 step, issued = step + size, (size, metrics)
                 if self.profile:
                     self.profile.on_dispatch(size, metrics)
@@ -229,17 +234,6 @@ class PackTrainer:
             self.save_state(state, step, checkpoints)
         raise KeyboardInterrupt
 
-    def rows(self, step: int, size: int) -> np.ndarray:
-        """Return the window numbers of the next `size` steps, `(width, chunk, batch)`.
-
-        Entries beyond `size`, and entries for runs of other processes, are zeros that are never read.
-        """
-        batch = self.train.batch_size
-        rows = np.zeros((self.plan.width, self.program.chunk, batch), np.int32)
-        for i in self.program.local_runs:
-            rows[i, :size] = self.source.rows(self.seeds_on_host[i], step, size, batch)
-        return rows
-
     def log(self, size: int, metrics: dict[str, jax.Array]) -> None:
         """Wait until a dispatch is done, and record its metrics."""
         on_host = {name: to_host(values)[:, :size] for name, values in metrics.items()}
@@ -250,8 +244,10 @@ class PackTrainer:
     def observe(self, state: TrainState, step: int) -> None:
         """Measure the metrics that are due at the next update, and record them under the update's number, from 1."""
         for every in self.observations.get(step, ()):
-            rows = self.program.place(self.rows(step, 1)[:, 0])
-            values = self.program.observe(every)(state, self.numbers, self.seeds, rows, self.program.arrays)
+            rows, arrays = self.feed.read(step, 1)
+            values = self.program.observe(every)(
+                state, self.numbers, self.seeds, self.program.place(rows[:, 0]), arrays
+            )
             on_host = {name: to_host(value) for name, value in values.items()}
             for i in range(len(self.runs)):
                 self.buffer.add_point(step + 1, i, {name: float(value[i]) for name, value in on_host.items()})

@@ -5,12 +5,11 @@ from collections.abc import Hashable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int
 
 from taetpu.core.config import iter_components, to_data
 from taetpu.core.static_dynamic import bind, promoted_fields, split
-from taetpu.data.base import Source
+from taetpu.data.base import Source, array_shapes
 from taetpu.nn.lm import LM
 from taetpu.optim.optimizers import AdamW
 from taetpu.spec.study_config import ResolvedConfig
@@ -54,11 +53,10 @@ def step_flops(config: ResolvedConfig, source: Source) -> int:
     structure, numbers = split(config, promoted_fields(config))
     bound = bind(structure, {path: jnp.asarray(value, jnp.float32) for path, value in numbers.items()})
     state = jax.eval_shape(lambda: init_state(bound, source, jnp.int32(0)))
-    arrays = {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
     rows = jax.ShapeDtypeStruct((config.train.batch_size,), jnp.int32)
     steps = config.train.total_steps(source.num_windows)
 
     def step(state: TrainState, arrays: Arrays, rows: Int[Array, " batch"]) -> LM:
         return update(state, rows, StepContext(bound, source, arrays, jnp.int32(0), steps, jnp.float32)).updates
 
-    return matmul_flops(jax.make_jaxpr(step)(state, arrays, rows))
+    return matmul_flops(jax.make_jaxpr(step)(state, array_shapes(source), rows))
