@@ -1,0 +1,288 @@
+"""Task `tokens`: next-token prediction on files of token numbers, which are read where they lie."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+from pydantic import Field
+
+from taetpu.core.config import Size
+from taetpu.core.errors import UserError
+from taetpu.core.keys import Key
+from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
+from taetpu.core.registry import register
+from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split
+from taetpu.data.digests import digest_tokens
+from taetpu.data.overlap import overlap
+from taetpu.data.text import PROMPT_LENGTH, Share, bigram_loss
+from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
+
+EVALUATED = ("val", "test")
+NAMED = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
+"""Parts of file names that assign a file of a folder to a split."""
+ENDINGS = (".bin", ".npy")
+SAMPLE = 2**24
+"""Number of training tokens from which the reference loss and the overlap of splits are computed."""
+
+Sources = str | tuple[str, ...]
+
+
+@register("task", "tokens")
+class TokensTask(Task):
+    """Predict the next token of text that another program turned into tokens.
+
+    Reads nanoGPT's `train.bin` and `val.bin`, shards of llm.c and modded-nanogpt, `.npy` files with and without NumPy's
+    header, and Megatron's `.bin` with `.idx`. Files are memory-mapped. In a folder, files with `train`, `val` or `test`
+    in their names are the data of that split.
+    """
+
+    source: Annotated[Sources, Field(description="files, patterns such as data/*.bin, or folders of token files")]
+    val_source: Sources = ()
+    """Files of validation tokens, if `source` does not name them."""
+    test_source: Sources = ()
+    """Files of test tokens."""
+    dtype: Dtype | None = None
+    """Type of the tokens in files without a header; `none`: uint16, or uint32 for vocabularies above 65536."""
+    vocab_size: Size
+    """Number of different tokens."""
+    end_token: Annotated[int, Field(ge=0)] | None = None
+    """Token that ends a document."""
+    val: Share = 0.0
+    """Share of the tokens for validation, from the end of `source`."""
+    test: Share = 0.0
+    """Share of the tokens for testing, from the end of `source`."""
+    eval_tokens: Size = 2**20
+    """Maximum number of tokens of an evaluation split: its first ones."""
+    train_tokens: Size | None = None
+    """Number of training tokens: the first ones. Evaluation data stay the same."""
+    segments: bool = False
+    """Whether batches contain the document of each token (requires `end_token`)."""
+
+    @property
+    def causal(self) -> bool:
+        """True, because each position predicts the next token."""
+        return True
+
+    @property
+    def metric_specs(self) -> dict[str, MetricSpec]:
+        """See `Task.metric_specs`."""
+        return TASK_METRICS
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether batches contain segments."""
+        return self.segments
+
+    def prepare(self, folder: Path) -> "TokensSource":
+        """See `Task.prepare`."""
+        if self.segments and self.end_token is None:
+            problem = "segments need the token that ends a document"
+            raise UserError(problem, path=("segments",), remedy="Set `end_token`, or remove `segments`.")
+        if self.val + self.test >= 1:
+            problem = f"val {self.val} and test {self.test} leave no training tokens"
+            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
+        if self.end_token is not None and self.end_token >= self.vocab_size:
+            problem = f"end_token {self.end_token} is beyond the vocabulary of {self.vocab_size} tokens"
+            raise UserError(problem, path=("end_token",), remedy=f"Use a token below {self.vocab_size}.")
+        files = self._open(folder)
+        streams = self._divide({name: TokenStream([file.tokens for file in part]) for name, part in files.items()})
+        for name, stream in streams.items():
+            if len(stream) <= self.seq_len and (name == "train" or len(stream)):
+                problem = f"the {name} split has {len(stream):,} tokens, so no window of {self.seq_len} has targets"
+                raise UserError(problem, path=("seq_len",), remedy="Use a smaller seq_len, or more tokens.")
+        for i, length in enumerate(self.eval_lengths):
+            if len(streams["val"]) <= length:
+                problem = f"the val split has {len(streams['val']):,} tokens, so no sequence of {length} has targets"
+                raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or more tokens.")
+        return TokensSource(self, streams, files)
+
+    def _open(self, folder: Path) -> dict[str, list[TokenFile]]:
+        """Return the opened and checked files of each split."""
+        dtype: Dtype | None = self.dtype or ("uint32" if self.vocab_size > 2**16 else None)
+        paths = find_files(self.source, folder, "source")
+        for name, given in (("val", self.val_source), ("test", self.test_source)):
+            if given:
+                paths[name] = find_files(given, folder, f"{name}_source", divide=False)["train"]
+            if paths[name] and getattr(self, name):
+                problem = f"{name} {getattr(self, name)} is a share of `source`, but {name} has files of its own"
+                raise UserError(problem, path=(name,), remedy=f"Remove {name}: {paths[name][0].name} is used.")
+        files: dict[str, list[TokenFile]] = {}
+        for name, chosen in paths.items():
+            where = f"{name}_source" if getattr(self, f"{name}_source", ()) else "source"
+            files[name] = [self._checked(path, dtype, where) for path in chosen]
+        kinds = {file.tokens.dtype.name: file for part in files.values() for file in part}
+        if len(kinds) > 1:
+            seen = " and ".join(f"{file.path} {name}" for name, file in kinds.items())
+            raise UserError(f"{seen}: files of one task have one type", path=("source",), remedy="Convert one of them.")
+        return files
+
+    def _checked(self, path: Path, dtype: Dtype | None, where: str) -> TokenFile:
+        try:
+            file = open_token_file(path, dtype)
+        except UserError as error:
+            raise error if error.path else error.within(where) from None
+        check_dtype(file, self.vocab_size)
+        digest = digest_tokens(file)
+        if digest.largest >= self.vocab_size:
+            problem = f"token {digest.largest:,} at place {digest.at:,} of {path} is beyond {self.vocab_size:,} tokens"
+            remedy = f"Set vocab_size to {digest.largest + 1} or more, or dtype to the type of the tokens."
+            raise UserError(problem, path=("vocab_size",), remedy=remedy)
+        return file
+
+    def _divide(self, streams: dict[str, TokenStream]) -> dict[str, TokenStream]:
+        """Return the streams of the splits: shares are taken from the end of `source`, and splits are cropped."""
+        whole = streams["train"]
+        total = len(whole)
+        first, second = round(total * (1 - self.val - self.test)), round(total * (1 - self.test))
+        if self.val:
+            streams["val"] = whole.part(first, second)
+        if self.test:
+            streams["test"] = whole.part(second, total)
+        if self.val or self.test:
+            streams["train"] = whole.part(0, first if self.val else second)
+        for name in EVALUATED:
+            streams[name] = streams[name].part(0, self.eval_tokens)
+        if self.train_tokens is not None:
+            if self.train_tokens > len(streams["train"]):
+                problem = f"train_tokens {self.train_tokens:,} are more than the {len(streams['train']):,} there are"
+                raise UserError(problem, path=("train_tokens",), remedy="Use fewer, or remove train_tokens.")
+            streams["train"] = streams["train"].part(0, self.train_tokens)
+        return streams
+
+
+def find_files(sources: Sources, folder: Path, field: str, *, divide: bool = True) -> dict[str, list[Path]]:
+    """Return the files of each split, in the order given; files of a folder or pattern by name.
+
+    Args:
+        sources: files, patterns or folders.
+        folder: the folder to which they are relative.
+        field: the field of the task, for errors.
+        divide: whether the names of files in folders and patterns assign them to splits.
+
+    Raises:
+        UserError: if a source does not exist, or if no training file is left.
+    """
+    files: dict[str, list[Path]] = {name: [] for name in NAMED}
+    for i, source in enumerate((sources,) if isinstance(sources, str) else sources):
+        where = (field,) if isinstance(sources, str) else (field, i)
+        path = folder / Path(source).expanduser()
+        if path.is_file():
+            files["train"].append(path)
+            continue
+        if path.is_dir():
+            listed = [file for ending in ENDINGS for file in path.glob(f"[!.]*{ending}")]
+        else:
+            listed = [*path.parent.glob(path.name)] if any(sign in path.name for sign in "*?[") else []
+        if not (listed := sorted(file for file in listed if file.is_file())):
+            problem = f"no token files at {source!r} (searched for {path})"
+            remedy = f"Use a path relative to the study's folder, of files that end in {' or '.join(ENDINGS)}."
+            raise UserError(problem, path=where, remedy=remedy)
+        for file in listed:
+            files[split_of(file) if divide else "train"].append(file)
+    if not files["train"]:
+        problem = f"the files of {field} are named as evaluation data: {files['val'][0].name}"
+        raise UserError(problem, path=(field,), remedy="Name training files as well, or list the files one by one.")
+    return files
+
+
+def split_of(file: Path) -> str:
+    """Return the split of a file in a folder, by the words of its name."""
+    words = "".join(char if char.isalnum() else " " for char in file.stem.lower()).split()
+    return next((name for name in ("test", "val") if set(words) & {*NAMED[name]}), "train")
+
+
+class TokensSource:
+    """Tokens of files with training windows and evaluation splits; see `data.base.Source`."""
+
+    tokenizer = None
+
+    def __init__(self, task: TokensTask, streams: Mapping[str, TokenStream], files: Mapping[str, Sequence[TokenFile]]):
+        self.task, self.streams, self.files = task, streams, files
+        self.vocab_size, self.seq_len = task.vocab_size, task.seq_len
+        self.num_windows = (len(streams["train"]) - 1) // task.seq_len
+        self.unit = f"{task.vocab_size} tokens, numbered"
+        lengths = {name: task.seq_len for name in EVALUATED if len(streams[name])}
+        lengths |= {at_length(length): length for length in task.eval_lengths}
+        self._splits = {name: self._split(name.partition("@")[0], length) for name, length in lengths.items()}
+        held_out = hashlib.sha256()
+        for name in EVALUATED:
+            held_out.update(f"{name} {len(streams[name])} ".encode() + streams[name][:].astype("<i4").tobytes())
+        self.evaluated = held_out.hexdigest()
+        self.fingerprint = self._fingerprint()
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """See `Source.arrays`. All windows are read into memory."""
+        return self.gather(np.arange(self.num_windows))
+
+    def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
+        """See `Source.gather`."""
+        return {"windows": self.streams["train"].windows(rows, self.seq_len)}
+
+    def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
+        """See `Source.rows`."""
+        return epoch_rows(seed, start, count, batch_size, self.num_windows)
+
+    def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
+        """See `Source.batch`."""
+        windows = arrays["windows"][rows]
+        tokens, targets = windows[:, :-1], windows[:, 1:]
+        segments = _documents(tokens, self.task.end_token) if self.task.segments else None
+        return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32), segments)
+
+    def evaluation(self, split: str) -> Split | None:
+        """See `Source.evaluation`."""
+        return self._splits.get(split)
+
+    def _split(self, name: str, seq_len: int) -> Split:
+        stream = self.streams[name][:]
+        documents = np.asarray(_documents(stream, self.task.end_token)) if self.task.segments else None
+        return evaluation_split(stream, seq_len, self.vocab_size, 0, None, documents)
+
+    def prompt(self) -> np.ndarray:
+        """Return the first validation tokens, or the first training tokens without a validation split."""
+        stream = self.streams["val"] if len(self.streams["val"]) else self.streams["train"]
+        return stream[: max(1, min(PROMPT_LENGTH, self.seq_len // 2))]
+
+    def show(self, ids: Any) -> str:
+        """Return the numbers of the tokens."""
+        return " ".join(map(str, np.asarray(ids).tolist()))
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """See `Source.facts`."""
+        sample, val = self.streams["train"][:SAMPLE], self.streams["val"][:]
+        counted = "the training split" if len(sample) == len(self.streams["train"]) else f"{SAMPLE:,} training tokens"
+        return {
+            "source": ", ".join(file.path.name for file in self.files["train"][:3]),
+            "files": {name: len(part) for name, part in self.files.items()},
+            "layout": self.files["train"][0].layout,
+            "dtype": self.files["train"][0].tokens.dtype.name,
+            "vocab_size": self.vocab_size,
+            "tokens": {name: len(stream) for name, stream in self.streams.items()},
+            "windows": self.num_windows,
+            "overlap": {name: overlap(sample, self.streams[name][:]) for name in EVALUATED},
+            "chance_loss": math.log(self.vocab_size),
+            "bayes_loss": None,
+            "decoy_loss": bigram_loss(sample, val, self.vocab_size),
+            "decoy": f"bigrams counted on {counted}, one added to each, scored on the validation split",
+        }
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"tokens 1, {self.seq_len} of {self.vocab_size}, {self.evaluated}".encode())
+        digest.update(f"{len(self.streams['train'])} {self.task.segments and self.task.end_token}".encode())
+        for file in self.files["train"]:
+            digest.update(digest_tokens(file).sha256.encode())
+        return digest.hexdigest()
+
+
+def _documents(tokens: Any, end_token: int | None) -> Any:
+    """Return the number of the document of each token in its row; a document's last token is `end_token`."""
+    ends = (tokens == end_token).astype(np.int32)
+    return ends.cumsum(-1) - ends
