@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import math
 import os
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
-from taetpu.data import corpora
+from taetpu.data import corpora, splitting
 from taetpu.data.base import Source
+from taetpu.data.document_files import Layout
 from taetpu.data.text import bigram_loss
 
 KEY = jax.random.key(0)
@@ -58,7 +60,7 @@ def decoded(source: Source, split: str) -> str:
 ROWS = '{"text": "Some words."}\n' * 50
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.JSON", "a.csv", "a.tsv", "a.parquet", "a.txt.gz", "a.npy", "a.pdf"])
+@pytest.mark.parametrize("name", ["a.JSON", "a.xlsx", "a.tar.gz", "a.zip", "a.npy", "a.pdf"])
 @pytest.mark.parametrize("in_folder", [False, True])
 def test_files_of_other_formats_are_refused(tmp_path: Path, name: str, in_folder: bool):
     (tmp_path / "docs").mkdir()
@@ -71,26 +73,34 @@ def test_files_of_other_formats_are_refused(tmp_path: Path, name: str, in_folder
     assert ".txt" in str(caught.value.remedy)
 
 
-CONTENTS = {
-    "gzip": (gzip.compress(ROWS.encode()), "is binary"),
-    "numbers": (np.arange(99, dtype=np.uint32).tobytes(), "is binary"),
-    "zip": (b"PK\x03\x04abc", "is binary"),
-    "utf-16": (ROWS.encode("utf-16"), "is not UTF-8"),
-    "latin-1": ("\u00e9t\u00e9".encode("latin-1"), "is not UTF-8"),
+CONTENTS = {  # what a file that ends in .txt holds, and values of problem and remedy
+    "gzip": (gzip.compress(ROWS.encode()), "gzip", ".gz"),
+    "numbers": (np.arange(99, dtype=np.uint32).tobytes(), "byte 0", "Remove"),
+    "zip": (b"PK\x03\x04abc", "no text", ""),
+    "a pickle": (pickle.dumps({"text": "a"}), "pickle", ""),
+    "utf-16": (ROWS.encode("utf-16"), "UTF-16", "UTF-8"),
+    "latin-1": ("\u00e9t\u00e9".encode("latin-1"), "0xe9", "UTF-8"),
+    "JSON lines": (ROWS.encode(), "JSON lines", "format: jsonl"),
 }
 
 
 @pytest.mark.parametrize("content", CONTENTS)
-def test_binary_content_is_refused(tmp_path: Path, content: str):
-    raw, problem = CONTENTS[content]
+def test_text_files_with_other_content_are_refused(tmp_path: Path, content: str):
+    raw, problem, remedy = CONTENTS[content]
     (tmp_path / "a.txt").write_bytes(raw)
-    with pytest.raises(UserError, match=problem):
+    with pytest.raises(UserError) as caught:
         prepared(tmp_path, source="a.txt")
+    assert problem in caught.value.problem
+    assert str(tmp_path / "a.txt") in caught.value.problem
+    assert remedy in str(caught.value.remedy)
+    assert caught.value.path == ("source",)
 
 
-def test_the_syntax_of_a_file_that_ends_in_txt_is_trained(tmp_path: Path):
+def test_the_syntax_of_any_file_is_trained_if_its_format_is_text(tmp_path: Path):
     (tmp_path / "a.txt").write_text(ROWS)
-    assert prepared(tmp_path, source="a.txt").facts["characters"]["train"] > 0
+    (tmp_path / "b.csv").write_text("text,number\nA few words,1\n" * 20)
+    assert prepared(tmp_path, source="a.txt", format="text").facts["characters"]["train"] == int(0.9 * len(ROWS))
+    assert prepared(tmp_path, source="b.csv", format="text").facts["documents"] == 1
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------
@@ -114,9 +124,9 @@ def test_no_document_is_in_two_splits(folder: Path):
 
 
 def test_a_new_document_hardly_changes_the_split(folder: Path):
-    before = corpora.split_by_document(corpora.read_documents("docs", folder), 0.0, 0.2)
+    before = splitting.split_by_document(corpora.open_corpus("docs", folder, Layout()).read(), 0.0, 0.2)
     (folder / "docs" / "zz.txt").write_text("z" * 50)
-    after = corpora.split_by_document(corpora.read_documents("docs", folder), 0.0, 0.2)
+    after = splitting.split_by_document(corpora.open_corpus("docs", folder, Layout()).read(), 0.0, 0.2)
     assert len(set(before["test"]) ^ set(after["test"])) <= 2
 
 
@@ -132,13 +142,13 @@ def test_repeated_documents_are_in_one_split(repeats, order, val, test):
     letters = [chr(0x100 + i) for i in range(len(repeats))]
     copies = [letters[i] * size + " " * j for i, (count, size) in enumerate(repeats) for j in range(count)]
     order.shuffle(copies)
-    documents = [corpora.Document(f"{i}.txt", text) for i, text in enumerate(copies)]
-    for divide in (corpora.split_by_document, corpora.split_in_order):
+    documents = [splitting.Document(f"{i}.txt", text) for i, text in enumerate(copies)]
+    for divide in (splitting.split_by_document, splitting.split_in_order):
         splits = divide(documents, val, test)
         for i, (count, size) in enumerate(repeats):
             found = {name: "".join(parts).count(letters[i]) for name, parts in splits.items()}
             assert sum(found.values()) == count * size
-            if count > 1 or divide is corpora.split_by_document:
+            if count > 1 or divide is splitting.split_by_document:
                 assert sum(map(bool, found.values())) == 1
 
 
@@ -351,7 +361,7 @@ def special(folder: Path) -> Path:
 
 
 def test_only_regular_files_are_read(special: Path):
-    assert [document.name for document in corpora.read_documents("odd", special)] == ["text.txt"]
+    assert [document.name for document in corpora.open_corpus("odd", special, Layout()).read()] == ["text.txt"]
     for name in ("odd/fifo", "odd/device"):
         error = refused(special, source=name)
         assert (error.path, name in error.problem) == (("source",), True)

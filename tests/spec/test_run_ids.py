@@ -60,7 +60,8 @@ SLOTS = {"": "task", "hooks": "hook", "heads": "head"}  # of fields that are not
 def every_kind() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield `(section, field, settings)` for each kind of each slot of the baseline, without those of other tests."""
     needed = {"text": {"seq_len": 8, "source": "a.txt"}, "bpe": {"vocab_size": 300}, "freeze-layers": {"layers": [0]},
-              "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8}}  # fmt: skip
+              "early-exit": {"layers": [0]}, "freeze": {"trained": ["*"]}, "mup": {"base_dim": 8},
+              "tokens": {"seq_len": 8, "source": "a.bin", "vocab_size": 9}}  # fmt: skip
     for section, cls in (("model", ModelConfig), ("train", TrainConfig)):
         for field in cls.model_fields:
             slot = slot_of(cls, field)

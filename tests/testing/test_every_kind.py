@@ -25,6 +25,7 @@ SETTINGS = {
     **{kind: {"seq_len": 12, "eval_size": 8} for kind in ("copy", "reverse", "sort", "histogram", "induction")},
     "mqar": {"seq_len": 16, "eval_size": 8, "symbols": 12},
     "text": {"source": "README.md", "seq_len": 12},
+    "tokens": {"source": "tests/data/stored", "seq_len": 12, "vocab_size": 96},
     "bpe": {"vocab_size": 280},
     "activation": {"site": "residual"},
     "mamba2": {"head_dim": 8, "state": 4},

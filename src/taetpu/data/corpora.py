@@ -1,69 +1,203 @@
-"""Text corpora: reading documents, and splitting them into training, validation and test text."""
+"""Text corpora: which files a source names, and the documents in them."""
 
-import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import accumulate, chain
 from pathlib import Path
 from typing import NoReturn
 
 from taetpu.core.errors import UserError
+from taetpu.data.document_files import UNPACK, Format, Layout, format_of, read_texts
+from taetpu.data.splitting import Document, collapse
 
 PYTHON_DOCS = "python-docs"
-SEPARATOR = "\n\n"  # between two documents of one split
-FORMATS = {
-    "JSON": (".json", ".jsonl", ".ndjson", ".geojson", ".ipynb"),
-    "a table": (".csv", ".tsv", ".psv", ".parquet", ".arrow", ".feather", ".orc", ".avro", ".xls", ".xlsx", ".ods"),
-    "compressed": (".gz", ".tgz", ".bz2", ".xz", ".zst", ".lz4", ".br", ".7z", ".rar", ".zip", ".tar"),
+UNREAD = {
+    "JSON": (".json", ".geojson", ".ipynb"),
+    "a table": (".psv", ".feather", ".orc", ".avro", ".xls", ".xlsx", ".ods"),
+    "compressed": (".tgz", ".bz2", ".xz", ".lz4", ".br", ".7z", ".rar", ".zip", ".tar"),
     "an array or a database": (".npy", ".npz", ".bin", ".idx", ".pt", ".pth", ".pkl", ".pickle", ".safetensors", ".h5",
                                ".hdf5", ".mat", ".tfrecord", ".msgpack", ".db", ".sqlite", ".sqlite3"),
     "formatted text": (".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub"),
 }  # fmt: skip
-"""The endings of files that hold no plain text, by what such a file is."""
-FORMAT_OF = {ending: what for what, endings in FORMATS.items() for ending in endings}
-BINARY_STARTS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PAR1", b"%PDF-", b"BZh", b"\xfd7zXZ", b"\x93NUMPY")
-SNIFFED = 8192  # number of bytes at the start of a file in which no byte may be 0
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # such text has bytes 0, and is refused as text that is not UTF-8
+"""The endings of files that are not read, by what such a file is."""
+UNREAD_OF = {ending: what for what, endings in UNREAD.items() for ending in endings}
+SNIFFED = 8192
+"""Number of bytes at the start of a text file by which another format is recognised."""
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+STARTS: dict[bytes, tuple[str, str]] = {
+    b"\x1f\x8b": ("compressed by gzip", "Let its name end in .gz."),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "Let its name end in .zst."),
+    b"PAR1": ("parquet", "Set `format: parquet`."),
+    b"ARROW1": ("Arrow", "Set `format: arrow`."),
+    b"\x93NUMPY": ("a NumPy array", "Read token numbers with `task: {kind: tokens}`."),
+    **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), ("a pickle", "Write its text to a file.")),
+    **dict.fromkeys((b"PK\x03\x04", b"%PDF-", b"BZh", b"\xfd7zXZ"), ("no text", "Write its text to a file.")),
+}
+"""What a file is that starts with these bytes, and the remedy."""
+
+Sources = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Document:
-    """A text with a name."""
+class Corpus:
+    """Documents of files, which are read anew each time.
 
-    name: str
-    text: str
+    Attributes:
+        source: how the study names it, for messages.
+        files: names and paths.
+        layout: how documents are found in the files.
+    """
+
+    source: str
+    files: tuple[tuple[str, Path], ...]
+    layout: Layout
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the files."""
+        return sum(path.stat().st_size for _, path in self.files)
+
+    def __iter__(self) -> Iterator[Document]:
+        """Yield the documents that are not empty."""
+        if self.source == PYTHON_DOCS:
+            yield from (document for document in python_docs() if document.text.strip())
+        for name, path in self.files:
+            whole = self.layout.per == "file" and (self.layout.format or format_of(path) or "text") == "text"
+            for i, text in enumerate(read_texts(path, self.layout)):
+                if text.strip():
+                    yield Document(name if whole else f"{name}:{i}", text)
+
+    def read(self) -> list[Document]:
+        """Return all documents.
+
+        Raises:
+            UserError: if a file cannot be read, or if there is no document.
+        """
+        documents = [*self]
+        if not documents:
+            raise UserError(
+                f"the corpus {self.source!r} is empty", path=("source",), remedy="Use a file or folder with text."
+            )
+        return documents
 
 
-def read_documents(source: str, folder: Path) -> list[Document]:
-    """Read the documents of a source.
+def open_corpus(sources: Sources, folder: Path, layout: Layout, field: str = "source") -> Corpus:
+    """Return the corpus of a source.
 
     Args:
-        source: `python-docs`, a text file (one document), or a folder (one document per file, named by relative path).
-        folder: The folder to which `source` is relative.
+        sources: `python-docs`, files, patterns such as `*.jsonl`, or folders (also those of `datasets.save_to_disk`).
+        folder: The folder to which sources are relative.
+        layout: How documents are found in the files.
+        field: The task's field, for errors.
 
     Raises:
-        UserError: if the source does not exist, is unreadable, is not plain text in UTF-8, or is empty. The error's
-            path is `("source",)`.
+        UserError: if a source does not exist, or if a file is not in the format that its ending says.
     """
-    documents = python_docs() if source == PYTHON_DOCS else _from_disk(source, folder)
-    documents = [document for document in documents if document.text.strip()]
-    if not documents:
-        raise UserError(f"the corpus {source!r} is empty", path=("source",), remedy="Use a file or folder with text.")
-    return documents
+    if sources == PYTHON_DOCS:
+        return Corpus(PYTHON_DOCS, (), layout)
+    files: list[tuple[str, Path]] = []
+    single = isinstance(sources, str)
+    for i, source in enumerate([sources] if single else sources):
+        try:
+            files += _find(source, folder)
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL
+            remedy = "Use a readable text file or folder."
+            raise UserError(f"cannot read {source!r}: {error}", path=(field,), remedy=remedy) from None
+        except UserError as error:
+            raise error.within(field) if single else error.within(field, i) from None
+    for _, path in files:
+        check_format(path, layout.format, field)
+    return Corpus(sources if single else ", ".join(sources), tuple(files), layout)
 
 
-def join_documents(documents: Sequence[Document]) -> str:
-    """Return the documents as one text, separated by empty lines."""
-    return SEPARATOR.join(document.text for document in documents)
+def _find(source: str, folder: Path) -> list[tuple[str, Path]]:
+    path = folder / Path(source).expanduser()
+    if path.is_dir():
+        if (saved := saved_dataset(path)) is not None:
+            return saved
+        return [(str(file.relative_to(path)), file) for file in sorted(list_files(path))]
+    if path.is_file():
+        return [(path.name, path)]
+    if any(sign in source for sign in "*?["):
+        matching = (
+            sorted(file for file in folder.glob(source) if file.is_file())
+            if not Path(source).is_absolute()
+            else (sorted(file for file in Path(path.anchor).glob(str(path.relative_to(path.anchor))) if file.is_file()))
+        )
+        if matching:
+            return [(os.path.relpath(file, folder), file) for file in matching]
+    near = get_close_matches(path.name, [PYTHON_DOCS, *(entry.name for entry in path.parent.glob("[!.]*"))], n=1)
+    # Other files are not listed, because the folder may be private.
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    raise UserError(
+        f"no file or folder {source!r} (searched for {path})",
+        remedy=f"{hint}Use a path relative to the study's folder, or `{PYTHON_DOCS}`, which needs no file.",
+    )
 
 
-def with_separators(documents: Sequence[Document]) -> list[str]:
-    """Return the parts of the joined text, each with the separator that follows it."""
-    texts = [document.text for document in documents]
-    return [text + SEPARATOR for text in texts[:-1]] + texts[-1:]
+def saved_dataset(folder: Path, split: str = "train") -> list[tuple[str, Path]] | None:
+    """Return the files of a folder that `datasets.save_to_disk` wrote; None for other folders.
+
+    Args:
+        folder: The folder of a dataset, or of one with several splits.
+        split: The split to read if there are several.
+
+    Raises:
+        UserError: if the folder is damaged, or has no such split.
+    """
+    try:
+        if (several := folder / "dataset_dict.json").is_file():
+            splits = json.loads(several.read_bytes())["splits"]
+            if split not in splits:
+                problem = f"{folder} has no split {split!r}, but {', '.join(map(repr, splits))}"
+                raise UserError(problem, remedy=f"Name one of its folders, e.g. {folder / splits[0]}.")
+            return saved_dataset(folder / split)
+        if (state := folder / "state.json").is_file():
+            names = [entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
+            return [(name, folder / name) for name in names]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} is a damaged dataset: {error}", remedy="Save it again.") from None
+    return None
+
+
+def check_format(file: Path, stated: Format | None, field: str) -> None:
+    """Raise `UserError` if a file is of a format that is not read, or of another one than its ending says."""
+    if what := UNREAD_OF.get(Path(file.stem).suffix if file.suffix.lower() in UNPACK else file.suffix.lower()):
+        problem = f"{file} is {what}, which is not read, because every character is trained"
+        remedy = "Write its text to files that end in .txt or .jsonl, and remove this file from the corpus."
+        if what == "an array or a database":
+            remedy += " Read token numbers with `task: {kind: tokens}`."
+        raise UserError(problem, path=(field,), remedy=remedy)
+    kind = stated or format_of(file) or "text"
+    if kind != "text" or file.suffix.lower() in UNPACK:
+        return
+    with file.open("rb") as opened:
+        start = opened.read(SNIFFED)
+    for sign, (what, remedy) in STARTS.items():
+        if start.startswith(sign):
+            raise UserError(f"{file} is {what}, but is read as plain text", path=(field,), remedy=remedy)
+    if start.startswith(UTF_16):
+        problem = f"{file} is UTF-16, but a corpus must be UTF-8"
+        raise UserError(problem, path=(field,), remedy="Convert the file to UTF-8.")
+    if b"\0" in start:
+        problem = f"{file} has a byte 0 at {start.index(0)}, so it is binary, but a corpus must be plain text"
+        raise UserError(problem, path=(field,), remedy="Remove the file from the corpus.")
+    if stated is None and _are_objects(start):
+        problem = f"{file} holds JSON lines, but is read as plain text, because its name does not end in .jsonl"
+        remedy = "Set `format: jsonl` to read its texts, or `format: text` to train its syntax too."
+        raise UserError(problem, path=(field,), remedy=remedy)
+
+
+def _are_objects(start: bytes) -> bool:
+    """Return whether the first complete lines of a file are JSON objects."""
+    lines = [line for line in start.split(b"\n")[:-1] if line.strip()][:5]
+    try:
+        return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        return False
 
 
 def python_docs() -> list[Document]:
@@ -79,7 +213,7 @@ def python_docs() -> list[Document]:
     for name in sorted(topics):
         paragraphs = []
         for paragraph in topics[name].split("\n\n"):
-            words = _collapse(paragraph)
+            words = collapse(paragraph)
             if words and words not in known:
                 known.add(words)
                 paragraphs.append(paragraph.strip("\n"))
@@ -87,32 +221,7 @@ def python_docs() -> list[Document]:
     return documents
 
 
-def _collapse(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _from_disk(source: str, folder: Path) -> list[Document]:
-    try:
-        path = folder / Path(source).expanduser()
-        if path.is_dir():
-            return [Document(str(file.relative_to(path)), _text(file)) for file in sorted(_files(path))]
-        if path.is_file():
-            return [Document(path.name, _text(path))]
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: `~` of an unknown user; ValueError: a NUL byte
-        remedy = "Use a readable text file or folder."
-        raise UserError(f"cannot read {source!r}: {error}", path=("source",), remedy=remedy) from None
-    near = get_close_matches(path.name, [PYTHON_DOCS, *(entry.name for entry in path.parent.glob("[!.]*"))], n=1)
-    hint = (
-        f"Did you mean {near[0]!r}? " if near else ""
-    )  # other files are not listed, because the folder may be private
-    raise UserError(
-        f"no file or folder {source!r} (searched for {path})",
-        path=("source",),
-        remedy=f"{hint}Use a path relative to the study's folder, or `{PYTHON_DOCS}`, which needs no file.",
-    )
-
-
-def _files(folder: Path) -> Iterator[Path]:
+def list_files(folder: Path) -> Iterator[Path]:
     """Yield every regular file below a folder, and every link to one.
 
     Hidden files and folders, linked folders (a link may lead to a parent folder), FIFOs, sockets and devices are
@@ -127,105 +236,3 @@ def _files(folder: Path) -> Iterator[Path]:
         for file in (Path(parent, name) for name in names if not name.startswith(".")):
             if stat.S_ISREG(file.stat().st_mode):
                 yield file
-
-
-def _text(file: Path) -> str:
-    if (what := FORMAT_OF.get(file.suffix.lower())) is not None:
-        raise _not_plain(file, what)
-    raw = file.read_bytes()
-    if raw.startswith(BINARY_STARTS) or (b"\0" in raw[:SNIFFED] and not raw.startswith(UTF_16)):
-        raise _not_plain(file, "binary")
-    try:
-        return raw.decode("utf-8-sig")  # removes a byte order mark
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{file} is not UTF-8: byte 0x{raw[error.start]:02x} in line {line} (byte {error.start} of the file)",
-            path=("source",),
-            remedy="Convert the file to UTF-8, or remove it from the folder.",
-        ) from None
-
-
-def _not_plain(file: Path, what: str) -> UserError:
-    problem = f"{file} is {what}, but a corpus must be plain text, because every character is trained"
-    remedy = "Write its text to files that end in .txt, and remove this file from the corpus."
-    if what in ("JSON", "a table"):
-        remedy += " To train its syntax too, rename it so that it ends in .txt."
-    return UserError(problem, path=("source",), remedy=remedy)
-
-
-# --- splitting -------------------------------------------------------------------------------------------------------
-
-Group = list[Document]  # documents with the same text
-
-
-def group_duplicates(documents: Sequence[Document]) -> list[Group]:
-    """Return groups of documents with the same text, in the order of their first documents.
-
-    All documents in a group belong to one split, because a repeated document would leak from training into evaluation.
-    Documents are compared with whitespace collapsed.
-    """
-    groups: dict[str, Group] = {}
-    for document in documents:
-        groups.setdefault(_collapse(document.text), []).append(document)
-    return list(groups.values())
-
-
-def split_in_order(documents: Sequence[Document], val: float, test: float) -> dict[str, list[str]]:
-    """Split the text in order into training, validation and test text, with the given shares of the characters.
-
-    Each text is returned in parts, one for each document, with the separators that follow them.
-
-    Repeated documents are moved next to their first occurrence. If a split point is inside a group of repeated
-    documents, it is moved to the nearer end of the group.
-    """
-    groups = group_duplicates(documents)
-    parts = with_separators([*chain.from_iterable(groups)])
-    length = sum(map(len, parts))
-    first, second = int(length * (1 - val - test)), int(length * (1 - test))
-    if not val:  # the two products may round to different integers
-        first = second
-    start = 0
-    for group in groups:
-        end = start + len(join_documents(group))
-        if len(group) > 1:
-            first, second = (_outside(cut, start, end) for cut in (first, second))
-        start = end + len(SEPARATOR)
-    ends = [*accumulate(map(len, parts))]
-    texts: dict[str, list[str]] = {}
-    for name, low, high in (("train", 0, first), ("val", first, second), ("test", second, length)):
-        cut = (part[max(0, low - end + len(part)) : max(0, high - end + len(part))]
-               for part, end in zip(parts, ends, strict=True))  # fmt: skip
-        texts[name] = [part for part in cut if part]
-    return texts
-
-
-def _outside(cut: int, start: int, end: int) -> int:
-    return min((start, end), key=lambda place: abs(place - cut)) if start < cut < end else cut
-
-
-def split_by_document(documents: Sequence[Document], val: float, test: float) -> dict[str, list[str]]:
-    """Assign whole documents to the three splits, so that no document spans two splits.
-
-    Groups of repeated documents (see `group_duplicates`) are ordered by the hash of their first document's name. Each
-    group goes to validation if the validation share has room for it, else to test if the test share has room for it,
-    else to training. Shares are counted in characters. If no group fits into a nonzero share, its split gets the
-    smallest of the training groups. The documents in a split keep their order. Texts are returned as in
-    `split_in_order`.
-    """
-    groups = {group[0].name: group for group in group_duplicates(documents)}
-    sizes = {name: sum(len(document.text) for document in group) for name, group in groups.items()}
-    total = sum(sizes.values())
-    room = {"val": val * total, "test": test * total}
-    chosen: dict[str, str] = {}
-    for name in sorted(groups, key=lambda name: hashlib.sha256(os.fsencode(name)).digest()):
-        chosen[name] = next((split for split in room if sizes[name] <= room[split]), "train")
-        if chosen[name] != "train":
-            room[chosen[name]] -= sizes[name]
-    for split, share in (("val", val), ("test", test)):
-        trained = sorted((name for name in groups if chosen[name] == "train"), key=lambda name: (sizes[name], name))
-        if share and split not in chosen.values() and len(trained) > 1:
-            chosen[trained[0]] = split
-    split_of = {document.name: chosen[name] for name, group in groups.items() for document in group}
-    splits = ("train", "val", "test")
-    return {split: with_separators([d for d in documents if split_of[d.name] == split]) for split in splits}

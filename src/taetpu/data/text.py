@@ -12,42 +12,80 @@ import numpy as np
 from jaxtyping import Array, Int
 from pydantic import Field
 
-from taetpu.core.config import SlotMark
+from taetpu.core.config import Size, SlotMark
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
-from taetpu.data import corpora
 from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
+from taetpu.data.corpora import Sources, open_corpus
+from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.overlap import overlap
+from taetpu.data.splitting import (
+    SEPARATOR,
+    collapse,
+    group_duplicates,
+    join_documents,
+    split_by_document,
+    split_by_hash,
+    split_in_order,
+    with_separators,
+)
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 PROMPT_LENGTH = 16
 EVALUATED = ("val", "test")
+EMPTY_LINE = "empty-line"
+SPLITTERS = {"order": split_in_order, "document": split_by_document, "hash": split_by_hash}
+
+Streams = dict[str, np.ndarray]
+"""Tokens, or the documents of tokens, of each split, int32 `(n,)`."""
 
 
 @register("task", "text")
 class TextTask(Task):
     """Predict the next token of a text.
 
-    `source` is `python-docs`, a file, or a folder of text files. Every character is trained, so files of other formats,
-    such as `.jsonl`, `.csv` or `.gz`, are refused. `split: document` keeps every document in one split,
-    so that evaluation text does not continue training text. `split: document` is the default for several documents. A
-    single file can only be split in order (training, validation, test). Documents with the same text belong to one
-    split. The documents of a split are concatenated with an empty line between them, and windows may span several
-    documents.
+    `source` is `python-docs`, or files, patterns or folders. In text files, a document is a file, a line, or what lies
+    between blank lines (`per`). In `.jsonl`, `.csv`, `.tsv`, `.parquet` and `.arrow` files, and in folders that
+    `datasets` saved, each row is a document, and `field` names its text. Endings `.gz` and `.zst` are unpacked.
+
+    `split: document` keeps every document in one split, so that evaluation text does not continue training text. It is
+    the default for several documents. A single document can only be split in order (training, validation, test).
+    `split: hash` assigns documents by their text alone, so that more documents move none to another split. Documents
+    with the same text belong to one split. The documents of a split are concatenated, and windows may span several.
     """
 
-    source: Annotated[str, Field(description="python-docs, or the path of a text file or a folder of text files")]
+    source: Annotated[Sources, Field(description="python-docs, or files, patterns or folders of documents")]
+    val_source: Sources | None = None
+    """Files of validation text, in place of a share of `source`."""
+    test_source: Sources | None = None
+    """Files of test text, in place of a share of `source`."""
+    format: Format | None = None
+    """Format of all files; `none`: that of their endings. `text` trains the syntax of any file."""
+    field: str = "text"
+    """Column or key of the text in tables and JSON lines."""
+    per: Per = "file"
+    """What a document of a text file is."""
+    lines_per_document: Size = 1
+    """Number of lines of a document, for `per: line`."""
     tokenizer: Annotated[TokenizerConfig, SlotMark("tokenizer")] = CharConfig()
     """Tokenizer of the text."""
     val: Share = 0.1
-    """Share of the text for validation."""
+    """Share of the text for validation, without `val_source`."""
     test: Share = 0.0
-    """Share of the text for testing."""
-    split: Literal["order", "document"] | None = None
-    """Way to split: in the `order` of the text, or by whole `document`; `none`: `document` for several documents."""
+    """Share of the text for testing, without `test_source`."""
+    split: Literal["order", "document", "hash"] | None = None
+    """Way to split: in the `order` of the text, by whole `document`, or by `hash`; `none`: `document` if several."""
+    separator: str = "empty-line"
+    """What follows a document: an `empty-line`, or a token of the tokenizer, such as `<|endoftext|>`."""
+    bos: str | None = None
+    """Token before each document, with a token as separator."""
+    train_documents: Size | None = None
+    """Number of training documents: the first ones. Evaluation data stay the same."""
+    train_tokens: Size | None = None
+    """Number of training tokens: the first ones. Evaluation data stay the same."""
     segments: bool = False
     """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
 
@@ -66,53 +104,133 @@ class TextTask(Task):
         """Whether batches contain segments."""
         return self.segments
 
+    @property
+    def layout(self) -> Layout:
+        """How documents are found in files."""
+        return Layout(self.format, self.field, self.per, self.lines_per_document)
+
     def prepare(self, folder: Path) -> "TextSource":
         """See `Task.prepare`."""
-        if self.val + self.test >= 1:
-            problem = f"val {self.val} and test {self.test} leave no training text"
-            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
-        documents = corpora.read_documents(self.source, folder)
-        split = self.split or ("document" if len(documents) > 1 else "order")
-        if split == "document" and len(corpora.group_duplicates(documents)) == 1:
-            problem = f"all documents of {self.source!r} have the same text, so they cannot be split by document"
-            raise UserError(
-                problem, path=("split",), remedy="Use `split: order`, or a folder with different documents."
-            )
-        divide = corpora.split_by_document if split == "document" else corpora.split_in_order
-        parts = divide(documents, self.val, self.test)
+        parts, about = self._read_parts(folder)
         texts = {name: "".join(part) for name, part in parts.items()}
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
         tokenizer = self.tokenizer.train(texts["train"])
+        streams, segments = self._encode(parts, tokenizer)
+        self._check_lengths(streams)
+        facts = {
+            "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
+            **about,
+            "characters": {name: len(text) for name, text in texts.items()},
+            "bytes": {name: len(text.encode()) for name, text in texts.items()},
+            "escape_bits": self._escape_bits(texts, parts, tokenizer),
+        }
+        return TextSource(
+            streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments,
+            starts=self.bos is not None,
+        )  # fmt: skip
+
+    def _read_parts(self, folder: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        """Return the texts of each split, one for each document, and facts about them."""
+        shares = {name: 0.0 if getattr(self, f"{name}_source") else getattr(self, name) for name in EVALUATED}
+        if sum(shares.values()) >= 1:
+            problem = f"val {self.val} and test {self.test} leave no training text"
+            raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
+        separator = SEPARATOR if self.separator == EMPTY_LINE else ""
+        documents = open_corpus(self.source, folder, self.layout).read()
+        held_out = {}
+        for name in EVALUATED:
+            if (given := getattr(self, f"{name}_source")) is not None:
+                held_out[name] = open_corpus(given, folder, self.layout, f"{name}_source").read()
+        evaluated = {collapse(document.text) for part in held_out.values() for document in part}
+        kept = (
+            [document for document in documents if collapse(document.text) not in evaluated] if held_out else documents
+        )
+        if not kept:
+            problem = f"every document of {self.source!r} is also an evaluation document"
+            raise UserError(problem, path=("source",), remedy="Use other training text.")
+        split = self.split or ("document" if len(kept) > 1 else "order")
+        if split == "document" and any(shares.values()) and len(group_duplicates(kept)) == 1:
+            problem = f"all documents of {self.source!r} have the same text, so they cannot be split by document"
+            raise UserError(
+                problem, path=("split",), remedy="Use `split: order`, or a folder with different documents."
+            )
+        parts = SPLITTERS[split](kept, shares["val"], shares["test"], separator)
+        parts |= {name: with_separators(part, separator) for name, part in held_out.items()}
+        if self.train_documents is not None:
+            if self.train_documents > len(parts["train"]):
+                problem = (
+                    f"train_documents {self.train_documents:,} are more than the {len(parts['train']):,} there are"
+                )
+                raise UserError(problem, path=("train_documents",), remedy="Use fewer, or remove train_documents.")
+            parts["train"] = parts["train"][: self.train_documents]
+        text = join_documents([*documents, *(document for part in held_out.values() for document in part)])
+        about = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "documents": len(documents), "split": split}
+        if len(kept) < len(documents):
+            about["removed"] = len(documents) - len(kept)
+        return parts, about
+
+    def _encode(self, parts: dict[str, list[str]], tokenizer: Tokenizer) -> tuple[Streams, Streams | None]:
+        """Return the tokens of each split, and the document of each token if the task has segments."""
+        begin, end = (self._token(name, tokenizer) for name in ("bos", "separator"))
+        start = [] if begin is None else [begin]
         try:
-            encoded = {name: [*map(tokenizer.encode, part if self.segments else ["".join(part)])]
-                       for name, part in parts.items()}  # fmt: skip
-            escape_bits = {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
+            if end is None:
+                encoded = {name: [*map(tokenizer.encode, part if self.segments else ["".join(part)])]
+                           for name, part in parts.items()}  # fmt: skip
+            else:
+                encoded = {name: [np.array([*start, *tokenizer.encode_plain(text), end], np.int32) for text in part]
+                           for name, part in parts.items()}  # fmt: skip
         except UserError as error:
             raise error.within("tokenizer") from None
         streams = {name: np.concatenate([*rows, np.zeros(0, np.int32)]) for name, rows in encoded.items()}
         segments = {name: np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, rows)])
                     for name, rows in encoded.items()} if self.segments else None  # fmt: skip
-        shares = {"train": 1 - self.val - self.test, "val": self.val, "test": self.test}
-        for name, share in shares.items():
-            if share and len(streams[name]) <= self.seq_len:
-                raise _too_short(name, len(streams[name]), self.seq_len)
+        if self.train_tokens is not None:
+            if self.train_tokens > len(streams["train"]):
+                problem = f"train_tokens {self.train_tokens:,} are more than the {len(streams['train']):,} there are"
+                raise UserError(problem, path=("train_tokens",), remedy="Use fewer, or remove train_tokens.")
+            for part in filter(None, (streams, segments)):
+                part["train"] = part["train"][: self.train_tokens]
+        return streams, segments
+
+    def _token(self, field: str, tokenizer: Tokenizer) -> int | None:
+        """Return the number of the token that a field names; None if it names none."""
+        name = getattr(self, field)
+        if name is None or (field, name) == ("separator", EMPTY_LINE):
+            return None
+        if field == "bos" and self.separator == EMPTY_LINE:
+            problem = f"bos {name!r} precedes documents that end in an empty line"
+            raise UserError(problem, path=("bos",), remedy="Set `separator` to a token, or remove `bos`.")
+        if (number := tokenizer.number(name)) is None:
+            problem = f"the tokenizer has no token {name!r}"
+            remedy = f"Set {field} to a token of the tokenizer" + (
+                ", or to empty-line." if field == "separator" else "."
+            )
+            raise UserError(problem, path=(field,), remedy=remedy)
+        return number
+
+    def _escape_bits(
+        self, texts: Mapping[str, str], parts: Mapping[str, list[str]], tokenizer: Tokenizer
+    ) -> dict[str, float | None]:
+        """Return the bits that restore the text of evaluation splits; see `Tokenizer.escape_bits`."""
+        if self.separator == EMPTY_LINE:
+            return {name: tokenizer.escape_bits(texts[name]) for name in EVALUATED}
+        bits = {name: [*map(tokenizer.escape_bits, parts[name])] for name in EVALUATED}
+        return {name: None if None in part else sum(filter(None, part)) for name, part in bits.items()}
+
+    def _check_lengths(self, streams: Streams) -> None:
+        """Raise `UserError` if a split that is asked for is too short for a window."""
+        for name, stream in streams.items():
+            wanted = name == "train" or getattr(self, name) or getattr(self, f"{name}_source")
+            if wanted and len(stream) <= self.seq_len:
+                raise _too_short(name, len(stream), self.seq_len)
         for i, length in enumerate(self.eval_lengths):
             if len(streams["val"]) <= length:
                 problem = (
                     f"the val split has {len(streams['val'])} tokens, so no sequence of {length} tokens has targets"
                 )
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or raise val.")
-        facts = {
-            "source": self.source,
-            "sha256": hashlib.sha256(corpora.join_documents(documents).encode()).hexdigest(),
-            "documents": len(documents),
-            "characters": {name: len(text) for name, text in texts.items()},
-            "bytes": {name: len(text.encode()) for name, text in texts.items()},
-            "escape_bits": escape_bits,
-            "split": split,
-        }
-        return TextSource(streams, tokenizer, self.seq_len, _hash_held_out(texts), facts, self.eval_lengths, segments)
 
 
 def _hash_held_out(texts: Mapping[str, str]) -> str:
@@ -143,6 +261,8 @@ class TextSource:
         facts: dict[str, Any],
         eval_lengths: Sequence[int] = (),
         segments: Mapping[str, np.ndarray] | None = None,
+        *,
+        starts: bool = False,
     ):
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -154,7 +274,7 @@ class TextSource:
         if segments is not None:
             self._windows["segments"] = train_windows(segments["train"], seq_len)[:, :-1]
         self._streams, self._segments = streams, segments
-        self._text_facts = facts
+        self._text_facts, self._starts = facts, starts or len(tokenizer.start_tokens) > 0
         self._splits = {name: self._split(name, seq_len) if len(streams[name]) else None for name in EVALUATED}
         self._splits |= {at_length(length): self._split("val", length) for length in eval_lengths}
         self.fingerprint = self._fingerprint()
@@ -186,9 +306,8 @@ class TextSource:
     def _split(self, name: str, seq_len: int) -> Split:
         num_bytes, escape_bits = (self._text_facts[fact][name] for fact in ("bytes", "escape_bits"))
         documents = None if self._segments is None else self._segments[name]
-        starts = len(self.tokenizer.start_tokens) > 0
         return evaluation_split(
-            self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits, documents, starts=starts
+            self._streams[name], seq_len, self.vocab_size, num_bytes, escape_bits, documents, starts=self._starts
         )
 
     def prompt(self) -> np.ndarray:

@@ -62,6 +62,10 @@ class Tokenizer(ABC):
         """Return the entry of the vocabulary with a number, such as `</s>`; None if there is none."""
         return self._inner.id_to_token(number)
 
+    def number(self, token: str) -> int | None:
+        """Return the number of an entry of the vocabulary, such as `</s>`; None if there is none."""
+        return self._inner.token_to_id(token)
+
     def find_unknown(self, text: str) -> list[str]:
         """Return the characters or words of a text that are not in the vocabulary, in order."""
         number = self._unknown

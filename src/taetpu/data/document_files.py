@@ -1,0 +1,246 @@
+"""Files of documents in the formats that people keep text in: plain text, JSON lines, tables, Arrow and parquet.
+
+Every reader yields texts one by one, so that a file need not fit into memory. What looks like another format than its
+ending says is refused with the setting that reads it, because its syntax would be trained as if it were text.
+"""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from taetpu.core.errors import UserError
+
+Format = Literal["text", "jsonl", "csv", "tsv", "parquet", "arrow"]
+Per = Literal["file", "line", "blank-line"]
+LONGEST_LINE = 2**30
+"""Number of bytes from which a line of JSON or of `per: line` is refused."""
+LONGEST_CELL = 2**27
+"""Number of characters from which a cell of CSV is refused."""
+ROWS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the documents of files are found.
+
+    Attributes:
+        field: the column or key of the text in tables and JSON lines.
+        per: what a document of a text file is.
+        lines: number of lines of a document, for `per: line`.
+        format: format of all files; None for that of the ending.
+    """
+
+    format: Format | None = None
+    field: str = "text"
+    per: Per = "file"
+    lines: int = 1
+
+
+def read_texts(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the documents of a file.
+
+    Raises:
+        UserError: if the file is damaged, lacks the field, or is in another format than its ending says. The error
+            names file and line or row.
+    """
+    with explained(file):
+        yield from READERS[layout.format or format_of(file) or "text"](file, layout)
+
+
+def format_of(file: Path) -> Format | None:
+    """Return the format of a file by its ending, such as `.jsonl.gz`; None for an ending of no table."""
+    endings = [ending.lower() for ending in file.suffixes if ending.lower() not in UNPACK]
+    return ENDINGS.get(endings[-1]) if endings else None
+
+
+@contextmanager
+def explained(file: Path) -> Iterator[None]:
+    """Turn errors of reading in the `with` block into a `UserError` that names the file."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        place = f"line {line} (byte {error.start} of the file)"
+        raise UserError(
+            f"{file} is not UTF-8: byte 0x{error.object[error.start]:02x} in {place}",
+            path=("source",),
+            remedy="Convert the file to UTF-8, or remove it from the folder.",
+        ) from None
+    except (OSError, EOFError, ValueError, csv.Error) as error:
+        remedy = "Copy or download the file again."
+        raise UserError(f"cannot read {file}: {error}", path=("source",), remedy=remedy) from None
+
+
+# --- streams of bytes ------------------------------------------------------------------------------------------------
+
+
+def _zstd(file: Path) -> Any:
+    pyarrow = arrow("zstd", file)
+    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(file)), "zstd")
+
+
+UNPACK: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".zst": _zstd}
+
+
+def arrow(what: str, file: Path) -> Any:
+    """Return the module `pyarrow`.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        problem = f"{file} is {what}, which the package pyarrow reads, but it is not installed"
+        raise UserError(problem, path=("source",), remedy="Run `pip install taetpu[parquet]`.") from None
+    return pyarrow
+
+
+def _lines(file: Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers, without line ends and without a byte order mark."""
+    unpack = UNPACK.get(file.suffix.lower())
+    with unpack(file) if unpack else file.open("rb") as raw:
+        stream = io.BufferedReader(raw) if unpack is _zstd else raw
+        for number in range(1, 2**62):
+            line = stream.readline(longest)
+            if not line:
+                return
+            if len(line) == longest:
+                problem = f"line {number} of {file} is longer than {longest:,} bytes"
+                raise UserError(problem, path=("source",), remedy="Divide it into several documents.")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                problem = f"{file} is not UTF-8: byte 0x{line[error.start]:02x} in line {number}"
+                raise UserError(problem, path=("source",), remedy="Convert the file to UTF-8.") from None
+            yield number, text.rstrip("\r\n")
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+def read_text(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the documents of a text file: the whole, lines, groups of lines, or paragraphs between blank lines."""
+    if layout.per == "file":
+        yield read_whole(file)
+        return
+    waiting: list[str] = []
+    for _, line in _lines(file):
+        if layout.per == "blank-line":
+            if line.strip():
+                waiting.append(line)
+                continue
+        else:
+            waiting.append(line)
+            if len(waiting) < layout.lines:
+                continue
+        if waiting:
+            yield "\n".join(waiting)
+        waiting = []
+    if waiting:
+        yield "\n".join(waiting)
+
+
+def read_whole(file: Path) -> str:
+    """Return the content of a text file without a byte order mark."""
+    unpack = UNPACK.get(file.suffix.lower())
+    with unpack(file) if unpack else file.open("rb") as raw:
+        return raw.read().decode("utf-8-sig")
+
+
+def read_json_lines(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the texts of a file with an object in each line."""
+    for number, line in _lines(file):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            problem = f"line {number} of {file} is not JSON: {error}"
+            raise UserError(problem, path=("source",), remedy="Write one object in each line.") from None
+        yield _text_of(row, layout.field, f"line {number}", file)
+
+
+def _text_of(row: Any, field: str, where: str, file: Path) -> str:
+    if not isinstance(row, dict):
+        remedy = 'Write one object in each line, such as {"text": ...}.'
+        raise UserError(f"{where} of {file} is {str(row)[:40]!r}, not an object", path=("source",), remedy=remedy)
+    if field not in row:
+        names = ", ".join(map(repr, row)) or "nothing"
+        remedy = f"Set `field` to one of {names}." if row else "Remove the row."
+        raise UserError(f"{where} of {file} has no {field!r}, but {names}", path=("field",), remedy=remedy)
+    if not isinstance(row[field], str):
+        problem = f"{field!r} in {where} of {file} is {str(row[field])[:40]!r}, not a text"
+        raise UserError(problem, path=("field",), remedy="Choose a field with texts, or remove the row.")
+    return row[field]
+
+
+def read_table(file: Path, layout: Layout, *, delimiter: str) -> Iterator[str]:
+    """Yield the texts of a CSV or TSV file with a header."""
+    csv.field_size_limit(LONGEST_CELL)
+    rows = csv.reader((f"{line}\n" for _, line in _lines(file)), delimiter=delimiter, strict=True)
+    names = next(rows, [])
+    if layout.field not in names:
+        problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
+        raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
+    place = names.index(layout.field)
+    for row in rows:
+        if len(row) != len(names):
+            problem = f"line {rows.line_num} of {file} has {len(row)} cells, but the header {len(names)}"
+            raise UserError(problem, path=("source",), remedy="Quote cells that contain delimiters or line ends.")
+        yield row[place].removesuffix("\n")
+
+
+def read_parquet(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the texts of a parquet file."""
+    arrow("parquet", file)
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as opened:
+        _check_column(opened.schema_arrow.names, layout, file)
+        for batch in opened.iter_batches(ROWS_AT_ONCE, columns=[layout.field]):
+            yield from _column(batch, layout, file)
+
+
+def read_arrow(file: Path, layout: Layout) -> Iterator[str]:
+    """Yield the texts of an Arrow file: a stream, as `datasets` writes it, or a file with random access."""
+    pyarrow = arrow("Arrow", file)
+    with pyarrow.memory_map(str(file)) as source:
+        try:
+            batches: Any = pyarrow.ipc.open_stream(source)
+        except pyarrow.ArrowInvalid:
+            opened = pyarrow.ipc.open_file(source)
+            _check_column(opened.schema.names, layout, file)
+            batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
+        else:
+            _check_column(batches.schema.names, layout, file)
+        for batch in batches:
+            yield from _column(batch.select([layout.field]), layout, file)
+
+
+def _check_column(names: list[str], layout: Layout, file: Path) -> None:
+    if layout.field not in names:
+        problem = f"{file} has no column {layout.field!r}, but {', '.join(map(repr, names)) or 'nothing'}"
+        raise UserError(problem, path=("field",), remedy="Set `field` to the column with the text.")
+
+
+def _column(batch: Any, layout: Layout, file: Path) -> Iterator[str]:
+    for value in batch.column(0).to_pylist():
+        if not isinstance(value, str):
+            problem = f"column {layout.field!r} of {file} has {str(value)[:40]!r}, not a text"
+            raise UserError(problem, path=("field",), remedy="Choose a column with texts, or remove the row.")
+        yield value
+
+
+READERS: dict[Format, Callable[[Path, Layout], Iterator[str]]] = {
+    "text": read_text, "jsonl": read_json_lines, "csv": partial(read_table, delimiter=","),
+    "tsv": partial(read_table, delimiter="\t"), "parquet": read_parquet, "arrow": read_arrow,
+}  # fmt: skip
+ENDINGS: dict[str, Format] = {f".{name}": name for name in READERS if name != "text"} | {".ndjson": "jsonl"}
