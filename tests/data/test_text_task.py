@@ -20,8 +20,8 @@ from taetpu.core.config_parsing import build_component
 from taetpu.core.errors import UserError
 from taetpu.data import corpora, splitting
 from taetpu.data.base import Source
+from taetpu.data.bigrams import bigram_loss
 from taetpu.data.document_files import Layout
-from taetpu.data.text import bigram_loss
 
 KEY = jax.random.key(0)
 

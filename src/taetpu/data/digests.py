@@ -1,4 +1,4 @@
-"""Digests of large files, computed once and remembered until a file changes."""
+"""What is computed from data once and remembered: digests of large files, and the folder of the cache."""
 
 import hashlib
 import json
@@ -13,22 +13,23 @@ from taetpu.core.atomic_files import explain_os_error, write_file
 from taetpu.data.token_files import TokenFile
 
 CHUNK = 2**23
-"""Number of tokens that are read at once."""
+"""Number of tokens or bytes that are read at once."""
 Progress = Callable[[int, int], None]
+"""A function of what is done and of what there is."""
 
 
 class Digest(NamedTuple):
-    """What a file of tokens holds.
+    """What a file holds.
 
     Attributes:
-        sha256: the SHA-256 digest of the tokens' type and values.
-        largest: the largest token.
+        sha256: the SHA-256 digest of its content; of the type and the values if it is a file of tokens.
+        largest: the largest token; -1 if it is no file of tokens.
         at: the index of the first token with this value.
     """
 
     sha256: str
-    largest: int
-    at: int
+    largest: int = -1
+    at: int = 0
 
 
 def cache_folder() -> Path:
@@ -39,37 +40,34 @@ def cache_folder() -> Path:
 
 
 def digest_tokens(file: TokenFile, progress: Progress | None = None) -> Digest:
-    """Return the digest of a file of tokens, from the cache if size, time and inode of the file are as before.
+    """Return the digest of a file of tokens. It is remembered while size, time and inode of the file are the same."""
+    return _remembered(file.path, f"{file.layout} {file.tokens.dtype.str}", lambda: _read_tokens(file.tokens, progress))
 
-    Args:
-        file: the opened file.
-        progress: called with the numbers of tokens that are read and that there are.
-    """
-    about = file.path.stat()
-    state = [
-        str(file.path.resolve()),
-        file.layout,
-        file.tokens.dtype.str,
-        about.st_size,
-        about.st_mtime_ns,
-        about.st_ino,
-    ]
+
+def digest_file(path: Path, progress: Progress | None = None) -> str:
+    """Return the SHA-256 digest of a file. It is remembered while size, time and inode of the file are the same."""
+    return _remembered(path, "bytes", lambda: _read_bytes(path, progress)).sha256
+
+
+def _remembered(path: Path, what: str, compute: Callable[[], Digest]) -> Digest:
+    about = path.stat()
+    state = [str(path.resolve()), what, about.st_size, about.st_mtime_ns, about.st_ino]
     name = hashlib.sha256(json.dumps(state).encode()).hexdigest()
     remembered = cache_folder() / "digests" / f"{name[:32]}.json"
     try:
         stored = json.loads(remembered.read_bytes())
         if stored["file"] == state:
-            return Digest(*(stored[name] for name in Digest._fields))
+            return Digest(*(stored[field] for field in Digest._fields))
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not remembered, or damaged: computed again
-    digest = _read(file.tokens, progress)
+    digest = compute()
     with explain_os_error("remember the digest of a file", remembered, option="TAETPU_CACHE"):
         remembered.parent.mkdir(parents=True, exist_ok=True)
         write_file(remembered, json.dumps({"file": state, **digest._asdict()}).encode(), replace=True)
     return digest
 
 
-def _read(tokens: np.ndarray, progress: Progress | None) -> Digest:
+def _read_tokens(tokens: np.ndarray, progress: Progress | None) -> Digest:
     digest = hashlib.sha256(f"{tokens.dtype.newbyteorder('<').str} {len(tokens)} ".encode())
     largest, at = -1, 0
     for start in range(0, len(tokens), CHUNK):
@@ -80,3 +78,14 @@ def _read(tokens: np.ndarray, progress: Progress | None) -> Digest:
         if progress is not None:
             progress(min(start + CHUNK, len(tokens)), len(tokens))
     return Digest(digest.hexdigest(), largest, at)
+
+
+def _read_bytes(path: Path, progress: Progress | None) -> Digest:
+    digest, size, done = hashlib.sha256(), path.stat().st_size, 0
+    with path.open("rb") as file:
+        while part := file.read(CHUNK):
+            digest.update(part)
+            done += len(part)
+            if progress is not None:
+                progress(done, size)
+    return Digest(digest.hexdigest())

@@ -18,6 +18,7 @@ from taetpu.core.keys import Key
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
+from taetpu.data.bigrams import bigram_loss
 from taetpu.data.corpora import Sources, open_corpus
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.overlap import overlap
@@ -31,11 +32,10 @@ from taetpu.data.splitting import (
     split_in_order,
     with_separators,
 )
+from taetpu.data.stream_source import EVALUATED, PROMPT_LENGTH
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-PROMPT_LENGTH = 16
-EVALUATED = ("val", "test")
 EMPTY_LINE = "empty-line"
 SPLITTERS = {"order": split_in_order, "document": split_by_document, "hash": split_by_hash}
 
@@ -343,24 +343,3 @@ class TextSource:
         for name, documents in sorted((self._segments or {}).items()):
             digest.update(f"segments of {name}".encode() + documents.astype("<i4").tobytes())
         return digest.hexdigest()
-
-
-def bigram_loss(train: np.ndarray, held_out: np.ndarray, vocab_size: int) -> float | None:
-    """Return the loss of a bigram model of `train` on `held_out`, in nats per token; None if `held_out` is too short.
-
-    P(b | a) = (count(a b) + 1) / (count(a) + vocab_size). Like a model without attention, this estimate depends only on
-    the current token. Other estimates of P may have a lower loss.
-
-    Args:
-        train: Token numbers, `(n,)`.
-        held_out: Token numbers, `(m,)`.
-        vocab_size: The number of different tokens.
-    """
-    if len(held_out) < 2:
-        return None
-    pairs, counts = np.unique(train[:-1].astype(np.int64) * vocab_size + train[1:], return_counts=True)
-    wanted = held_out[:-1].astype(np.int64) * vocab_size + held_out[1:]
-    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    joint = np.where(pairs[place] == wanted, counts[place], 0)
-    first = np.bincount(train[:-1], minlength=vocab_size)[held_out[:-1]]
-    return float(-np.log((joint + 1) / (first + vocab_size)).mean())

@@ -1,36 +1,24 @@
 """Task `tokens`: next-token prediction on files of token numbers, which are read where they lie."""
 
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Int
 from pydantic import Field
 
 from taetpu.core.config import Size
 from taetpu.core.errors import UserError
-from taetpu.core.keys import Key
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
-from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split
+from taetpu.data.base import Task
+from taetpu.data.corpora import Sources
 from taetpu.data.digests import digest_tokens
-from taetpu.data.overlap import overlap
-from taetpu.data.text import PROMPT_LENGTH, Share, bigram_loss
+from taetpu.data.stream_source import EVALUATED, StreamSource
+from taetpu.data.text import Share
 from taetpu.data.token_files import Dtype, TokenFile, TokenStream, check_dtype, open_token_file
 
-EVALUATED = ("val", "test")
 NAMED = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
 """Parts of file names that assign a file of a folder to a split."""
 ENDINGS = (".bin", ".npy")
-SAMPLE = 2**24
-"""Number of training tokens from which the reference loss and the overlap of splits are computed."""
-
-Sources = str | tuple[str, ...]
 
 
 @register("task", "tokens")
@@ -79,7 +67,7 @@ class TokensTask(Task):
         """Whether batches contain segments."""
         return self.segments
 
-    def prepare(self, folder: Path) -> "TokensSource":
+    def prepare(self, folder: Path) -> StreamSource:
         """See `Task.prepare`."""
         if self.segments and self.end_token is None:
             problem = "segments need the token that ends a document"
@@ -100,7 +88,18 @@ class TokensTask(Task):
             if len(streams["val"]) <= length:
                 problem = f"the val split has {len(streams['val']):,} tokens, so no sequence of {length} has targets"
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or more tokens.")
-        return TokensSource(self, streams, files)
+        facts = {
+            "source": ", ".join(file.path.name for file in files["train"][:3]),
+            "files": {name: len(part) for name, part in files.items()},
+            "layout": files["train"][0].layout,
+            "dtype": files["train"][0].tokens.dtype.name,
+        }
+        return StreamSource(
+            streams, self.seq_len, self.vocab_size, facts,
+            digest=" ".join(digest_tokens(file).sha256 for file in files["train"]),
+            unit=f"{self.vocab_size} tokens, numbered",
+            end_token=self.end_token if self.segments else None, eval_lengths=self.eval_lengths,
+        )  # fmt: skip
 
     def _open(self, folder: Path) -> dict[str, list[TokenFile]]:
         """Return the opened and checked files of each split."""
@@ -195,94 +194,3 @@ def split_of(file: Path) -> str:
     """Return the split of a file in a folder, by the words of its name."""
     words = "".join(char if char.isalnum() else " " for char in file.stem.lower()).split()
     return next((name for name in ("test", "val") if set(words) & {*NAMED[name]}), "train")
-
-
-class TokensSource:
-    """Tokens of files with training windows and evaluation splits; see `data.base.Source`."""
-
-    tokenizer = None
-
-    def __init__(self, task: TokensTask, streams: Mapping[str, TokenStream], files: Mapping[str, Sequence[TokenFile]]):
-        self.task, self.streams, self.files = task, streams, files
-        self.vocab_size, self.seq_len = task.vocab_size, task.seq_len
-        self.num_windows = (len(streams["train"]) - 1) // task.seq_len
-        self.unit = f"{task.vocab_size} tokens, numbered"
-        lengths = {name: task.seq_len for name in EVALUATED if len(streams[name])}
-        lengths |= {at_length(length): length for length in task.eval_lengths}
-        self._splits = {name: self._split(name.partition("@")[0], length) for name, length in lengths.items()}
-        held_out = hashlib.sha256()
-        for name in EVALUATED:
-            held_out.update(f"{name} {len(streams[name])} ".encode() + streams[name][:].astype("<i4").tobytes())
-        self.evaluated = held_out.hexdigest()
-        self.fingerprint = self._fingerprint()
-
-    @property
-    def arrays(self) -> dict[str, np.ndarray]:
-        """See `Source.arrays`. All windows are read into memory."""
-        return self.gather(np.arange(self.num_windows))
-
-    def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """See `Source.gather`."""
-        return {"windows": self.streams["train"].windows(rows, self.seq_len)}
-
-    def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
-        """See `Source.rows`."""
-        return epoch_rows(seed, start, count, batch_size, self.num_windows)
-
-    def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
-        """See `Source.batch`."""
-        windows = arrays["windows"][rows]
-        tokens, targets = windows[:, :-1], windows[:, 1:]
-        segments = _documents(tokens, self.task.end_token) if self.task.segments else None
-        return Batch(tokens, targets, jnp.ones(tokens.shape, jnp.float32), segments)
-
-    def evaluation(self, split: str) -> Split | None:
-        """See `Source.evaluation`."""
-        return self._splits.get(split)
-
-    def _split(self, name: str, seq_len: int) -> Split:
-        stream = self.streams[name][:]
-        documents = np.asarray(_documents(stream, self.task.end_token)) if self.task.segments else None
-        return evaluation_split(stream, seq_len, self.vocab_size, 0, None, documents)
-
-    def prompt(self) -> np.ndarray:
-        """Return the first validation tokens, or the first training tokens without a validation split."""
-        stream = self.streams["val"] if len(self.streams["val"]) else self.streams["train"]
-        return stream[: max(1, min(PROMPT_LENGTH, self.seq_len // 2))]
-
-    def show(self, ids: Any) -> str:
-        """Return the numbers of the tokens."""
-        return " ".join(map(str, np.asarray(ids).tolist()))
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """See `Source.facts`."""
-        sample, val = self.streams["train"][:SAMPLE], self.streams["val"][:]
-        counted = "the training split" if len(sample) == len(self.streams["train"]) else f"{SAMPLE:,} training tokens"
-        return {
-            "source": ", ".join(file.path.name for file in self.files["train"][:3]),
-            "files": {name: len(part) for name, part in self.files.items()},
-            "layout": self.files["train"][0].layout,
-            "dtype": self.files["train"][0].tokens.dtype.name,
-            "vocab_size": self.vocab_size,
-            "tokens": {name: len(stream) for name, stream in self.streams.items()},
-            "windows": self.num_windows,
-            "overlap": {name: overlap(sample, self.streams[name][:]) for name in EVALUATED},
-            "chance_loss": math.log(self.vocab_size),
-            "bayes_loss": None,
-            "decoy_loss": bigram_loss(sample, val, self.vocab_size),
-            "decoy": f"bigrams counted on {counted}, one added to each, scored on the validation split",
-        }
-
-    def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"tokens 1, {self.seq_len} of {self.vocab_size}, {self.evaluated}".encode())
-        digest.update(f"{len(self.streams['train'])} {self.task.segments and self.task.end_token}".encode())
-        for file in self.files["train"]:
-            digest.update(digest_tokens(file).sha256.encode())
-        return digest.hexdigest()
-
-
-def _documents(tokens: Any, end_token: int | None) -> Any:
-    """Return the number of the document of each token in its row; a document's last token is `end_token`."""
-    ends = (tokens == end_token).astype(np.int32)
-    return ends.cumsum(-1) - ends
