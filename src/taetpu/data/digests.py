@@ -1,8 +1,7 @@
-"""What is computed from data once and remembered: digests of large files, and the folder of the cache."""
+"""Digests of large files, computed once and remembered until a file changes."""
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taetpu.core.atomic_files import explain_os_error, write_file
+from taetpu.core.jax_setup import cache_folder
 from taetpu.data.token_files import TokenFile
 
 CHUNK = 2**23
@@ -30,13 +30,6 @@ class Digest(NamedTuple):
     sha256: str
     largest: int = -1
     at: int = 0
-
-
-def cache_folder() -> Path:
-    """Return the folder of what is computed from data once: `TAETPU_CACHE`, or `taetpu` in the user's cache folder."""
-    if (chosen := os.environ.get("TAETPU_CACHE")) is not None:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "taetpu"
 
 
 def digest_tokens(file: TokenFile, progress: Progress | None = None) -> Digest:
