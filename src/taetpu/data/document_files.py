@@ -243,4 +243,5 @@ READERS: dict[Format, Callable[[Path, Layout], Iterator[str]]] = {
     "text": read_text, "jsonl": read_json_lines, "csv": partial(read_table, delimiter=","),
     "tsv": partial(read_table, delimiter="\t"), "parquet": read_parquet, "arrow": read_arrow,
 }  # fmt: skip
-ENDINGS: dict[str, Format] = {f".{name}": name for name in READERS if name != "text"} | {".ndjson": "jsonl"}
+ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv",
+                              ".parquet": "parquet", ".arrow": "arrow"}  # fmt: skip
