@@ -215,7 +215,7 @@ MISTAKES = [
     ({"what": "heads", "how": "noise", "sigma": 0.0}, "sigma is 0, and noise", "above 0"),
     ({"what": "heads", "layer": 7}, "layer 7 does not exist", "Use 0 to 2"),
     ({"what": "positions", "layer": 0}, "layer 0 has no positions", "Remove the layer"),
-    ({"what": "layers", "how": "mean"}, "no mean activation", "Use --how zero"),
+    ({"what": "layers", "how": "mean"}, "no mean activation", "Use zero"),
     ({"what": "heads", "how": "counterfactual"}, "counterfactual needs other documents", "--counterfactual"),
     ({"what": "heads", "how": "zap"}, "unknown replacement 'zap'", "zero"),
 ]

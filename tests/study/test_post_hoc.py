@@ -256,7 +256,7 @@ def test_a_table_that_is_removed_from_the_study_file_stays_if_it_was_computed(ag
     first_by_default(
         [
             ("{knockout: haeds}", "no components 'haeds'", "Did you mean 'heads'?", "knockout"),
-            ("{knockout: mixer.scores}", "axis of positions", "how: zero", "how"),
+            ("{knockout: mixer.scores}", "axis of positions", "zero", "how"),
             ("{knockout: heads, split: valid}", "no evaluation set 'valid'", "Did you mean 'val'?", "split"),
             ("{knockout: experts}", "no experts: ", "mixers, ffns, neurons.", "knockout"),
             ("{knockout: states}", "no states", "heads", "knockout"),

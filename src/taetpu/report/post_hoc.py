@@ -1,6 +1,6 @@
 """Report sections on the post-hoc ablation tables of a study: comparisons of arms, and a picture of their effects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -10,9 +10,7 @@ from taetpu.report.section_types import Section, Table
 from taetpu.report.token_charts import SIGNED
 from taetpu.stats import formatting
 from taetpu.stats.post_hoc import EFFECTIVE, LARGEST, MAX_RANKS
-from taetpu.stats.results import Results
-
-Entry = Mapping[str, Any]
+from taetpu.stats.results import PostHoc, Results, TableArm, TableMeasure
 
 ROW, GAP = 20, 8
 """Height of a layer in the picture, and of the gap between two arms, in pixels."""
@@ -58,7 +56,7 @@ def describe_verdicts(results: Results) -> Iterator[str]:
         yield f"{_title(ablation)}: {', '.join(decided) or nothing}."
 
 
-def _section(ablation: Entry, results: Results) -> Section:
+def _section(ablation: PostHoc, results: Results) -> Section:
     title, parts = _title(ablation), _parts(ablation)
     rows = [_row(measure, arm, results, ablation) for measure in ablation["measures"] for arm in ablation["arms"]
             if arm["values"][measure]["mean"] is not None]  # fmt: skip
@@ -67,18 +65,18 @@ def _section(ablation: Entry, results: Results) -> Section:
     return Section(title, _lead(ablation), [Table(COLUMNS, rows, left=2)], charts, [*_notes(ablation, results)])
 
 
-def _title(ablation: Entry) -> str:
+def _title(ablation: PostHoc) -> str:
     """Return the title of a section, with the settings in the table's name."""
     settings = ablation["name"].removeprefix(f"{ablation['knockout']}-{ablation['how']}").split("-")
     return f"Post-hoc ablation: {ablation['knockout']} ({', '.join([ablation['how'], *filter(None, settings)])})"
 
 
-def _parts(ablation: Entry) -> str:
+def _parts(ablation: PostHoc) -> str:
     known = ablation["knockout"]
     return known if known in KINDS else f"activations at {known}"
 
 
-def _lead(ablation: Entry) -> str:
+def _lead(ablation: PostHoc) -> str:
     parts = _parts(ablation)
     what = "skipped" if ablation["knockout"] == "layers" else REPLACEMENTS[ablation["how"]]
     text = (
@@ -97,7 +95,7 @@ def _lead(ablation: Entry) -> str:
     )
 
 
-def _row(measure: str, arm: Entry, results: Results, ablation: Entry) -> list[str]:
+def _row(measure: str, arm: TableArm, results: Results, ablation: PostHoc) -> list[str]:
     value, places = arm["values"][measure], _places(measure, ablation)
     figures = [
         formatting.number(value["mean"], places),
@@ -114,7 +112,7 @@ def _label(measure: str) -> str:
     return f"sum of {measure}" if measure.startswith("layer") else measure
 
 
-def _places(measure: str, ablation: Entry) -> int:
+def _places(measure: str, ablation: PostHoc) -> int:
     """Return the number of decimal places of a measure: that of its narrowest interval."""
     values = [arm["values"][measure] for arm in ablation["arms"]]
     widths = [formatting.half_width(value["ci95"]) for value in values if value["ci95"]]
@@ -122,7 +120,7 @@ def _places(measure: str, ablation: Entry) -> int:
     return min(formatting.decimals(min(filter(None, widths), default=None), max(means, default=0.0)), MAX_PLACES)
 
 
-def _verdict(value: Entry, arm: Entry, results: Results, ablation: Entry) -> str:
+def _verdict(value: TableMeasure, arm: TableArm, results: Results, ablation: PostHoc) -> str:
     if arm["against"] is None:
         return "baseline"
     if value["effect"] is None:
@@ -132,7 +130,7 @@ def _verdict(value: Entry, arm: Entry, results: Results, ablation: Entry) -> str
     return value["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
 
 
-def _notes(ablation: Entry, results: Results) -> Iterator[str]:
+def _notes(ablation: PostHoc, results: Results) -> Iterator[str]:
     if ablation["compared"]:
         yield (
             f"The p-values of the {ablation['compared']} comparisons of this table are corrected together (Holm), "
@@ -164,7 +162,7 @@ def _notes(ablation: Entry, results: Results) -> Iterator[str]:
 # --- picture ----------------------------------------------------------------------------------------------------------
 
 
-def effect_picture(ablation: Entry) -> Spec | None:
+def effect_picture(ablation: PostHoc) -> Spec | None:
     """Return the picture of the effects of all arms, with one scale of colours; None without effects.
 
     Each arm has a row for each layer, and a column for each rank of a part within its layer.

@@ -20,7 +20,6 @@ from taetpu.lens.ablation.components import Components, find_components
 from taetpu.lens.ablation.documents import split_documents
 from taetpu.lens.ablation.knockout import check_traceable, mean_effects
 from taetpu.lens.ablation.replacements import Method
-from taetpu.lens.activations import site_shapes
 from taetpu.lens.opened import OpenedModel
 from taetpu.lens.opening import open_run_folder
 from taetpu.spec.post_hoc import PostHocConfig
@@ -98,13 +97,8 @@ def _find(opened: OpenedModel, table: PostHocConfig) -> Components:
         components = find_components(opened, table.knockout)
     except UserError as error:
         raise UserError(error.problem, path=("knockout",), remedy=error.remedy) from None
-    if components.site is not None and table.how != "zero":
-        for shape in site_shapes(opened, components.site).values():
-            if shape.positions != 1:
-                problem = f"{table.how} needs an axis of positions, and activations at {components.site} have none"
-                if shape.positions:
-                    problem = f"{table.how} needs one axis of positions, and activations at {components.site} have two"
-                raise UserError(problem, path=("how",), remedy="Set how: zero, or remove other parts.")
+    if table.how != "zero":
+        components.position_axes()
     return components
 
 

@@ -48,6 +48,8 @@ class Components:
         what: The kind: `heads`, `layers`, ..., or the name of a site.
         site: The site whose activation is replaced; None if layers are skipped.
         axis: The axis of components in an activation `(batch, ...)`; None if whole activations are replaced.
+        shapes: The shape of the activation by the first layer of neighbouring layers with equal shapes; by None for a
+            site outside the layers, and empty if layers are skipped.
         groups: Neighbouring layers whose activations have equal shapes: the first layer, and the number of layers and
             of units. Empty for a site outside the layers.
         units: The number of units of a site outside the layers.
@@ -58,6 +60,7 @@ class Components:
     what: str
     site: str | None
     axis: int | None
+    shapes: Mapping[int | None, SiteShape]
     groups: Mapping[int, tuple[int, int]]
     units: int
     each: tuple[Component, ...]
@@ -82,7 +85,7 @@ class Components:
         for place, numbers in enumerate(sets):
             for component in (self.each[number] for number in numbers):
                 assert component.layer is not None
-                first = max(start for start in masks if start <= component.layer)
+                first = self.group_of(component.layer)
                 masks[first][place, component.layer - first, list(component.units) or slice(None)] = True
         return masks
 
@@ -102,10 +105,34 @@ class Components:
         for number, component in enumerate(self.each):
             numbers = units
             if component.layer is not None:
-                first = max(start for start in units if start <= component.layer)
+                first = self.group_of(component.layer)
                 numbers = units[first][component.layer - first]
             totals[number] = np.asarray(numbers)[list(component.units) or slice(None)].sum()
         return totals
+
+    def group_of(self, layer: int) -> int:
+        """Return the first layer of the group of a layer."""
+        return max(first for first in self.groups if first <= layer)
+
+    def cells(self, values: Float[np.ndarray, " component"]) -> dict[tuple[int, int], float]:
+        """Return numbers of components with units by layer and number in the layer; empty for other components."""
+        if self.axis is None or not self.groups:
+            return {}
+        places = [component.name.split(".") for component in self.each]
+        return {(int(layer), int(unit)): float(value) for (layer, unit), value in zip(places, values, strict=True)}
+
+    def position_axes(self) -> dict[int | None, int]:
+        """Return the axis of positions in the activations of each group; see `shapes`.
+
+        Raises:
+            UserError: if activations have no such axis, or two.
+        """
+        known = {first: shape.position for first, shape in self.shapes.items() if shape.positions == 1}
+        axes = {first: axis for first, axis in known.items() if axis is not None}
+        if len(axes) < len(self.shapes):
+            problem = f"site {self.site!r} has no single axis of positions, so only zeros can replace its activations"
+            raise UserError(problem, path=("how",), remedy="Use zero, or remove other parts.")
+        return axes
 
     def first_layers(self, sets: Sequence[Iterable[int]]) -> list[int]:
         """Return the first layer that each set changes; 0 for an empty set."""
@@ -129,7 +156,7 @@ def find_components(opened: OpenedModel, what: str, layer: int | None = None, po
         components = _skipped_layers(opened)
     elif what == "positions":
         each = tuple(Component(str(i), None, (i,)) for i in range(positions))
-        components = Components(what, "embed", 1, {}, positions, each, by_position=True)
+        components = Components(what, "embed", 1, site_shapes(opened, "embed"), {}, positions, each, by_position=True)
     else:
         components = _of_site(opened, what, positions > 0)
     if layers is None:
@@ -163,17 +190,17 @@ def find_positions(opened: OpenedModel, site: str, positions: int, layer: int | 
         problem = f"`positions` requires a site, and {site!r} is not one"
         raise UserError(problem, path=("what",), remedy="Add --what residual, or --what embed.")
     whole = find_components(opened, site, layer)
-    shape = next(iter(site_shapes(opened, site).values()))
+    shape = next(iter(whole.shapes.values()))
     if shape.position is None or shape.positions != 1:
         remedy = "Use residual or embed."
         raise UserError(f"site {site!r} has no single axis of positions", path=("what",), remedy=remedy)
     axis, units = shape.position, range(positions)
     if not whole.groups:
         each = tuple(Component(str(i), None, (i,)) for i in units)
-        return Components(site, site, axis, {}, positions, each, by_position=True)
+        return Components(site, site, axis, whole.shapes, {}, positions, each, by_position=True)
     each = tuple(Component(f"{component.layer}.{i}", component.layer, (i,)) for component in whole.each for i in units)
     groups = {first: (layers, positions) for first, (layers, _) in whole.groups.items()}
-    return Components(site, site, axis, groups, 1, each, by_position=True)
+    return Components(site, site, axis, whole.shapes, groups, 1, each, by_position=True)
 
 
 def _shares_layers(opened: OpenedModel) -> bool:
@@ -186,7 +213,7 @@ def _skipped_layers(opened: OpenedModel) -> Components:
         problem = "layers of this model share parameters, so a single layer cannot be skipped"
         raise UserError(problem, path=("what",), remedy="Remove mixers or ffns instead.")
     each = tuple(Component(str(i), i) for i in range(number))
-    return Components(LAYERS, None, None, {0: (number, 1)}, 1, each)
+    return Components(LAYERS, None, None, {}, {0: (number, 1)}, 1, each)
 
 
 def _of_site(opened: OpenedModel, what: str, has_positions: bool) -> Components:
@@ -195,7 +222,7 @@ def _of_site(opened: OpenedModel, what: str, has_positions: bool) -> Components:
     units = {layer: _count_units(shape, axis) for layer, shape in shapes.items()}
     if None in units:
         (number,) = units.values()
-        return Components(what, site, axis, {}, number, (Component(site, None),))
+        return Components(what, site, axis, shapes, {}, number, (Component(site, None),))
     groups: dict[int, tuple[int, int]] = {}
     each: list[Component] = []
     for layer, shape in shapes.items():
@@ -206,7 +233,8 @@ def _of_site(opened: OpenedModel, what: str, has_positions: bool) -> Components:
         else:
             groups[layer] = 1, units[layer]
         each += _in_layer(opened, what, layer, units[layer] if axis is not None else None)
-    return Components(what, site, axis, groups, 1, tuple(each))
+    of_groups: dict[int | None, SiteShape] = {first: shapes[first] for first in groups}
+    return Components(what, site, axis, of_groups, groups, 1, tuple(each))
 
 
 def _find_site(opened: OpenedModel, what: str, has_positions: bool) -> tuple[str, int | None]:

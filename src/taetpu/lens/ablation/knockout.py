@@ -91,11 +91,8 @@ class Knockouts:
 
     def cells(self) -> dict[tuple[int, int], float]:
         """Return the effect by layer and head, or by layer and group of heads; empty for other components."""
-        if self.components.what not in ("heads", "kv-groups"):
-            return {}
-        places = [component.name.split(".") for component in self.components.each]
-        effects = self.effect.estimate.astype(float).tolist()
-        return {(int(layer), int(head)): effect for (layer, head), effect in zip(places, effects, strict=True)}
+        heads = self.components.what in ("heads", "kv-groups")
+        return self.components.cells(self.effect.estimate) if heads else {}
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""
@@ -226,7 +223,7 @@ def check_traceable(opened: OpenedModel, components: Components, segments: bool 
     batch = {**dict.fromkeys(("ids", "positions", "targets"), ids), "padding": ids > 0, "weights": ids * 1.0,
              "segments": ids if segments else None, "others": None}  # fmt: skip
     mask = jax.tree.map(lambda mask: jnp.asarray(mask[0]), components.masks([(0,)]))
-    values = jax.tree.map(jnp.asarray, zeros(opened, components))
+    values = jax.tree.map(jnp.asarray, zeros(components))
     first = jnp.int32(components.first_layers([(0,)])[0])
 
     def trace() -> Array:

@@ -70,7 +70,7 @@ def check_passes(
 def time_pass(opened: OpenedModel, documents: Documents, components: Components) -> tuple[float, float]:
     """Return the seconds of compilation, and those of a pass over the first batch without one component."""
     batch = next(documents.batches())
-    intact, replacement = read_intact(opened, batch, CONDITIONS[0]), Replacement(zeros(opened, components))
+    intact, replacement = read_intact(opened, batch, CONDITIONS[0]), Replacement(zeros(components))
     times = []
     for _ in range(2):
         start = time.perf_counter()

@@ -179,12 +179,7 @@ class Patches:
 
     def cells(self) -> dict[tuple[int, int], float]:
         """Return the score by layer and head, group or position; empty for other components."""
-        names = [component.name for component in self.components.each]
-        if self.components.axis is None or not self.components.groups:
-            return {}
-        places = [name.split(".") for name in names]
-        return {(int(layer), int(unit)): float(score)
-                for (layer, unit), score in zip(places, self.scores, strict=True)}  # fmt: skip
+        return self.components.cells(self.scores)
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook displays."""

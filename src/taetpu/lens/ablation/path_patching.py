@@ -101,7 +101,7 @@ def _build(opened: OpenedModel, senders: Components, receiver: Receiver) -> Call
     whole = find_components(opened, receiver.site, receiver.layer)
     target = whole if receiver.head is None else replace(whole, axis=HEADS)
     measure = losses_without(opened, target)
-    first = max(start for start in whole.groups if start <= receiver.layer)
+    first = whole.group_of(receiver.layer)
     layers = whole.groups[first][0]
     frozen = [site for site in OUTPUTS if site in opened.site_layers]
     edits = [Edit(senders.site, remover(senders.axis), value="removed", by_layer=True),

@@ -96,7 +96,9 @@ def remove_components(
     documents = None if how == "zero" else _read_reference(opened, how, reference)
     model, removers, values = opened.model, [], {}
     for components in chosen.values():
-        constants = _constants(opened, components, how, documents)
+        constants = zeros(components)
+        if documents is not None:
+            constants = make_replacements(opened, components, documents, Method(how)).means
         mask = jax.tree.map(lambda masks: masks[0], components.masks([range(len(components))]))
         if components.site is None:
             model = skip_layers(model, mask[0][:, 0])
@@ -154,17 +156,3 @@ def _read_reference(opened: OpenedModel, how: str, reference: Any) -> Documents:
         problem = f"{opened.name} was not trained in a study, so it has no evaluation set for {how} activations"
         raise UserError(problem, path=("reference",), remedy="Pass texts as reference.")
     return split_documents(find_split(opened, "val"), MOST_DOCUMENTS)
-
-
-def _constants(opened: OpenedModel, components: Components, how: str, documents: Documents | None) -> Any:
-    """Return what takes the place of components, as in `sweep.Replacement.values`.
-
-    Raises:
-        UserError: if the components have no such constants.
-    """
-    if documents is None:
-        return zeros(opened, components)
-    if components.site is None:
-        problem = f"layers are skipped, and a skipped layer has no {how} activation"
-        raise UserError(problem, path=("how",), remedy="Use zero (no --means), or remove mixers or ffns.")
-    return make_replacements(opened, components, documents, Method(how)).means

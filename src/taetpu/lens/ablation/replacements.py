@@ -10,7 +10,7 @@
 The standard deviation of noise is that of ROME: 3 standard deviations, Meng et al. 2022, arXiv 2202.05262.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from taetpu.lens.ablation.components import LAYERS, Components
 from taetpu.lens.ablation.documents import Batch, Documents
 from taetpu.lens.ablation.optimal import fit_constants
 from taetpu.lens.ablation.sweep import Replacement, read_values
-from taetpu.lens.activations import SiteShape, site_shapes
+from taetpu.lens.activations import SiteShape
 from taetpu.lens.opened import OpenedModel
 
 METHODS = ("zero", "mean", "resample", "counterfactual", "noise", "optimal")
@@ -66,8 +66,7 @@ def check_method(method: Method, documents: Documents, components: Components) -
         raise UserError(f"unknown replacement {method.how!r}", path=("how",), remedy=suggest(method.how, METHODS))
     if components.site is None and method.how != "zero":
         problem = f"layers are skipped, and a skipped layer has no {method.how} activation"
-        remedy = "Use --how zero, or --what mixers or ffns."
-        raise UserError(problem, path=("how",), remedy=remedy)
+        raise UserError(problem, path=("how",), remedy="Use zero, or remove mixers or ffns.")
     if method.how == "noise" and not method.sigma > 0:
         problem = f"sigma is {method.sigma:g}, and noise of this size changes nothing"
         raise UserError(problem, path=("sigma",), remedy="Use a sigma above 0, such as 3.")
@@ -115,7 +114,7 @@ def make_replacements(
     if method.how in ("mean", "optimal"):
         means = mean_activations(opened, components, reference, method.by_position and method.how == "mean")
     if method.how == "optimal":
-        means = fit_constants(opened, components, reference, means, zeros(opened, components), method.steps)
+        means = fit_constants(opened, components, reference, means, zeros(components), method.steps)
     if method.how == "noise":
         spread = _spread(opened, components, reference)
     return Replacements(opened, components, documents, method, means, spread)
@@ -138,7 +137,7 @@ class Replacements:
         if how in ("mean", "optimal"):
             yield Replacement(self._at_positions(batch) if how == "mean" and self.method.by_position else self.means)
         elif how == "zero":
-            yield Replacement(zeros(self.opened, components))
+            yield Replacement(zeros(components))
         elif how == "counterfactual":
             assert self.method.counterparts is not None
             yield Replacement(self._read(batch, self.method.counterparts, batch.filled))
@@ -180,18 +179,18 @@ class Replacements:
             return values
         start = padding.sum(-1)
         places = np.minimum(np.arange(length), (start + np.array(ends) - 1)[:, None])
-        return _map_groups(self.opened, self.components, values, lambda value, axis: _take(value, places, axis))
+        return _map_groups(self.components, values, lambda value, axis: _take(value, places, axis))
 
     def _at_positions(self, batch: Batch) -> Any:
         def spread(value: np.ndarray, axis: int) -> np.ndarray:
             most = value.shape[axis] - 1
             return _take(value, np.minimum(batch.positions, most), axis)
 
-        return _map_groups(self.opened, self.components, self.means, spread)
+        return _map_groups(self.components, self.means, spread)
 
     def _noise(self, batch: Batch, draw: int) -> Any:
         rng = np.random.default_rng([self.method.seed, draw, *batch.numbers])
-        shapes, (rows, length) = _group_shapes(self.opened, self.components), batch.ids.shape
+        shapes, (rows, length) = self.components.shapes, batch.ids.shape
 
         def drawn(spread: np.ndarray, shape: SiteShape, layers: tuple[int, ...]) -> np.ndarray:
             position = shape.position
@@ -213,31 +212,14 @@ def _take(value: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
     return np.take_along_axis(value, places.reshape(shape), axis)
 
 
-def _position_axis(shape: SiteShape) -> int:
-    """Return the axis of positions of an activation.
-
-    Raises:
-        UserError: if an activation has no such axis, or two.
-    """
-    if shape.position is None or shape.positions != 1:
-        problem = "this site has no single axis of positions, so activations of other positions cannot replace it"
-        raise UserError(problem, path=("how",), remedy="Use --how zero, or another site.")
-    return shape.position
-
-
-def _group_shapes(opened: OpenedModel, components: Components) -> Mapping[int | None, SiteShape]:
-    assert components.site is not None
-    return site_shapes(opened, components.site)
-
-
-def zeros(opened: OpenedModel, components: Components) -> Any:
+def zeros(components: Components) -> Any:
     """Return zeros as in `Replacement.values`."""
     if components.site is None:
         return None
-    shapes = _group_shapes(opened, components)
+    ranks = {first: len(shape.shape) for first, shape in components.shapes.items()}
     if not components.groups:
-        return np.zeros([1] * len(shapes[None].shape), np.float32)
-    return {first: np.zeros((layers, *[1] * len(shapes[first].shape)), np.float32)
+        return np.zeros([1] * ranks[None], np.float32)
+    return {first: np.zeros((layers, *[1] * ranks[first]), np.float32)
             for first, (layers, _) in components.groups.items()}  # fmt: skip
 
 
@@ -262,7 +244,7 @@ def mean_activations(
         values, real = read_values(opened, components.site, batch), _counted(batch)
         counts[: int(batch.positions.max()) + 1] += np.bincount(batch.positions[real])
         add = partial(_sum_positions, batch=batch, real=real, length=len(counts))
-        parts = _map_groups(opened, components, values, add)
+        parts = _map_groups(components, values, add)
         sums = parts if sums is None else _add(sums, parts)
 
     def divide(value: np.ndarray, axis: int) -> np.ndarray:
@@ -272,7 +254,7 @@ def mean_activations(
             return (value / counts.reshape(shape)).astype(np.float32)
         return (value.sum(axis, keepdims=True) / counts.sum()).astype(np.float32)
 
-    return _map_groups(opened, components, sums, divide)
+    return _map_groups(components, sums, divide)
 
 
 def _spread(opened: OpenedModel, components: Components, documents: Documents) -> Any:
@@ -289,16 +271,15 @@ def _spread(opened: OpenedModel, components: Components, documents: Documents) -
             axes = tuple(range(1, value.ndim))
             return np.stack([(weight * value**power).sum(axes, dtype=np.float64) for power in (0, 1, 2)], -1)
 
-        sums.append(_map_groups(opened, components, values, moments, keep=False))
+        sums.append(_map_groups(components, values, moments, keep=False))
 
     def finish(parts: list[np.ndarray], ndim: int) -> np.ndarray:
         count, first, second = np.sum(parts, 0).T
         return np.sqrt(np.maximum(second / count - (first / count) ** 2, 0)).reshape(-1, *[1] * ndim)
 
-    shapes = _group_shapes(opened, components)
     if not isinstance(sums[0], dict):
         return finish(sums, 0)[0]
-    return {first: finish([part[first] for part in sums], len(shapes[first].shape)) for first in sums[0]}
+    return {first: finish([part[first] for part in sums], len(components.shapes[first].shape)) for first in sums[0]}
 
 
 def _counted(batch: Batch) -> np.ndarray:
@@ -317,13 +298,13 @@ def _sum_positions(value: np.ndarray, axis: int, batch: Batch, real: np.ndarray,
     return np.moveaxis(sums[:, None], 2, axis)
 
 
-def _map_groups(opened: OpenedModel, components: Components, values: Any, fn: Any, keep: bool = True) -> Any:
+def _map_groups(components: Components, values: Any, fn: Any, keep: bool = True) -> Any:
     """Apply `fn(values, axis of positions)` to the arrays `(layer, batch, ...)` of each group of layers."""
-    shapes = _group_shapes(opened, components)
+    axes = components.position_axes()
     if not isinstance(values, dict):
-        mapped = fn(values[None], _position_axis(shapes[None]) + 1)
+        mapped = fn(values[None], axes[None] + 1)
         return mapped[0] if keep else mapped
-    return {first: fn(value, _position_axis(shapes[first]) + 1) for first, value in values.items()}
+    return {first: fn(value, axes[first] + 1) for first, value in values.items()}
 
 
 def _add(sums: Any, values: Any) -> Any:
