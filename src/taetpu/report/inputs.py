@@ -7,7 +7,7 @@ from typing import Any
 from taetpu.report import evaluation_text, overview, summary
 from taetpu.report.curves import Curves, read_curves
 from taetpu.report.frontier import read_costs
-from taetpu.report.judged import block_label, block_noun, is_paired, judged_table
+from taetpu.report.judged import block_label, block_noun, is_paired
 from taetpu.report.position_curves import PositionCurves, read_position_curves
 from taetpu.report.priors import Prior, find_priors
 from taetpu.report.provenance import Facts, read_provenance
@@ -100,7 +100,7 @@ def read_inputs(folder: StudyFolder, results: Results) -> Inputs:
             *overview.learning_cautions(results, next(iter(data.values()), {})),
             *evaluation_text.describe_evaluation_text(data),
         ],
-        priors={} if judged_table(results) else find_priors(results, folder.read_study().get("base", {})),
+        priors={} if "judged" in results else find_priors(results, folder.read_study().get("base", {})),
     )
 
 

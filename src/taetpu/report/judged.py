@@ -21,11 +21,6 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 """The rules of verdicts that are part of a plan, except the baseline."""
 
 
-def judged_table(results: Results) -> JudgedTable | None:
-    """Return what is known of the table from which a study was made."""
-    return results.get("judged")
-
-
 def is_single_judged(results: Results) -> bool:
     """Return whether the table has a single arm, so that nothing is compared."""
     return "judged" in results and len(results["arms"]) == 1
@@ -165,7 +160,7 @@ def judged_blocks(results: Results) -> str:
 
 def strata_section(results: Results) -> Section:
     """Return the section on the effects on each value of the block's columns, such as each data set."""
-    table = judged_table(results)
+    table = results.get("judged")
     strata = table.get("strata") if table else None
     if not table or not strata:
         return Section("Effects by block")
@@ -186,7 +181,7 @@ def strata_section(results: Results) -> Section:
 
 def strata_sentences(results: Results) -> list[str]:
     """Return a sentence for each arm with its effects on each value of the block's columns, or on the extreme ones."""
-    table, sentences = judged_table(results), []
+    table, sentences = results.get("judged"), []
     strata = table.get("strata") if table else None
     if not table or not strata:
         return []
@@ -207,7 +202,7 @@ def _format_stratum(entry: Stratum, arm: Arm, results: Results) -> str:
 
 def _lacking_strata(results: Results) -> dict[str, list[str]]:
     """Return the values of the block's columns on which an arm has no finished run, by arm."""
-    table, lacking = judged_table(results), {}
+    table, lacking = results.get("judged"), {}
     names, stratum_of = (table.get("strata", []), table.get("stratum_of", {})) if table else ([], {})
     for arm in results["arms"] if names else ():
         known = {stratum_of[str(run["seed"])] for run in arm["runs"] if run["value"] is not None}

@@ -11,7 +11,6 @@ from taetpu.report.judged import (
     is_single_judged,
     judged_blocks,
     judged_limits,
-    judged_table,
     removed_effect,
 )
 from taetpu.report.verdict_style import MARKS, VERDICTS
@@ -148,7 +147,7 @@ def study_limits(results: Results) -> list[str]:
         what = "the baseline" if len({arm["against"] for arm in arms}) == 1 else "their baselines"
         limits.append(f"Arms were compared with {what}, not with each other, so their ranking was not tested.")
     limits += judged_limits(results)
-    if arms and not results["tuning"] and judged_table(results) is None:
+    if arms and not results["tuning"] and "judged" not in results:
         limits.append("No arm was tuned, so other training settings may suit an arm better (see `tune`).")
     sizes = {arm["name"]: _size_difference(results, arm) for arm in arms}
     others = [f"{name} ({share:+.0%})" for name, share in sizes.items() if abs(share) > OTHER_SIZE]
@@ -174,7 +173,7 @@ def reading_guide(results: Results) -> list[str]:
     corrected = f"{arms} comparison{'' if arms == 1 else 's'}"
     corrected += f" and {len(planned)} planned analyses" if len(planned) > 1 else ""
     metric = describe_metric(results["plan"])
-    shared = SHARED if judged_table(results) is None else judged_blocks(results)
+    shared = SHARED if "judged" not in results else judged_blocks(results)
     effect = removed_effect(results)
     removed = f" The effect of the {effect} is removed before arms are compared." if effect else ""
     guide = [
@@ -190,7 +189,7 @@ def reading_guide(results: Results) -> list[str]:
     if margin:
         guide.append(
             f"Equivalent: the 90 % interval is within {margin:g} of zero, the margin"
-            f"{'' if judged_table(results) else ' set before the first run'}."
+            f"{'' if 'judged' in results else ' set before the first run'}."
         )
     low, high = metric.bounds
     if math.isfinite(high - low):

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from taetpu.report import charts, curve_charts, design_charts, overview, summary
 from taetpu.report.chart_files import vega_bundle
 from taetpu.report.inputs import Inputs
-from taetpu.report.judged import judged_table, noise_band
+from taetpu.report.judged import noise_band
 from taetpu.report.position_curves import position_chart
 from taetpu.report.post_hoc import post_hoc_charts
 from taetpu.report.prose_html import cell_html, prose_html
@@ -32,7 +32,7 @@ def render_page(results: Results, inputs: Inputs) -> str:
     return _template().render(
         results=results,
         band=noise_band(results),
-        kind="Ablation study" if judged_table(results) is None else "Exploratory analysis of a table of results",
+        kind="Ablation study" if "judged" not in results else "Exploratory analysis of a table of results",
         rows=summary.verdict_rows(results, inputs.costs),
         summary=summary,
         counts=overview.count_labels(results),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from taetpu.report.judged import block_label, block_noun, judged_table
+from taetpu.report.judged import block_label, block_noun
 from taetpu.stats.results import Results
 from taetpu.store.flat_config import flatten
 from taetpu.store.runs import RunFolder
@@ -42,7 +42,7 @@ def read_provenance(results: Results, ended: Sequence[RunFolder]) -> list[tuple[
     steps = groups[""].pop("steps", [])
     study += [("steps", _format_values(steps))] * any(steps)
     titled = ((GROUPS[part], [*_joined(facts)]) for part, facts in groups.items())
-    table = judged_table(results)
+    table = results.get("judged")
     read = [("Table", [("file", table["source"]), ("SHA-256", table["sha256"])])] if table else []
     return [("Study", study), *read, *((title, facts) for title, facts in titled if facts)]
 

@@ -6,7 +6,7 @@ from taetpu.report import overview, summary
 from taetpu.report.contrasts import contrasts_section
 from taetpu.report.designs import design_sections
 from taetpu.report.frontier import describe_frontiers, frontiers
-from taetpu.report.judged import is_paired, is_single_judged, judged_table, strata_section
+from taetpu.report.judged import is_paired, is_single_judged, strata_section
 from taetpu.report.position_curves import PositionCurves, position_section
 from taetpu.report.post_hoc import post_hoc_sections
 from taetpu.report.priors import Prior, priors_section
@@ -225,7 +225,7 @@ def plan_section(results: Results) -> Section:
     frozen, alpha, margin = results["plan"], results["alpha"], results["plan"]["equivalence"]
     planned = summary.join_and([str(number) for number in frozen["looks"]])
     better = "lower" if results["direction"] == "min" else "higher"
-    late = "written_after" in frozen or judged_table(results) is not None
+    late = "written_after" in frozen or "judged" in results
     over = (
         "arms and looks at this question, choices made in view of the results apart," if late else "arms and analyses,"
     )
