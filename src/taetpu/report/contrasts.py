@@ -34,17 +34,17 @@ def describe_contrast(contrast: PlannedContrast) -> str:
 
 
 def _row(contrast: Contrast, results: Results) -> list[str]:
-    places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
+    places = formatting.effect_places(contrast["effect"], contrast["ci95"])
     figures = [formatting.number(value, places) for value in contrast["means"]]
-    interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)
-    effect = formatting.number(contrast["effect"], places, sign=True)
     verdict = contrast["verdict"] or ("interim" if len(results["seeds"]) > 1 else "single seed")
+    return [contrast["name"], describe_contrast(contrast), *figures, *contrast_cells(contrast), verdict]
+
+
+def contrast_cells(contrast: Contrast) -> list[str]:
+    """Return the effect of a contrast, its interval and its corrected p-value as text."""
+    effect, interval = contrast["effect"], contrast["ci95"]
+    places = formatting.effect_places(effect, interval)
     return [
-        contrast["name"],
-        describe_contrast(contrast),
-        *figures,
-        effect,
-        interval,
+        formatting.effect(effect, interval), formatting.interval(interval, places),
         formatting.p_value(contrast["p_holm"]),
-        verdict,
-    ]
+    ]  # fmt: skip

@@ -41,22 +41,28 @@ def design_sections(results: Results) -> Iterator[Section]:
 
 
 def _parts_section(results: Results, parts: Parts, done: str) -> Section:
-    effects, rows = {arm["name"]: arm["effect"] for arm in results["arms"]}, []
-    for entry in filter(None, parts["scales"].values()):
-        whole, excess = effects[entry["arm"]], entry["excess"]
-        if excess is None:
-            continue
-        places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
-        sizes = [None if whole is None else whole - excess, excess]
-        figures = [formatting.number(value, places, sign=True) for value in (whole, *sizes)]
-        interval, p = summary.format_interval(entry["ci95"], results), formatting.p_value(entry["p"])
-        rows.append([entry["arm"], str(len(entry["parts"])), *figures, interval, p])
     lead = (
         f"Each part was {done} alone, and all parts were {done} together. The excess is the effect of all parts minus "
         "the sum of the single effects. An excess other than 0 means that parts substitute for or depend on each other."
     )
     columns = ("all parts", "parts", "effect of all", "sum of single effects", "excess", "95 % interval", "p")
-    return Section(f"Parts {done} one by one", lead, [Table(columns, rows)])
+    return Section(f"Parts {done} one by one", lead, [Table(columns, [*joint_effects(parts, results)])])
+
+
+def joint_effects(parts: Parts, results: Results) -> Iterator[list[str]]:
+    """Yield a row for each arm of all parts, as text.
+
+    A row has the arm, the number of parts, the effect of all, the sum of the single effects, the excess, its interval
+    and its p-value.
+    """
+    effects = {arm["name"]: arm["effect"] for arm in results["arms"]}
+    for entry in filter(None, parts["scales"].values()):
+        whole, excess = effects[entry["arm"]], entry["excess"]
+        if whole is not None and excess is not None:
+            places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
+            figures = [formatting.number(value, places, sign=True) for value in (whole, whole - excess, excess)]
+            interval, p = summary.format_interval(entry["ci95"], results), formatting.p_value(entry["p"])
+            yield [entry["arm"], str(len(entry["parts"])), *figures, interval, p]
 
 
 # --- factorial -------------------------------------------------------------------------------------------------------
@@ -95,9 +101,7 @@ def _terms_table(rung: str, entry: FactorialScale, results: Results) -> Table:
     rows = [
         [
             factors.term_title(term),
-            summary.format_effect(term, results),
-            summary.format_interval(term["ci95"], results),
-            formatting.p_value(term["p_holm"]),
+            *summary.effect_cells(term, results),
             "-" if term["share"] is None else f"{term['share']:.1%}",
             ", ".join(factors.aliases(term)) or "-",
         ]

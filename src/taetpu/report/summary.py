@@ -11,7 +11,7 @@ from taetpu.report.verdict_style import VERDICTS
 from taetpu.stats import formatting
 from taetpu.stats.deviations import tuning_metric
 from taetpu.stats.plan import describe_metric
-from taetpu.stats.results import Arm, EstimatedEffect, Results
+from taetpu.stats.results import Arm, EstimatedEffect, Results, Term
 from taetpu.store.frozen_study import MatchRole
 from taetpu.store.metrics import SAMPLED
 
@@ -143,9 +143,8 @@ def mean_places(results: Results) -> int:
     The noise of the runs determines the number. With several baselines, the largest number over all baselines is used.
     """
     means = {arm["name"]: arm["mean"] for arm in results["arms"]}
-    groups = [(group["baseline"], group["residual_sd"]) for group in results["groups"]]
-    groups = groups or [("baseline", results["model"]["residual_sd"])]
-    return max(formatting.mean_places(noise, means.get(baseline)) for baseline, noise in groups)
+    groups = results["groups"]
+    return max(formatting.mean_places(group["residual_sd"], means.get(group["baseline"])) for group in groups)
 
 
 def format_effect(entry: EstimatedEffect, results: Results) -> str:
@@ -156,6 +155,12 @@ def format_effect(entry: EstimatedEffect, results: Results) -> str:
 def format_interval(bounds: Sequence[float] | None, results: Results) -> str:
     """Format the interval of an effect with at least as many decimal places as the means."""
     return formatting.interval(bounds, mean_places(results))
+
+
+def effect_cells(term: Term, results: Results) -> list[str]:
+    """Return the effect of a factorial term, its interval and its corrected p-value as text."""
+    effect, interval = format_effect(term, results), format_interval(term["ci95"], results)
+    return [effect, interval, formatting.p_value(term["p_holm"])]
 
 
 def describe_effects(results: Results) -> str:

@@ -4,12 +4,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from taetpu.report import factors, summary
+from taetpu.report.contrasts import contrast_cells
+from taetpu.report.designs import joint_effects
 from taetpu.report.judged import strata_sentences
 from taetpu.report.post_hoc import describe_verdicts
 from taetpu.report.short_names import shorten_names
 from taetpu.report.verdict_style import PENDING, VERDICTS
 from taetpu.stats import formatting
-from taetpu.stats.results import Arm, Contrast, FactorialScale, Parts, Results
+from taetpu.stats.results import Arm, FactorialScale, Parts, Results
 
 COLUMNS = 80
 MAX_TERMS = 12
@@ -118,9 +120,9 @@ def _joint_effects(results: Results) -> Iterator[list[str]]:
     for parts, done in ((designs.get("leave_one_out"), "left out"), (designs.get("add_one_in"), "added")):
         lines = [_wrap(text) for text in _parts_sentences(parts, results, done)] if parts else []
         yield from [lines] if lines else []
-    contrasts = results.get("contrasts", ())
-    if contrasts:
-        yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), [*map(_contrast_row, contrasts)])
+    if contrasts := results.get("contrasts"):
+        rows = [(entry["name"], *contrast_cells(entry), entry["verdict"] or "interim") for entry in contrasts]
+        yield text_table(("contrast", "effect", "95 % interval", "Holm p", "verdict"), rows)
 
 
 def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...]]:
@@ -130,9 +132,7 @@ def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...
     return [
         (
             factors.term_with_aliases(term),
-            summary.format_effect(term, results),
-            summary.format_interval(term["ci95"], results),
-            formatting.p_value(term["p_holm"]),
+            *summary.effect_cells(term, results),
             "significant" if term in significant else "",
         )
         for term in terms[:MAX_TERMS]
@@ -141,22 +141,8 @@ def _factor_rows(entry: FactorialScale, results: Results) -> list[tuple[str, ...
 
 def _parts_sentences(parts: Parts, results: Results, done: str) -> Iterator[str]:
     """Yield a sentence that compares the effect of all parts together with the sum of their single effects."""
-    effects = {arm["name"]: arm["effect"] for arm in results["arms"]}
-    for entry in filter(None, parts["scales"].values()):
-        whole, excess = effects[entry["arm"]], entry["excess"]
-        if whole is None or excess is None:
-            continue
-        places = formatting.effect_places(excess, entry["ci95"], summary.mean_places(results))
-        total, single, more = (formatting.number(value, places, sign=True) for value in (whole, whole - excess, excess))
+    for arm, number, total, single, more, interval, p in joint_effects(parts, results):
         yield (
-            f"{entry['arm']}: {len(entry['parts'])} parts {done} together have an effect of {total}; the sum of their "
-            f"single effects is {single}. The difference is {more} (95 % interval "
-            f"{summary.format_interval(entry['ci95'], results)}, p {formatting.p_value(entry['p'])})."
+            f"{arm}: {number} parts {done} together have an effect of {total}; the sum of their single effects is "
+            f"{single}. The difference is {more} (95 % interval {interval}, p {p})."
         )
-
-
-def _contrast_row(contrast: Contrast) -> tuple[str, ...]:
-    places = formatting.effect_places(contrast["effect"] or 0.0, contrast["ci95"])
-    interval = "-" if contrast["ci95"] is None else formatting.interval(contrast["ci95"], places)
-    effect = formatting.number(contrast["effect"], places, sign=True)
-    return contrast["name"], effect, interval, formatting.p_value(contrast["p_holm"]), contrast["verdict"] or "interim"
