@@ -17,6 +17,7 @@ from taetpu.lens.ablation.knockout import check_traceable, knockout, losses_of_s
 from taetpu.lens.ablation.removal import without
 from taetpu.lens.ablation.replacements import Method, make_replacements
 from taetpu.lens.ablation.sweep import CONDITIONS
+from taetpu.lens.activations import by_layer
 from taetpu.lens.losses import find_split, sequence_losses
 from taetpu.lens.perplexity import perplexity
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -63,6 +64,19 @@ def test_removing_nothing_changes_nothing(of):
         np.testing.assert_allclose(found, np.tile(document_losses(opened), (2, 1)), rtol=1e-5)
     whole = perplexity(opened, ROWS)
     assert found[0].sum() / documents.scored.sum() == pytest.approx(whole.mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("what", ["heads", "ffns", "positions", "final_norm.scale"])
+def test_components_hold_the_shape_of_each_group(of, what):
+    opened = of(MODELS["different heads"])
+    components = find_components(opened, what, positions=SEQ)
+    read = by_layer(opened, components.site, opened(ROWS[:2], components.site).sites[components.site])
+    length = max(map(len, ROWS[:2]))
+    assert components.shapes.keys() == ({*components.groups} or {None})
+    for first, axis in components.position_axes().items():
+        sizes = list(components.shapes[first].shape)
+        sizes[0], sizes[axis] = 2, length
+        assert read[first].shape == tuple(sizes)
 
 
 @pytest.mark.slow
