@@ -10,8 +10,10 @@ import numpy as np
 from benchmarks.shapes import Shape, baseline
 from taetpu.core.config_parsing import load_config
 from taetpu.data.base import Source
+from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.spec.resolved_study import RunSpec
 from taetpu.spec.study_config import ResolvedConfig, RunConfig
+from taetpu.train.data_feed import open_feed
 from taetpu.train.layout import AUTO, Layout, RunGroup, Workload, default_layout
 from taetpu.train.model_cost import flops_per_token, num_params
 from taetpu.train.step_time import StepTimer
@@ -26,17 +28,21 @@ class Training(StepTimer):
 
     taken = 0
 
-    def __init__(self, config: ResolvedConfig, source: Source, layout: Layout):
-        self.source, self.layout, self.batch = source, layout, config.train.batch_size
-        super().__init__(config, source, layout, live=frozenset(), precision=PRECISION)
+    feed = None
+
+    def __init__(
+        self, config: ResolvedConfig, source: Source, layout: Layout, execution: ComputeOptions = DEFAULT_OPTIONS
+    ):
+        self.layout = layout
+        super().__init__(config, source, layout, live=frozenset(), precision=PRECISION, execution=execution)
 
     def train(self) -> float:
+        self.feed = self.feed or open_feed(self.program, range(self.layout.width))
         began = time.perf_counter()
-        rows = np.zeros((self.layout.width, self.program.chunk, self.batch), np.int32)
-        for seed in range(self.layout.width):
-            rows[seed, : self.size] = self.source.rows(seed, self.taken, self.size, self.batch)
+        self.size = min(self.size, self.feed.limit(self.taken))
+        rows, arrays = self.feed.read(self.taken, self.size)
         self.state, metrics = self.program.advance(
-            self.state, self.numbers, self.seeds, rows, np.int32(self.size), self.program.arrays
+            self.state, self.numbers, self.seeds, rows, np.int32(self.size), arrays
         )
         self.losses = np.asarray(metrics["train/loss"])[:, self.size - 1]
         self.taken += self.size
@@ -58,15 +64,18 @@ class Ours:
     Args:
         runs: how many wait to be trained; the pack is laid out as for so many of which none was measured before.
         layout: the pack's, where it is asked for outright.
+        feed: where training data is, `resident` or `host`.
     """
 
-    def __init__(self, shape: Shape, text: Path, runs: int = 1, layout: dict[str, int] | None = None):
+    def __init__(
+        self, shape: Shape, text: Path, runs: int = 1, layout: dict[str, int] | None = None, feed: str = "resident"
+    ):
         config = load_config(RunConfig, baseline(shape, text, FOREVER)).resolve()
         source = config.task.prepare(text.parent)
         self.layout = Layout(**layout) if layout else usual(config, source, runs)
         self.tokens = shape.tokens * self.layout.width
         self.sizes = (config.model, source.vocab_size, shape.seq)
-        self.training = Training(config, source, self.layout)
+        self.training = Training(config, source, self.layout, ComputeOptions(feed=feed))
 
     @property
     def about(self) -> dict[str, Any]:

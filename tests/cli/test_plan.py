@@ -1,5 +1,7 @@
 """Tables and JSON of `taetpu plan`."""
 
+import re
+
 import pytest
 from tests.cli.screens import check_screen
 from tests.small import TINY
@@ -83,3 +85,17 @@ def test_inits_far_from_the_fan_in_are_named(taetpu, here):
     assert inits["large"]["ratio"] == pytest.approx(1.2 * 8**0.5, rel=0.1)
     text = " ".join(taetpu("plan", "s.yaml").out.split())
     assert ("(old)" in text, "(large)" in text, "(near)" in text) == (True, True, False)
+
+
+def test_feed_of_the_host_is_named(taetpu, here):
+    """A plan names a feed that differs from the default. Generated data has none."""
+    (here / "words.txt").write_text("to be or not to be " * 40)
+    for task, feeds in (
+        ("{kind: text, source: words.txt, seq_len: 8}", {"host"}),
+        ("{kind: copy, seq_len: 8}", {None}),
+    ):
+        text = re.sub("task: .*", f"task: {task}", TINY) + "seeds: 1\n"
+        (here / "s.yaml").write_text(text.replace("sample: none", "sample: none, compute: {feed: host}"))
+        packs = taetpu("plan", "s.yaml", "--json").json()["packs"]
+        assert {pack.get("feed") for pack in packs} == feeds
+        assert ("feed host" in taetpu("plan", "s.yaml").out) == (feeds == {"host"})

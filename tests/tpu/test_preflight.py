@@ -67,6 +67,21 @@ def test_packs_are_spread_over_chips_and_memory_grows_with_their_width(compile_s
     assert 4 < one["hbm"]["arguments"] / slice_["hbm"]["arguments"] <= 8
 
 
+def test_program_that_reads_a_table_does_not_hold_the_text(compile_study, tmp_path: Path) -> None:
+    """The text has 40,000 windows of 65 tokens, and the table 64 steps of 4 windows for each of two runs."""
+    (tmp_path / "words.txt").write_text("to be or not to be " * 150_000)
+    text = STUDY.replace("{kind: copy, seq_len: 64, symbols: 5, min_length: 2, max_length: 6, eval_size: 32}",
+                         "{kind: text, source: words.txt, seq_len: 64}")  # fmt: skip
+    resident, host = (
+        compile_study("v5e-1", text=text, sets=[f"train.compute.feed={feed}"])[0]["programs"][0]
+        for feed in ("resident", "host")
+    )
+    assert (resident.get("feed"), host["feed"]) == (None, "host")
+    assert resident["flops"] == host["flops"]
+    saved = resident["hbm"]["arguments"] - host["hbm"]["arguments"]
+    assert saved > 40_000 * 0.9 * 65 * 4 - 64 * 4 * 2 * 128 * 4
+
+
 def test_answers_are_cached(compile_study, monkeypatch) -> None:
     first = compile_study("v5e-1")
     monkeypatch.setattr(compile_client, "child_command", lambda module: [sys.executable, "-c", "raise SystemExit(7)"])

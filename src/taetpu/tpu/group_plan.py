@@ -17,7 +17,7 @@ from taetpu.train.layout import (
     possible_device_counts,
     without_kernels,
 )
-from taetpu.train.memory import SHARE_OF_MEMORY, state_bytes, step_bytes
+from taetpu.train.memory import SHARE_OF_MEMORY, data_bytes, state_bytes, step_bytes
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def plan_group(tpu: Slice, group: RunGroup, source: Source, packing: Packing) ->
         return plan_divided(group, source, precision, tpu, data, model)
     memory = int(tpu.generation.program_gib * 2**30 * SHARE_OF_MEMORY)
     execution = choose_compute(config, source, precision, platform="tpu", memory=memory)
-    fitting = max(1, memory // (state_bytes(config, source) + step_bytes(config, source, execution, precision)))
+    per_run = state_bytes(config, source) + step_bytes(config, source, execution, precision)
+    fitting = max(1, (memory - data_bytes(source, execution)) // per_run)
     runs, layout = len(group.runs), Layout(1)
     for devices in reversed(possible_device_counts(tpu.devices, runs)):
         widest = min(packing.widest or WIDEST * devices, fitting * devices)
