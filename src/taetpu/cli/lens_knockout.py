@@ -12,12 +12,12 @@ from taetpu.cli.lens_options import (
     TextOptions,
     check_picture,
     read_lines,
-    show_progress,
     write_picture,
 )
 from taetpu.cli.options import integer, number, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
 from taetpu.core.errors import ErrorList, UserError, suggest
+from taetpu.core.progress import show_progress
 
 if TYPE_CHECKING:
     from taetpu.lens.ablation.documents import Documents

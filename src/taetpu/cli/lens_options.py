@@ -1,7 +1,6 @@
 """Options of the commands `taetpu lens`: the model, and the text that it reads."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -258,18 +257,3 @@ def write_picture(draw: Callable[[], Any], file: Path | None) -> None:
 
     save_chart(draw(), file)
     log(f"wrote {file}")
-
-
-@contextmanager
-def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function that shows how much is done on a terminal; None without a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

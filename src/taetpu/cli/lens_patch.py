@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, show_progress, write_picture
+from taetpu.cli.lens_options import Layer, ModelOptions, Picture, check_picture, write_picture
 from taetpu.cli.options import integer, takes_options
 from taetpu.cli.output import log, plural, print_json, print_table, print_text
 from taetpu.core.errors import UserError
+from taetpu.core.progress import show_progress
 
 if TYPE_CHECKING:
     from taetpu.lens.ablation.patching import Patches

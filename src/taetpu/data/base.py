@@ -21,6 +21,7 @@ from taetpu.core.config import Component, Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
+from taetpu.data.feistel import permuted
 from taetpu.data.tokenizers import Tokenizer
 
 
@@ -210,6 +211,10 @@ def at_length(length: int) -> str:
     return f"val@{length}"
 
 
+MOST_STORED = 2**24
+"""Number of windows up to which the order of an epoch is stored. The order of more is computed place by place."""
+
+
 @lru_cache(maxsize=32)
 def permutation(seed: int, epoch: int, num_windows: int) -> np.ndarray:
     """Return the order of an epoch's windows: int32 `(num_windows,)`, read-only.
@@ -233,7 +238,10 @@ def epoch_rows(seed: int, start: int, count: int, batch_size: int, num_windows: 
     rows = np.empty(position.shape, np.int32)
     for number in np.unique(epoch):
         mask = epoch == number
-        rows[mask] = permutation(seed, int(number), num_windows)[place[mask]]
+        if num_windows > MOST_STORED:
+            rows[mask] = permuted(place[mask], seed, int(number), num_windows)
+        else:
+            rows[mask] = permutation(seed, int(number), num_windows)[place[mask]]
     return rows.reshape(count, batch_size)
 
 

@@ -16,10 +16,11 @@ from taetpu.core.config import Size, SlotMark
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
+from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
 from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
 from taetpu.data.bigrams import bigram_loss
-from taetpu.data.corpora import Sources, open_corpus
+from taetpu.data.corpora import Corpus, Sources, open_corpus
 from taetpu.data.document_files import Format, Layout, Per
 from taetpu.data.overlap import overlap
 from taetpu.data.splitting import (
@@ -32,11 +33,16 @@ from taetpu.data.splitting import (
     split_in_order,
     with_separators,
 )
-from taetpu.data.stream_source import EVALUATED, PROMPT_LENGTH
+from taetpu.data.stream_source import EVALUATED, PROMPT_LENGTH, StreamSource
+from taetpu.data.streamed_text import Settings, prepare_text
+from taetpu.data.token_files import TokenStream
 from taetpu.data.tokenizers import CharConfig, Tokenizer, TokenizerConfig
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 EMPTY_LINE = "empty-line"
+LARGE = 2**28
+"""Size of a corpus in bytes from which its tokens are kept in the cache, not in memory."""
+EVAL_TOKENS = 2**20
 SPLITTERS = {"order": split_in_order, "document": split_by_document, "hash": split_by_hash}
 
 Streams = dict[str, np.ndarray]
@@ -86,6 +92,8 @@ class TextTask(Task):
     """Number of training documents: the first ones. Evaluation data stay the same."""
     train_tokens: Size | None = None
     """Number of training tokens: the first ones. Evaluation data stay the same."""
+    eval_tokens: Size | None = None
+    """Tokens from which on an evaluation split of a corpus above 256 MiB takes no more documents; `none`: 1,048,576."""
     segments: bool = False
     """Whether batches contain the document of each token, for the mask `document` and for absolute positions."""
 
@@ -109,9 +117,15 @@ class TextTask(Task):
         """How documents are found in files."""
         return Layout(self.format, self.field, self.per, self.lines_per_document)
 
-    def prepare(self, folder: Path) -> "TextSource":
-        """See `Task.prepare`."""
-        parts, about = self._read_parts(folder)
+    def prepare(self, folder: Path) -> "TextSource | StreamSource":
+        """See `Task.prepare`. Corpora above `LARGE` bytes are tokenized into the cache."""
+        corpora = {"train": open_corpus(self.source, folder, self.layout)}
+        for name in EVALUATED:
+            if (given := getattr(self, f"{name}_source")) is not None:
+                corpora[name] = open_corpus(given, folder, self.layout, f"{name}_source")
+        if sum(corpus.size for corpus in corpora.values()) > LARGE:
+            return self._prepare_large(corpora)
+        parts, about = self._read_parts(corpora)
         texts = {name: "".join(part) for name, part in parts.items()}
         if not texts["train"]:
             raise _too_short("train", 0, self.seq_len)
@@ -130,18 +144,62 @@ class TextTask(Task):
             starts=self.bos is not None,
         )  # fmt: skip
 
-    def _read_parts(self, folder: Path) -> tuple[dict[str, list[str]], dict[str, Any]]:
-        """Return the texts of each split, one for each document, and facts about them."""
+    def _shares(self) -> dict[str, float]:
+        """Return the shares of `source` that evaluation splits take."""
         shares = {name: 0.0 if getattr(self, f"{name}_source") else getattr(self, name) for name in EVALUATED}
         if sum(shares.values()) >= 1:
             problem = f"val {self.val} and test {self.test} leave no training text"
             raise UserError(problem, path=("val",), remedy="Set `val` and `test` so that their sum is below 1.")
+        return shares
+
+    def _prepare_large(self, corpora: Mapping[str, Corpus]) -> StreamSource:
+        """Return the source of a corpus whose tokens lie in the cache."""
+        tokens = self.separator != EMPTY_LINE
+        if self.split not in (None, "hash"):
+            problem = f"a corpus of more than {LARGE:,} bytes cannot be split by {self.split!r}"
+            raise UserError(problem, path=("split",), remedy="Use `split: hash`, or files of evaluation text.")
+        if self.segments and not tokens:
+            problem = f"segments of a corpus of more than {LARGE:,} bytes need a token between documents"
+            raise UserError(problem, path=("separator",), remedy="Set `separator` to a token of the tokenizer.")
+        if self.train_documents is not None:
+            problem = f"train_documents of a corpus of more than {LARGE:,} bytes"
+            raise UserError(problem, path=("train_documents",), remedy="Use train_tokens.")
+        shares = self._shares()
+        settings = Settings(
+            self.layout, shares["val"], shares["test"], self.separator if tokens else None, self.bos,
+            "" if tokens else SEPARATOR, self.eval_tokens or EVAL_TOKENS,
+        )  # fmt: skip
+        with show_progress("tokens") as progress:
+            prepared = prepare_text(corpora, self.tokenizer, settings, self._token, progress)
+        counts = prepared.counts
+        streams = {name: TokenStream([file.tokens]) for name, file in prepared.files.items()}
+        if self.train_tokens is not None:
+            _check_crop("train_tokens", self.train_tokens, len(streams["train"]))
+            streams["train"] = streams["train"].part(0, self.train_tokens)
+        self._check_lengths(streams)
+        facts = {
+            "source": self.source if isinstance(self.source, str) else ", ".join(self.source),
+            "sha256": counts.text["train"],
+            "documents": sum(counts.documents.values()),
+            "split": "hash",
+            "characters": counts.characters,
+            "bytes": counts.bytes,
+            "escape_bits": counts.escape_bits,
+        }
+        return StreamSource(
+            streams, self.seq_len, prepared.tokenizer.vocab_size, facts,
+            digest=prepared.digest, unit=hashlib.sha256(prepared.tokenizer.to_json().encode()).hexdigest(),
+            evaluated=hashlib.sha256(f"{counts.text['val']} {counts.text['test']}".encode()).hexdigest(),
+            tokenizer=prepared.tokenizer, starts=self.bos is not None, eval_lengths=self.eval_lengths,
+            end_token=prepared.tokenizer.number(self.separator) if self.segments else None,
+        )  # fmt: skip
+
+    def _read_parts(self, corpora: Mapping[str, Corpus]) -> tuple[dict[str, list[str]], dict[str, Any]]:
+        """Return the texts of each split, one for each document, and facts about them."""
+        shares = self._shares()
         separator = SEPARATOR if self.separator == EMPTY_LINE else ""
-        documents = open_corpus(self.source, folder, self.layout).read()
-        held_out = {}
-        for name in EVALUATED:
-            if (given := getattr(self, f"{name}_source")) is not None:
-                held_out[name] = open_corpus(given, folder, self.layout, f"{name}_source").read()
+        documents = corpora["train"].read()
+        held_out = {name: corpora[name].read() for name in EVALUATED if name in corpora}
         evaluated = {collapse(document.text) for part in held_out.values() for document in part}
         kept = (
             [document for document in documents if collapse(document.text) not in evaluated] if held_out else documents
@@ -187,9 +245,7 @@ class TextTask(Task):
         segments = {name: np.repeat(np.arange(len(rows), dtype=np.int32), [*map(len, rows)])
                     for name, rows in encoded.items()} if self.segments else None  # fmt: skip
         if self.train_tokens is not None:
-            if self.train_tokens > len(streams["train"]):
-                problem = f"train_tokens {self.train_tokens:,} are more than the {len(streams['train']):,} there are"
-                raise UserError(problem, path=("train_tokens",), remedy="Use fewer, or remove train_tokens.")
+            _check_crop("train_tokens", self.train_tokens, len(streams["train"]))
             for part in filter(None, (streams, segments)):
                 part["train"] = part["train"][: self.train_tokens]
         return streams, segments
@@ -219,7 +275,7 @@ class TextTask(Task):
         bits = {name: [*map(tokenizer.escape_bits, parts[name])] for name in EVALUATED}
         return {name: None if None in part else sum(filter(None, part)) for name, part in bits.items()}
 
-    def _check_lengths(self, streams: Streams) -> None:
+    def _check_lengths(self, streams: Mapping[str, np.ndarray | TokenStream]) -> None:
         """Raise `UserError` if a split that is asked for is too short for a window."""
         for name, stream in streams.items():
             wanted = name == "train" or getattr(self, name) or getattr(self, f"{name}_source")
@@ -231,6 +287,12 @@ class TextTask(Task):
                     f"the val split has {len(streams['val'])} tokens, so no sequence of {length} tokens has targets"
                 )
                 raise UserError(problem, path=("eval_lengths", i), remedy="Use a shorter length, or raise val.")
+
+
+def _check_crop(field: str, wanted: int, available: int) -> None:
+    if wanted > available:
+        problem = f"{field} {wanted:,} are more than the {available:,} there are"
+        raise UserError(problem, path=(field,), remedy=f"Use fewer, or remove {field}.")
 
 
 def _hash_held_out(texts: Mapping[str, str]) -> str:

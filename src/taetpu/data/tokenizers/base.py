@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -45,6 +45,10 @@ class Tokenizer(ABC):
     def encode_plain(self, text: str) -> np.ndarray:
         """Return the token numbers of a text, without the special tokens that `encode` adds to every text."""
         return self.encode(text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the result of `encode_plain` for each text."""
+        return [*map(self.encode_plain, texts)]
 
     def encode_part(self, text: str) -> np.ndarray:
         """Return the token numbers that a text has inside another text.

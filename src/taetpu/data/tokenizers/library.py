@@ -1,6 +1,7 @@
 """Tokenizers of the `tokenizers` library, and their stored form, the content of a `tokenizer.json`."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import models
 from taetpu.core.config import MAX_SIZE
 from taetpu.core.errors import UserError
 from taetpu.core.json_files import RESTORE
-from taetpu.data.tokenizers.base import Tokenizer, explain_library
+from taetpu.data.tokenizers.base import Tokenizer, check_unicode, explain_library
 from taetpu.data.tokenizers.characters import (
     REJECT,
     ByteTokenizer,
@@ -59,6 +60,14 @@ class LibraryTokenizer(Tokenizer):
     def encode_plain(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_plain`."""
         return np.array(self._encoding(text, special=False).ids, np.int32)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Tokenizer.encode_all`. Texts are divided over the cores."""
+        for text in texts:
+            check_unicode(text)
+        with explain_library("the tokenizer cannot encode the text"):
+            encoded = self._inner.encode_batch_fast([*texts], add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encoded]
 
     def encode_part(self, text: str) -> np.ndarray:
         """See `Tokenizer.encode_part`."""

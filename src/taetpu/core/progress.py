@@ -1,0 +1,19 @@
+"""Progress bars of work that takes seconds."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def show_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a function that shows how much is done on a terminal; None without a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
