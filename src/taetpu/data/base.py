@@ -148,8 +148,16 @@ class Task(Component):
 
     @property
     def evaluation_sets(self) -> tuple[str, ...]:
-        """The names of the evaluation sets: `val`, `test`, and `val@N` for each N in `eval_lengths`."""
-        return ("val", "test", *map(at_length, self.eval_lengths))
+        """The names of the evaluation sets: `val`, `test`, and `val@N` for each N in `eval_lengths`.
+
+        A task whose splits may have no data leaves out those without.
+        """
+        return self.sets_of(val=True, test=True)
+
+    def sets_of(self, *, val: Any, test: Any) -> tuple[str, ...]:
+        """Return the names of the evaluation sets of a task with or without validation and test data."""
+        splits = [name for name, has_data in (("val", val), ("test", test)) if has_data]
+        return (*splits, *map(at_length, self.eval_lengths if val else ()))
 
     @property
     def metric_specs(self) -> dict[str, MetricSpec]:

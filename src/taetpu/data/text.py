@@ -108,6 +108,11 @@ class TextTask(Task):
         return TASK_METRICS
 
     @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        """See `Task.evaluation_sets`."""
+        return self.sets_of(val=self.val or self.val_source, test=self.test or self.test_source)
+
+    @property
     def has_segments(self) -> bool:
         """Whether batches contain segments."""
         return self.segments

@@ -26,8 +26,8 @@ class TokensTask(Task):
     """Predict the next token of text that another program turned into tokens.
 
     Reads nanoGPT's `train.bin` and `val.bin`, shards of llm.c and modded-nanogpt, `.npy` files with and without NumPy's
-    header, and Megatron's `.bin` with `.idx`. Files are memory-mapped. In a folder, files with `train`, `val` or `test`
-    in their names are the data of that split.
+    header, and Megatron's `.bin` with `.idx`. Files are memory-mapped. Files of a folder or pattern with `val` in their
+    names are validation data. Those with `test` are not trained either; `test_source` names them.
     """
 
     source: Annotated[Sources, Field(description="files, patterns such as data/*.bin, or folders of token files")]
@@ -63,6 +63,11 @@ class TokensTask(Task):
         return TASK_METRICS
 
     @property
+    def evaluation_sets(self) -> tuple[str, ...]:
+        """See `Task.evaluation_sets`."""
+        return self.sets_of(val=True, test=self.test or self.test_source)
+
+    @property
     def has_segments(self) -> bool:
         """Whether batches contain segments."""
         return self.segments
@@ -79,9 +84,14 @@ class TokensTask(Task):
             problem = f"end_token {self.end_token} is beyond the vocabulary of {self.vocab_size} tokens"
             raise UserError(problem, path=("end_token",), remedy=f"Use a token below {self.vocab_size}.")
         files = self._open(folder)
+        if not self.test_source:
+            files["test"] = []
         streams = self._divide({name: TokenStream([file.tokens for file in part]) for name, part in files.items()})
         for name, stream in streams.items():
-            if len(stream) <= self.seq_len and (name == "train" or len(stream)):
+            if name == "val" and not len(stream):
+                problem = f"there are no validation tokens: no file of {self.source!r} is named val"
+                raise UserError(problem, path=("val",), remedy="Set `val` to a share, or `val_source` to files.")
+            if len(stream) <= self.seq_len and (name != "test" or len(stream)):
                 problem = f"the {name} split has {len(stream):,} tokens, so no window of {self.seq_len} has targets"
                 raise UserError(problem, path=("seq_len",), remedy="Use a smaller seq_len, or more tokens.")
         for i, length in enumerate(self.eval_lengths):

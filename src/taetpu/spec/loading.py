@@ -301,5 +301,9 @@ def _check_measured(primary: str, tune: Tuning | None, arms: tuple[Arm, ...]) ->
             if metric not in has:
                 problem = f"no run of arm {arm.name!r} measures {metric!r}, which is required to compare arms"
                 absent = not any(name.startswith(split) for name in has)
-                remedy = f"Set {split} of the task above 0." if absent else f"Use one of: {', '.join(has)}."
+                remedy = (
+                    f"Set {split} of the task above 0, or name files as {split}_source."
+                    if absent
+                    else f"Use one of: {', '.join(has)}."
+                )
                 raise arm.explain(UserError(problem, path=("task", split), remedy=remedy))

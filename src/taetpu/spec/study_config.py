@@ -169,7 +169,7 @@ class ResolvedConfig(Config):
 
         Training metrics are excluded, since they are means over a number of steps that depends on `log_every`.
         """
-        splits = [name for name in self.task.evaluation_sets if getattr(self.task, name.partition("@")[0], 1)]
+        splits = self.task.evaluation_sets
         return sorted(f"{split}/{name}" for split in splits for name in self.metric_specs if not name.endswith("/"))
 
 
