@@ -10,6 +10,7 @@ import pytest
 from tests.study.test_hosts import _kill_processes, end, processes, shown, start  # noqa: F401 (fixture)
 
 from taetpu.core.config_parsing import build_component
+from taetpu.data.text import TextSource
 from taetpu.store.backend import open_store
 from taetpu.store.study import StudyFolder
 from taetpu.study.pack_store import stored_plans
@@ -71,8 +72,9 @@ def trained(folder: StudyFolder) -> dict[str, bytes]:
     return {str(p.relative_to(top)): p.read_bytes() for p in [*kept, *top.glob("runs/*/*/evaluation.json")]}
 
 
-def test_interrupted_study_with_the_feed_of_the_host_has_the_same_runs(study, interrupting, tmp_path):
+def test_interrupted_study_with_the_feed_of_the_host_has_the_same_runs(study, interrupting, tmp_path, monkeypatch):
     outcome, resident = study(STUDY, root="resident")
+    monkeypatch.setattr(TextSource, "arrays", property(lambda source: pytest.fail("all windows were read")))
     with pytest.raises(KeyboardInterrupt):
         study(HOST, root="host", callback=interrupting("on_steps", 50))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed")]

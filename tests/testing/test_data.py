@@ -41,6 +41,8 @@ class CountingSource:
     def __init__(self, seq_len, fault):
         self.fault, self.seq_len, self.arrays = fault, seq_len + (fault == "seq_len"), {}
         self.fingerprint = f"f{next(CALLS)}" if fault == "fingerprint" else "f"
+        if fault == "gather":
+            self.gather = lambda rows: {}
         self.facts = {"facts": [], "nan": {"decoy_loss": float("nan")}}.get(fault, {})
 
     def rows(self, seed, start, count, batch_size):
@@ -90,6 +92,7 @@ TASK = [
     ("weights", "batch", "weights .*negative"),
     ("numpy", "batch", "two calls .*key .*different batches"),
     ("batch packs", "batch", "two packed runs .*different batches"),
+    ("gather", "batch", "the batch .*gather.* differs"),
     ("short", "evaluation", r"tokens of val are \(3, 5\) int32, expected \(3, 6\) int32"),
     ("weightless", "evaluation", "weights .*negative"),
     ("no splits", "evaluation", "the task .* val nor .*test split"),

@@ -13,7 +13,7 @@ import numpy as np
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import root_key
-from taetpu.data.base import Batch
+from taetpu.data.base import Batch, read_windows
 from taetpu.data.tokenizers import load_tokenizer
 from taetpu.testing.report import CheckFailed, Checks
 from taetpu.testing.tiny import BATCH, describe_array, identical, stack_trees
@@ -98,6 +98,12 @@ def check_batch(component: Any, source: Any) -> str:
     packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
     if not identical(packed, stack_trees(*batches)):
         raise CheckFailed("two packed runs read different batches than the same runs alone", at=at)
+    if hasattr(source, "gather"):
+        parts, places = read_windows(source, np.asarray(windows[0]))
+        parts = {name: jnp.asarray(part) for name, part in parts.items()}
+        if not identical(batches[0], jit_once(lambda w, k: source.batch(parts, w, k))(places, keys[0])):
+            problem = "the batch of the windows that `gather` returns differs from the batch of their indices"
+            raise CheckFailed(problem, at=at, remedy="Read windows in `batch` from `arrays` only.")
     return "shapes and dtypes are valid, and batches depend only on window indices and key"
 
 
