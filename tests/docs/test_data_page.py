@@ -1,0 +1,69 @@
+"""Every line of docs/data.md is prepared from the data that it names."""
+
+import csv
+import gzip
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+from ruamel.yaml import YAML
+from tests.data.token_writers import write_llm_c, write_megatron, write_raw
+
+from taetpu.core.config_parsing import build_component
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+ROWS = re.findall(r"^\| (.*?) \| `(\{.*\})` \|$", PAGE, re.MULTILINE)
+TEXTS = [f"Text {i}: {'and so on, ' * (i % 7 + 2)}until {i * 7919}." for i in range(120)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Data of all kinds that the page names."""
+    folder = tmp_path_factory.mktemp("data")
+    lines = "".join(json.dumps({"body": text}) + "\n" for text in TEXTS)
+    for name in ("books", "saved/train", "saved/test", "nanogpt", "shards"):
+        (folder / name).mkdir(parents=True)
+    (folder / "book.txt").write_text("\n".join(TEXTS))
+    for i, text in enumerate(TEXTS):
+        (folder / "books" / f"{'abc'[i % 3]}{i}.txt").write_text(text)
+    (folder / "names.txt").write_text("\n".join(TEXTS))
+    (folder / "stories.txt").write_text("\n\n".join(TEXTS[::-1]))
+    for name in ("rows.jsonl", "rows.txt"):
+        (folder / name).write_text(lines)
+    (folder / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    with (folder / "rows.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["body"], *([text] for text in TEXTS)])
+    rows = pyarrow.table({"body": TEXTS})
+    parquet.write_table(rows, folder / "rows.parquet")
+    for name, part in (("train", rows[:100]), ("test", rows[100:])):
+        with pyarrow.ipc.new_stream(str(folder / "saved" / name / "data.arrow"), rows.schema) as stream:
+            stream.write_table(part)
+        state = {"_data_files": [{"filename": "data.arrow"}]}
+        (folder / "saved" / name / "state.json").write_text(json.dumps(state))
+    tokens = np.random.default_rng(0).integers(0, 50257, 3000).tolist()
+    for name in ("train", "val"):
+        write_raw(folder / "nanogpt" / f"{name}.bin", tokens)
+        write_llm_c(folder / "shards" / f"fineweb_{name}_000000.bin", tokens)
+    np.save(folder / "tokens.npy", np.array(tokens, np.uint16))
+    write_raw(folder / "raw.npy", [*tokens, 100351], "<u4")
+    write_megatron(folder / "megatron.bin", [[tokens]])
+    return folder
+
+
+def test_the_page_has_lines_for_all_formats():
+    named = " ".join(line for _, line in ROWS)
+    assert len(ROWS) > 20
+    for part in (".jsonl", ".csv", ".parquet", "saved", "shards", ".npy", "megatron", "per: line", "split: hash"):
+        assert part in named
+
+
+@pytest.mark.parametrize("line", [line for _, line in ROWS], ids=[have for have, _ in ROWS])
+def test_each_line_is_prepared(line, data):
+    source = build_component("task", YAML(typ="safe").load(line)).prepare(data)
+    assert source.num_windows > 20
+    assert source.evaluation("val") is not None
+    assert source.facts["chance_loss"] > 3
