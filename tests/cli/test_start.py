@@ -33,6 +33,7 @@ COMMANDS = (
     "export",
     "lens",
     "model",
+    "data",
 )
 GROUPS = {name: group for name, group in commands().items() if hasattr(group, "commands")}
 WITHIN = [f"{name} {one}" for name, group in GROUPS.items() for one in group.commands]

@@ -273,3 +273,14 @@ def blocks(documents: Iterator[Document]) -> Iterator[list[Document]]:
             block, size = [], 0
     if block:
         yield block
+
+
+def list_prepared() -> list[dict[str, Any]]:
+    """Return the corpora in the cache: name, whether they are complete, tokens of the splits, and bytes."""
+    rows = []
+    for state in sorted(cache_folder().glob("text/*/progress.json")):
+        stored = json.loads(state.read_bytes())
+        tokens = stored["counts"]["tokens"]
+        size = sum(file.stat().st_size for file in state.parent.iterdir())
+        rows.append({"name": state.parent.name, "complete": stored["done"], **tokens, "bytes": size})
+    return rows
