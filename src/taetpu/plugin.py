@@ -7,9 +7,11 @@ from taetpu.core.config import Component, SlotMark, Traced
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
 from taetpu.core.metric_spec import MetricSpec
+from taetpu.core.model_interface import Interface
 from taetpu.core.registry import open_slot, register
 from taetpu.core.sites import site
-from taetpu.data.base import Batch
+from taetpu.data.base import Batch, BatchSpec
+from taetpu.data.generated import GeneratedTask
 from taetpu.nn.common import Context, Dims, Fixed, Identity, project
 from taetpu.nn.head import HeadConfig, HeadInputs
 from taetpu.nn.matmul import active_share
@@ -26,16 +28,19 @@ Number = Annotated[float, Traced()]
 
 __all__ = [
     "Batch",
+    "BatchSpec",
     "Component",
     "Context",
     "Dims",
     "EvalMetric",
     "Evaluated",
     "Fixed",
+    "GeneratedTask",
     "HeadConfig",
     "HeadInputs",
     "Hook",
     "Identity",
+    "Interface",
     "Key",
     "Metric",
     "MetricSpec",

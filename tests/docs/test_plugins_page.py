@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 FILES = {found[1]: text for _, text in BLOCKS if (found := re.match(r"# (\S+\.(?:py|yaml))\n", text))}
 PLUGINS = [name for name in FILES if name.endswith(".py")]
 STUDIES = [name for name in FILES if name.endswith(".yaml")]
-QUICK = ("halving.py", "confidence.py", "smoothed.py")
+QUICK = ("halving.py", "confidence.py", "smoothed.py", "majority.py")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_every_code_block_is_tested_below():
     """But for shell commands, which are those of the command's own tests."""
     apart = [text for language, text in BLOCKS if language and text not in FILES.values()]
     assert apart == [SNIPPET]
-    assert (len(PLUGINS), len(STUDIES)) == (19, 4)
+    assert (len(PLUGINS), len(STUDIES)) == (20, 5)
 
 
 SNIPPET = next(text for language, text in BLOCKS if language == "python" and text not in FILES.values())

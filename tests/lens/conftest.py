@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import taetpu
 from taetpu.cli.main import app
 from taetpu.core.config_parsing import load_config
+from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers import load_tokenizer
 from taetpu.nn.lm import ModelConfig
 from taetpu.nn.named_arrays import named_parameters, with_parameters
@@ -52,7 +53,7 @@ def of(opened, draw):
     def make(settings):
         settings = {"dim": 8, "num_layers": 3, **settings}
         config, model = load_config(ModelConfig, settings).resolve(), draw(settings, vocab=cases.VOCAB, seq=cases.SEQ)
-        sizes = {"vocab_size": cases.VOCAB, "seq_len": cases.SEQ}
+        sizes = {"interface": Interface(cases.VOCAB), "seq_len": cases.SEQ}
         return replace(
             opened, model=model, config=config, tokenizer=None, name="drawn", run=None, step=None, _programs={}, **sizes
         )
@@ -98,7 +99,7 @@ def spaced(opened, draw):
         model=draw(settings, vocab=len(vocab), seq=SEQ),
         config=load_config(ModelConfig, settings).resolve(),
         tokenizer=load_tokenizer(inner.to_str()),
-        vocab_size=len(vocab),
+        interface=Interface(len(vocab)),
         name="spaced",
         run=None,
         step=None,

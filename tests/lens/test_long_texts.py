@@ -7,6 +7,7 @@ from tests.lens.cases import ATTENTION
 
 import taetpu
 from taetpu.core.errors import UserError
+from taetpu.core.model_interface import Interface
 from taetpu.lens.beam import beam_search
 from taetpu.lens.generate import generate
 from taetpu.lens.norms import residual_norms
@@ -32,7 +33,7 @@ def test_each_view_refuses_a_text_whose_attention_weights_need_too_much_memory(o
 
 
 def test_norms_need_no_logits(opened):
-    wide = replace(opened, vocab_size=2**28)
+    wide = replace(opened, interface=Interface(2**28))
     (found,) = residual_norms(wide, [1, 2])
     assert found.norms.tolist() == residual_norms(opened, [1, 2])[0].norms.tolist()
     with pytest.raises(UserError, match="logits"):
@@ -42,7 +43,7 @@ def test_norms_need_no_logits(opened):
 def test_logits_of_all_positions_are_limited_and_mixers_without_weights_are_not(opened, of):
     recurrent = of({"mixer": "lstm"})
     recurrent.check_length(2**20)
-    wide = replace(recurrent, vocab_size=2**16)
+    wide = replace(recurrent, interface=Interface(2**16))
     wide.check_length(2**12, logits=True)
     with pytest.raises(UserError, match=r"a text of 4,097 tokens has 268,500,992 logits") as caught:
         wide.check_length(2**12 + 1, logits=True)

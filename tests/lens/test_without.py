@@ -274,7 +274,7 @@ def test_captures_read_edited_activations_and_edit_them_further(opened):
 
 
 def test_files_never_lose_edits(opened):
-    sizes = {"vocab_size": opened.vocab_size, "seq_len": opened.seq_len}
+    sizes = {"interface": opened.interface, "seq_len": opened.seq_len}
     for what in ("heads", "layers"):
         removed = without(opened, what, find_components(opened, what).each[0].name)
         assert named_parameters(removed.model).keys() == named_parameters(opened.model).keys()

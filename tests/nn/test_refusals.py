@@ -87,7 +87,7 @@ def test_sinusoidal_positions_may_have_a_stem_with_a_factor():
 def test_a_layer_may_have_its_own_positions_in_attention(model, layer):
     settings = {"position": model, "layers": {1: {"position": layer}}}
     config = load_config(ModelConfig, BASE | settings).resolve()
-    config.check(vocab_size=7, seq_len=8)
+    config.check(7, seq_len=8)
     kind = layer if isinstance(layer, str) else layer["kind"]
     assert config.layers[1].position.kind == kind
 

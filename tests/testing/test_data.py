@@ -11,7 +11,7 @@ import pytest
 from tests.testing.failing import failing, leaky, line_of
 
 from taetpu.core.registry import kinds
-from taetpu.data.base import Batch, Split, Task
+from taetpu.data.base import Batch, Source, Split, Task
 from taetpu.testing import check_component
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -35,14 +35,14 @@ class Counting(Task):
         return CountingSource(self.seq_len, self.fault)
 
 
-class CountingSource:
+class CountingSource(Source):
     vocab_size, num_windows, evaluated, unit, tokenizer = 9, 7, "e", "number", None
 
     def __init__(self, seq_len, fault):
-        self.fault, self.seq_len, self.arrays = fault, seq_len + (fault == "seq_len"), {}
+        self.fault, self.seq_len = fault, seq_len + (fault == "seq_len")
         self.fingerprint = f"f{next(CALLS)}" if fault == "fingerprint" else "f"
         if fault == "gather":
-            self.gather = lambda rows: {}
+            self.can_gather, self.gather = True, lambda rows: {}
         self.facts = {"facts": [], "nan": {"decoy_loss": float("nan")}}.get(fault, {})
 
     def rows(self, seed, start, count, batch_size):

@@ -160,7 +160,7 @@ def test_feed_is_chosen_by_the_size_of_the_data(make, text, monkeypatch):
 
 def test_source_without_gather_is_resident(make, text, monkeypatch):
     """Tasks of plug-ins need not have the method."""
-    monkeypatch.delattr(type(text[1]), "gather")
+    monkeypatch.setattr(type(text[1]), "can_gather", False)
     monkeypatch.setattr(choosing, "RESIDENT", 1)
     assert array_shapes(text[1])["windows"].shape == (text[1].num_windows, 17)
     assert choose_compute(make(text[0]), text[1], "float32").feed == "resident"

@@ -6,13 +6,14 @@ import pytest
 from tests.interop.cases import imported
 
 from taetpu.core.errors import UserError
+from taetpu.core.model_interface import Interface
 from taetpu.train.model_io import from_files, to_files
 
 
 @pytest.fixture(scope="module")
 def files():
     config, model = imported("llama-linear")
-    return to_files(model, config.resolve(), vocab_size=11, seq_len=12, tokenizer=None)
+    return to_files(model, config.resolve(), interface=Interface(11), seq_len=12, tokenizer=None)
 
 
 RECORDS = {

@@ -8,6 +8,7 @@ import pytest
 
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
+from taetpu.core.model_interface import Interface
 from taetpu.data.tokenizers import load_tokenizer
 from taetpu.lens.opening import open_run
 from taetpu.nn.named_arrays import named_parameters
@@ -17,7 +18,7 @@ from taetpu.train.model_io import from_files, to_files
 def files(draw, make, text, settings):
     config = make(text[0], {"num_layers": 2, **settings}).model
     model = draw({"dim": 16, "num_layers": 2, "mixer": {"kind": "attention", "num_heads": 2}, **settings}, vocab=9)
-    return model, to_files(model, config, vocab_size=9, seq_len=8, tokenizer=text[1].tokenizer)
+    return model, to_files(model, config, interface=Interface(9), seq_len=8, tokenizer=text[1].tokenizer)
 
 
 def test_opened_model_computes_the_same_logits(draw, make, text, tmp_path):

@@ -66,7 +66,7 @@ def first_batch(pack, windows):
 
 def model_files(pack, config, i):
     model = jax.tree.map(lambda a: a[i], pack.state.model)
-    return to_files(model, config.model, vocab_size=pack.source.vocab_size, seq_len=pack.source.seq_len,
+    return to_files(model, config.model, interface=pack.source.interface, seq_len=pack.source.seq_len,
                     tokenizer=pack.source.tokenizer)  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def test_changed_model_is_reported_with_its_losses(pack):
     _, files, _, measured = pack
     saved = from_files(files[1])
     moved = eqx.tree_at(lambda m: m.embedding.weight, saved.model, saved.model.embedding.weight.at[0].add(0.5))
-    sizes = {"vocab_size": saved.vocab_size, "seq_len": saved.seq_len}
+    sizes = {"interface": saved.interface, "seq_len": saved.seq_len}
     found = wrong(pack, stored={**files, 1: to_files(moved, saved.config, tokenizer=None, **sizes)})
     assert set(found) == {1}
     sequence = int(found[1].partition("sequence ")[2].split()[0])
@@ -152,7 +152,7 @@ def test_untrained_numbers_are_saved(trainer, make, text):
     model = jax.tree.map(lambda a: a[0], pack.state.model)
     scale = model.stacks[0].block.mixer.scale.value
     drawn = eqx.tree_at(lambda m: m.stacks[0].block.mixer.scale.value, model, scale * 3)
-    sizes = {"vocab_size": text[1].vocab_size, "seq_len": text[1].seq_len}
+    sizes = {"interface": text[1].interface, "seq_len": text[1].seq_len}
     opened = from_files(to_files(drawn, make(text[0]).model, tokenizer=None, **sizes)).model
     for name, value in named_constants(drawn).items():
         np.testing.assert_array_equal(named_constants(opened)[name], value)

@@ -11,6 +11,7 @@ from taetpu.cli.lens_options import Plugins, Step
 from taetpu.cli.options import AsJson, Root
 from taetpu.cli.output import plural, print_json
 from taetpu.core.errors import UserError
+from taetpu.core.model_interface import Interface
 from taetpu.core.output_files import check_new_folder, write_new_folder
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def import_model(
     files = to_files(
         made.model,
         config,
-        vocab_size=made.vocab_size,
+        interface=Interface(made.vocab_size),
         seq_len=made.seq_len,
         tokenizer=made.tokenizer,
         special_tokens=made.special_tokens,

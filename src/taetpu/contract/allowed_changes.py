@@ -30,8 +30,8 @@ def is_declared(name: str, diff: Mapping[str, Any], old: Computation, new: Compu
     return _sizes(old) != _sizes(new) or any(_covers(path, name, old.config, new.config, redrawn) for path in diff)
 
 
-def _sizes(run: Computation) -> tuple[int, ...]:
-    return run.config.model.dim, len(run.config.model.layers), run.source.vocab_size, run.source.seq_len
+def _sizes(run: Computation) -> tuple[Any, ...]:
+    return run.config.model.dim, len(run.config.model.layers), run.source.interface, run.source.seq_len
 
 
 def _covers(path: str, name: str, old: ResolvedConfig, new: ResolvedConfig, redrawn: bool) -> bool:

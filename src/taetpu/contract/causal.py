@@ -29,11 +29,14 @@ def sees_later_tokens(config: ResolvedConfig, source: Source) -> bool:
     parameters, and for sequences of a single token.
     """
     has_plugins = any(component.plugin for component in iter_components(config.model))
-    small = num_params(config.model, source.vocab_size, source.seq_len) <= MAX_PARAMS
+    small = num_params(config.model, source.interface, source.seq_len) <= MAX_PARAMS
     if not has_plugins or not config.task.causal or not small or source.seq_len < 2:
         return False
     half = source.seq_len // 2
-    tokens = np.random.default_rng(0).integers(source.vocab_size, size=(2, source.seq_len), dtype=np.int32)
+    at, rng = source.interface, np.random.default_rng(0)
+    tokens: Any = rng.integers(at.vocab_size or 1, size=(2, source.seq_len), dtype=np.int32)
+    if at.features:
+        tokens = rng.standard_normal((2, source.seq_len, at.features), dtype=np.float32)
     tokens[1, :half] = tokens[0, :half]
 
     def predict(seed: Any, tokens: Any) -> Any:

@@ -153,7 +153,7 @@ class Contract:
             new = self.of_arm(arm)
             self.check_change(arm, new)
             source = self.study.source(arm)
-            flops_per_token(arm.config.model, source.vocab_size, source.seq_len)
+            flops_per_token(arm.config.model, source.interface, source.seq_len)
             if may_fail_in_step(arm.config):
                 _ = new.outline.traced_step  # raises the errors of the step's code
         self.computations[arm.name] = new
@@ -207,7 +207,7 @@ class Contract:
         """
         source = self.study.source(arm) if config is arm.config else self.study.sources.prepare(config)
         try:
-            config.model.check(source.vocab_size, source.seq_len)
+            config.model.check(source.interface, source.seq_len)
             check_outputs(config, source)
             check_groups(config, source)
             return Computation(config, source, self.live, self.study.sources.start(config, self.study.seeds[0]))

@@ -17,7 +17,7 @@ from taetpu.core.keys import named, root_key
 from taetpu.core.plugins import attribute_errors
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
-from taetpu.data.base import Batch, Source, array_shapes
+from taetpu.data.base import Source, array_shapes
 from taetpu.nn.attention import ATTENTION_SLOTS
 from taetpu.nn.block import SLOTS
 from taetpu.nn.common import AttentionDims, Carried, Context
@@ -79,8 +79,8 @@ def check_outputs(config: ResolvedConfig, source: Source) -> None:
 
 def check_groups(config: ResolvedConfig, source: Source) -> None:
     """Raise `UserError` if a parameter group matches nothing; see `optim.parameter_groups.check_groups`."""
-    shapes = parameter_shapes(config.model, source.vocab_size, source.seq_len)
-    parameters = Parameters(shapes, config.model, source.vocab_size, source.seq_len)
+    shapes = parameter_shapes(config.model, source.interface, source.seq_len)
+    parameters = Parameters(shapes, config.model, source.interface, source.seq_len)
     try:
         parameter_groups.check_groups(getattr(config.train.optimizer, "groups", {}), parameters)
     except UserError as error:
@@ -89,7 +89,7 @@ def check_groups(config: ResolvedConfig, source: Source) -> None:
 
 def _calls(model: LMConfig, source: Source, dtype: Any) -> Iterator[tuple[KeyPath, Component, Part | None, Setup]]:
     """Yield the calls of a model's components as tuples of path, component, part (None for `init`) and sizes."""
-    dims = model.dims(source.vocab_size, source.seq_len)
+    dims = model.dims(source.interface, source.seq_len)
 
     def setup(layer: Any) -> Setup:
         heads = layer.typed_mixer.heads(dims) or AttentionDims(1, 1, dims.dim)
@@ -221,6 +221,9 @@ def check_visible_targets(config: ResolvedConfig, source: Source) -> None:
     for number, mask in sorted(masks, key=lambda item: item[0]) if split is not None else ():
         assert split is not None
         try:
+            if mask.needs_tokens and source.interface.features:
+                problem = f"mask {mask.kind!r} reads a separator, but the inputs of the task are real numbers"
+                raise UserError(problem, remedy="Use another mask.")
             mask.check_windows(split.tokens[:CHECKED], split.weights[:CHECKED])
         except UserError as error:
             raise error.within("model", "layers", number, "mixer", "mask") from None
@@ -233,11 +236,11 @@ def check_lengths(config: ResolvedConfig, source: Source) -> None:
     positions, because an index beyond an array silently reads its last element.
     """
     for i, length in enumerate(config.task.eval_lengths):
-        tokens = jax.ShapeDtypeStruct((BATCH, length), jnp.int32)
-        model = model_shapes(config.model, source.vocab_size, source.seq_len)
+        tokens = config.task.batch.shapes(source.interface, BATCH, length).tokens
+        model = model_shapes(config.model, source.interface, source.seq_len)
         try:
             if length > source.seq_len:
-                longer = leaves_by_path(model_shapes(config.model, source.vocab_size, length))
+                longer = leaves_by_path(model_shapes(config.model, source.interface, length))
                 for name, array in leaves_by_path(model).items():
                     if array.shape != longer[name].shape:
                         problem = f"{name} has shape {array.shape}, and needs {longer[name].shape} for {length} tokens"
@@ -258,8 +261,7 @@ def check_batch(config: ResolvedConfig, source: Source) -> None:
         lambda arrays, rows, seed: source.batch(arrays, rows, named(root_key(seed), "data")),
         array_shapes(source), jax.ShapeDtypeStruct((size,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32),
     )  # fmt: skip
-    asked = config.task.batch_dtypes
-    expected = Batch(*(jax.ShapeDtypeStruct((size, source.seq_len), dtype) for dtype in asked))  # pyright: ignore
+    expected = config.task.batch.shapes(source.interface, size, source.seq_len)
     for name, wanted in expected._asdict().items():
         seen = getattr(batch, name, None)
         if not (seen is None if wanted is None else matches(seen, wanted)):

@@ -163,15 +163,15 @@ class Outline:
     @cached_property
     def traced_step(self) -> Any:
         """The training step and the evaluation, traced by jax."""
-        window = (1, self.structure.train.batch_size, self.source.seq_len)
-        windows: Any = [jax.ShapeDtypeStruct(window, dtype) for dtype in self.structure.task.batch_dtypes]
-        return jax.jit(self._step).trace(*self._inputs, Batch(*windows))
+        return jax.jit(self._step).trace(*self._inputs, self._windows(1, self.structure.train.batch_size))
+
+    def _windows(self, *lead: int) -> Batch:
+        return self.structure.task.batch.shapes(self.source.interface, *lead, self.source.seq_len)
 
     @cached_property
     def sites(self) -> frozenset[str]:
         """The names of the model's sites."""
-        tokens = jax.ShapeDtypeStruct((1, self.source.seq_len), jnp.int32)
-        return frozenset(find_sites(lambda model, tokens: model(tokens), self.state.model, tokens))
+        return frozenset(find_sites(lambda model, tokens: model(tokens), self.state.model, self._windows(1).tokens))
 
     @cached_property
     def metric_names(self) -> frozenset[str]:
@@ -234,7 +234,7 @@ def _outline(structure: ResolvedConfig, source: Source, numbers: Mapping[str, np
     precision = structure.train.precision
     precision = auto_precision() if precision == "auto" else precision
     kinds = tuple(type(component) for component in iter_components(structure))
-    key = (structure_key(structure), kinds, precision, source.fingerprint, source.vocab_size, source.seq_len)
+    key = (structure_key(structure), kinds, precision, source.fingerprint, source.interface, source.seq_len)
     if key not in _OUTLINES:
         if len(_OUTLINES) >= MAX_KEPT:
             del _OUTLINES[next(iter(_OUTLINES))]

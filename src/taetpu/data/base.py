@@ -1,18 +1,19 @@
 """Tasks and prepared data sources: batches, evaluation splits, and the order of training windows.
 
-A batch is `(tokens, targets, weights)`, and `segments` if a sequence contains several documents. A loss is a weighted
-sum over positions. Positions that are not scored have weight 0, not a special target such as -100.
+A batch is `(tokens, targets, weights)`, and what the task declares in `Task.batch`. A loss is a weighted sum over
+positions. Positions that are not scored have weight 0, not a special target such as -100.
 """
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from pydantic import Field, field_validator
@@ -21,17 +22,59 @@ from taetpu.core.config import Component, Size
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key
 from taetpu.core.metric_spec import ACCURACY, LOSS, MetricSpec
+from taetpu.core.model_interface import Interface
 from taetpu.data.feistel import permuted
 from taetpu.data.tokenizers import Tokenizer
 
+TOKEN_METRICS = {"loss": LOSS, "accuracy": ACCURACY}
+
 
 class Batch(NamedTuple):
-    """The data of one training step."""
+    """The data of one training step. What the task does not declare is None."""
 
-    tokens: Int[Array, "batch seq"]
-    targets: Int[Array, "batch seq"]
+    tokens: Int[Array, "batch seq"] | Float[Array, "batch seq features"]  # real inputs if the task has features
+    targets: Int[Array, "batch seq"] | Float[Array, "batch seq"]
     weights: Float[Array, "batch seq"]  # 0 for positions that are not scored
     segments: Int[Array, "batch seq"] | None = None  # number of the document of each token, not decreasing
+    types: Int[Array, "batch seq"] | None = None  # number of the type of each token, from 0
+    lengths: Int[Array, " batch"] | None = None  # tokens of each sequence; those after them are padding
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The arguments of `nn.lm.LM` that go with the tokens."""
+        padding = None if self.lengths is None else jnp.arange(self.weights.shape[-1]) >= self.lengths[..., None]
+        return {"segments": self.segments, "types": self.types, "padding": padding}
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """What a task's batches contain beside tokens, targets and weights.
+
+    Attributes:
+        segments: Whether they contain the document of each token.
+        lengths: Whether they contain the lengths of sequences, which are padded.
+        real_targets: Whether targets are real numbers. The objective must read them (`Objective.real_targets`).
+    """
+
+    segments: bool = False
+    lengths: bool = False
+    real_targets: bool = False
+
+    def shapes(self, interface: Interface, *lead: int) -> Batch:
+        """Return the shapes of a batch, given the model's interface and the axes `(..., batch, seq)`."""
+
+        def array(dtype: Any, shape: tuple[int, ...] = lead) -> Any:
+            return jax.ShapeDtypeStruct(shape, dtype)
+
+        features = interface.features
+        return Batch(
+            array(np.float32, (*lead, features)) if features else array(np.int32),
+            array(np.float32 if self.real_targets else np.int32),
+            array(np.float32),
+            array(np.int32) if self.segments else None,
+            array(np.int32) if interface.types > 1 else None,
+            array(np.int32, lead[:-1]) if self.lengths else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -39,14 +82,16 @@ class Split:
     """An evaluation set on the host.
 
     Args:
-        tokens: Input tokens, int32 `(windows, seq)`.
-        targets: Target tokens, int32 `(windows, seq)`.
+        tokens: Input tokens, int32 `(windows, seq)`; or real inputs, float32 `(windows, seq, features)`.
+        targets: Targets, int32 `(windows, seq)`; float32 if they are real.
         weights: Weights, float32 `(windows, seq)`; 0 for positions that are not scored, such as padding.
         num_bytes: The denominator of bits per byte: the number of UTF-8 bytes in the split's text, including text that
             no token represents. None if the tokens are not text or do not determine the text.
         unpredicted_bits: The bits that bits per byte include in addition to the loss: the cost of the first token,
             which is not a target, and the cost of characters without a token (`Tokenizer.escape_bits`).
         segments: The document of each token, int32 `(windows, seq)`; None for tasks without segments.
+        types: The type of each token, int32 `(windows, seq)`; None for tasks with one type.
+        lengths: The number of tokens before the padding, int32 `(windows,)`; None for tasks without padding.
     """
 
     tokens: np.ndarray
@@ -55,13 +100,21 @@ class Split:
     num_bytes: int | None
     unpredicted_bits: float = 0.0
     segments: np.ndarray | None = None
+    types: np.ndarray | None = None
+    lengths: np.ndarray | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """The arrays as a batch of all windows, on the host."""
+        arrays: Any = (self.tokens, self.targets, self.weights, self.segments, self.types, self.lengths)
+        return Batch(*arrays)
 
 
-class Source(Protocol):
+class Source(ABC):
     """A prepared task."""
 
     vocab_size: int
-    """The number of different tokens."""
+    """The number of different tokens; 0 if inputs are real."""
     seq_len: int
     """The number of tokens in a sequence."""
     fingerprint: str
@@ -70,21 +123,22 @@ class Source(Protocol):
     """A SHA-256 digest of the evaluation data before tokenization. Equal digests make losses comparable."""
     unit: str
     """An identifier of the tokenization. Losses and accuracies per token are comparable only within one unit."""
+    num_windows: int | None = None
+    """The number of training windows in an epoch, or None if sequences are generated without end."""
+    tokenizer: Tokenizer | None = None
+    """The tokenizer; None if the tokens are not text."""
+    can_gather: bool = False
+    """Whether `gather` reads single windows. Otherwise, the feed is always resident."""
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `batch` reads, on the host. They are copied to every device unless the feed is `host`."""
-        ...
+        return {}
 
     @property
-    def num_windows(self) -> int | None:
-        """The number of training windows in an epoch, or None if sequences are generated without end."""
-        ...
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer; None if the tokens are not text."""
-        ...
+    def interface(self) -> Interface:
+        """The sizes of the model's inputs and outputs; by default, from tokens to their logits."""
+        return Interface(self.vocab_size)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -96,38 +150,41 @@ class Source(Protocol):
         `chance_accuracy`. For texts, the facts also contain, for each split, the number of `bytes`, the `escape_bits`
         (see `Tokenizer.escape_bits`) and the `overlap` with the training split (see `data.overlap`).
         """
-        ...
+        return {}
 
+    @abstractmethod
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Return the window indices for `count` steps from step `start`: int32 `(count, batch_size)`, on the host."""
-        ...
 
+    @abstractmethod
     def batch(self, arrays: Mapping[str, Array], rows: Int[Array, " batch"], key: Key) -> Batch:
         """Return the batch for one step, gathered by `rows` (text) or generated from `key` (synthetic).
 
         The method is called inside `jax.jit`, and is vmapped over `rows` and `key` with shared `arrays`.
         """
-        ...
 
     def gather(self, rows: Int[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """Return the entries of `arrays` for windows, with a leading axis `(n,)`, without reading all of `arrays`.
 
         `batch(gather(rows), positions, key)` equals `batch(arrays, rows[positions], key)`. The method is called in
-        another thread. It is optional: a source without `gather` always has a resident feed.
+        another thread, if `can_gather` is set.
         """
-        ...
+        raise NotImplementedError
 
+    @abstractmethod
     def evaluation(self, split: str) -> Split | None:
         """Return an evaluation set of `Task.evaluation_sets`, or None if the task does not have it."""
-        ...
 
     def prompt(self) -> np.ndarray:
-        """Return the prompt for generated samples: int32 `(n,)`, from 1 to `seq_len` tokens."""
-        ...
+        """Return the prompt for generated samples: int32 `(n,)`, from 1 to `seq_len` tokens.
+
+        Like `show`, it is called only if the model maps tokens to logits of the same tokens.
+        """
+        raise NotImplementedError
 
     def show(self, ids: Any) -> str:
         """Return tokens as readable text."""
-        ...
+        raise NotImplementedError
 
 
 class Task(Component):
@@ -161,18 +218,13 @@ class Task(Component):
 
     @property
     def metric_specs(self) -> dict[str, MetricSpec]:
-        """What the metrics are that every evaluation of the task measures, by name."""
-        return {"loss": LOSS, "accuracy": ACCURACY}
+        """What the metrics are that every evaluation of the task measures, by name: with real targets, the loss."""
+        return {"loss": MetricSpec(mean_of=LOSS.mean_of)} if self.batch.real_targets else TOKEN_METRICS
 
     @property
-    def has_segments(self) -> bool:
-        """Whether batches contain segments (see `Batch`)."""
-        return False
-
-    @property
-    def batch_dtypes(self) -> tuple[Any, ...]:
-        """The dtypes of a batch's arrays."""
-        return (np.int32, np.int32, np.float32, *([np.int32] if self.has_segments else []))
+    def batch(self) -> BatchSpec:
+        """What batches contain beside tokens, targets and weights."""
+        return BatchSpec()
 
     @property
     @abstractmethod
@@ -200,8 +252,8 @@ class Task(Component):
 
 
 def array_shapes(source: Source) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of `source.arrays`. If the source has `gather`, only one window is read."""
-    if not hasattr(source, "gather"):
+    """Return the shapes of `source.arrays`. If the source can gather, only one window is read."""
+    if not source.can_gather:
         return {name: jax.ShapeDtypeStruct(np.shape(a), a.dtype) for name, a in source.arrays.items()}
     windows = source.gather(np.zeros(1, np.int32))
     return {name: jax.ShapeDtypeStruct((source.num_windows, *a.shape[1:]), a.dtype) for name, a in windows.items()}
@@ -209,7 +261,7 @@ def array_shapes(source: Source) -> dict[str, jax.ShapeDtypeStruct]:
 
 def read_windows(source: Source, rows: Int[np.ndarray, "..."]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return arrays that contain the windows `rows`, and the places of these windows in the arrays."""
-    if not hasattr(source, "gather"):
+    if not source.can_gather:
         return source.arrays, rows
     return source.gather(rows.ravel()), np.arange(rows.size, dtype=np.int32).reshape(rows.shape)
 

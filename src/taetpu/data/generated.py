@@ -18,7 +18,8 @@ from taetpu.core.config import Size, to_data
 from taetpu.core.errors import UserError
 from taetpu.core.jit_once import jit_once
 from taetpu.core.keys import Key, named, root_key
-from taetpu.data.base import Batch, Split, Task, at_length
+from taetpu.core.model_interface import Interface
+from taetpu.data.base import Batch, Source, Split, Task, at_length
 
 Words = UInt32[Array, " words"]
 MAX_EVAL = 2**24  # maximum number of tokens in an evaluation set, which is generated at once
@@ -35,7 +36,12 @@ class GeneratedTask(Task):
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """The vocabulary in the order of token numbers."""
+        """The vocabulary in the order of token numbers; empty if inputs are real."""
+
+    @property
+    def interface(self) -> Interface:
+        """See `Source.interface`."""
+        return Interface(len(self.names))
 
     @property
     @abstractmethod
@@ -45,15 +51,15 @@ class GeneratedTask(Task):
     @property
     @abstractmethod
     def details(self) -> dict[str, Any]:
-        """Facts about the sizes of the task."""
+        """Facts about the task, which replace those of `Source.facts` that have the same name."""
 
     @abstractmethod
     def draw(self, words: Words) -> Batch:
         """Generate one sequence, without a batch axis, from random words."""
 
-    @abstractmethod
     def score_without_attention(self) -> tuple[float, float] | None:
         """Return the loss and the accuracy of the best function of a token and its position; None if not known."""
+        return None
 
     def prepare(self, folder: Path) -> "GeneratedSource":
         """See `Task.prepare`."""
@@ -82,14 +88,10 @@ class GeneratedTask(Task):
         """Raise `UserError` if the task with a larger `seq_len` differs only in padding."""
 
 
-class GeneratedSource:
+class GeneratedSource(Source):
     """A prepared task that generates sequences; see `data.base.Source`. Its evaluation sets depend on no seed."""
 
-    num_windows: int | None = None
-    tokenizer = None
-
     def __init__(self, task: GeneratedTask, at_lengths: Mapping[str, "GeneratedSource"]):
-        self.arrays: dict[str, np.ndarray] = {}
         self.seq_len = task.seq_len
         self.vocab_size = len(task.names)
         self._task, self._at_lengths = task, at_lengths
@@ -98,7 +100,12 @@ class GeneratedSource:
         self._splits: dict[str, Split | None] = {"val": self._val, "test": test, **longer}
         self.fingerprint = self._fingerprint()
         self.evaluated = self._evaluated()
-        self.unit = " ".join(task.names)
+        self.unit = " ".join(task.names) or str(task.interface)
+
+    @property
+    def interface(self) -> Interface:
+        """See `Source.interface`."""
+        return self._task.interface
 
     def rows(self, seed: int, start: int, count: int, batch_size: int) -> np.ndarray:
         """Return zeros, of which `batch` reads only the number. Sequences are generated from keys."""
@@ -128,6 +135,9 @@ class GeneratedSource:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """See `Source.facts`."""
+        others = {name: source.facts for name, source in self._at_lengths.items()}
+        if self._task.batch.real_targets:
+            return {"eval_size": self._task.eval_size, **others, **self._task.details}
         loss = accuracy = None
         policy = "not computed: the table for this seq_len and vocabulary would be too large"
         if (score := self._task.score_without_attention()) is not None:
@@ -137,36 +147,44 @@ class GeneratedSource:
             "vocab_size": self.vocab_size,
             **self._task.details,
             "eval_size": self._task.eval_size,
-            "chance_loss": math.log(self.vocab_size),
-            "chance_accuracy": 1 / self.vocab_size,
+            "chance_loss": math.log(self.interface.output_size),
+            "chance_accuracy": 1 / self.interface.output_size,
             "bayes_loss": 0.0,
             "bayes_accuracy": 1.0,
             "decoy_loss": loss,
             "decoy_accuracy": accuracy,
             "decoy": policy,
-            **{name: source.facts for name, source in self._at_lengths.items()},
-        }
+            **others,
+        } | self._task.details
 
     def _evaluation_sets(self) -> tuple[Split, Split]:
         """Generate `val` and `test` as one batch, from a key that training never uses."""
         size = self._task.eval_size
         batch = jit_once(self.batch)({}, jnp.zeros(2 * size, jnp.int32), named(root_key(0), "evaluation"))
         halves = (jax.tree.map(lambda a, h=half: np.asarray(a)[h], batch) for half in (slice(size), slice(size, None)))
-        val, test = (Split(b.tokens, b.targets, b.weights, num_bytes=None, segments=b.segments) for b in halves)
+        val, test = (Split(**half._asdict(), num_bytes=None) for half in halves)
         return val, test
 
     def _evaluated(self) -> str:
         digest = hashlib.sha256()
         for split in filter(None, self._splits.values()):
-            for part in (split.tokens, split.targets, split.weights):
-                digest.update(f"{part.shape}".encode())
-                digest.update(part.astype("<i4").tobytes())  # weights are 0 and 1
+            for part in (split.tokens, split.targets, split.weights.astype(np.int32), *_declared(split)):
+                digest.update(f"{part.shape}".encode() + _to_bytes(part))  # weights are 0 and 1
         return digest.hexdigest()
 
     def _fingerprint(self) -> str:
         # The validation set is generated by the same code as training batches, so it reflects changes to the generator.
         about = {name: value for name, value in to_data(self._task).items() if name != "eval_lengths"}
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for part in (self._val.tokens, self._val.targets):
-            digest.update(part.astype("<i4").tobytes())
+        for part in (self._val.tokens, self._val.targets, *_declared(self._val)):
+            digest.update(_to_bytes(part))
         return digest.hexdigest()
+
+
+def _declared(split: Split) -> list[np.ndarray]:
+    """Return the arrays of a split that its task declares in addition to tokens, targets, weights and segments."""
+    return [part for part in (split.types, split.lengths) if part is not None]
+
+
+def _to_bytes(part: np.ndarray) -> bytes:
+    return part.astype("<f4" if part.dtype.kind == "f" else "<i4").tobytes()

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from taetpu.core.keys import Key
-from taetpu.data.base import Batch, Split, at_length, epoch_rows, evaluation_split
+from taetpu.data.base import Batch, Source, Split, at_length, epoch_rows, evaluation_split
 from taetpu.data.bigrams import bigram_loss
 from taetpu.data.overlap import overlap
 from taetpu.data.token_files import TokenStream
@@ -23,7 +23,7 @@ SAMPLE = 2**24
 """Number of training tokens from which the reference loss and the overlap of splits are computed."""
 
 
-class StreamSource:
+class StreamSource(Source):
     """Tokens with training windows and evaluation splits; see `data.base.Source`.
 
     Args:
@@ -40,6 +40,9 @@ class StreamSource:
         starts: whether every document begins with the same token.
         eval_lengths: see `Task.eval_lengths`.
     """
+
+    can_gather = True
+    num_windows: int
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class StreamSource:
     ):
         self.streams, self.seq_len, self.vocab_size = streams, seq_len, vocab_size
         self.tokenizer, self.unit, self.end_token = tokenizer, unit, end_token
-        self.num_windows = (len(streams["train"]) - 1) // seq_len
+        self.num_windows = (len(streams["train"]) - 1) // seq_len  # pyright: ignore[reportIncompatibleVariableOverride]
         self._facts, self._starts = facts, starts
         lengths = {name: seq_len for name in EVALUATED if len(streams[name])}
         lengths |= {at_length(length): length for length in eval_lengths}

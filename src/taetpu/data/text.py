@@ -18,7 +18,17 @@ from taetpu.core.keys import Key
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.progress import show_progress
 from taetpu.core.registry import register
-from taetpu.data.base import Batch, Split, Task, at_length, epoch_rows, evaluation_split, train_windows
+from taetpu.data.base import (
+    Batch,
+    BatchSpec,
+    Source,
+    Split,
+    Task,
+    at_length,
+    epoch_rows,
+    evaluation_split,
+    train_windows,
+)
 from taetpu.data.bigrams import bigram_loss
 from taetpu.data.corpora import Corpus, Sources, open_corpus
 from taetpu.data.document_files import Format, Layout, Per
@@ -113,9 +123,9 @@ class TextTask(Task):
         return self.sets_of(val=self.val or self.val_source, test=self.test or self.test_source)
 
     @property
-    def has_segments(self) -> bool:
-        """Whether batches contain segments."""
-        return self.segments
+    def batch(self) -> BatchSpec:
+        """See `Task.batch`."""
+        return BatchSpec(segments=self.segments)
 
     @property
     def layout(self) -> Layout:
@@ -316,8 +326,12 @@ def _too_short(split: str, tokens: int, seq_len: int) -> UserError:
     return UserError(problem, path=("seq_len",), remedy=bound + other)
 
 
-class TextSource:
+class TextSource(Source):
     """A tokenized corpus with training windows and evaluation splits; see `data.base.Source`."""
+
+    can_gather = True
+    num_windows: int
+    tokenizer: Tokenizer
 
     def __init__(
         self,
@@ -331,13 +345,13 @@ class TextSource:
         *,
         starts: bool = False,
     ):
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer  # pyright: ignore[reportIncompatibleVariableOverride]
         self.vocab_size = tokenizer.vocab_size
         self.seq_len = seq_len
         self.evaluated = evaluated
         self.unit = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
         self._windows = {"windows": train_windows(streams["train"], seq_len)}
-        self.num_windows = len(self._windows["windows"])
+        self.num_windows = len(self._windows["windows"])  # pyright: ignore[reportIncompatibleVariableOverride]
         if segments is not None:
             self._windows["segments"] = train_windows(segments["train"], seq_len)[:, :-1]
         self._streams, self._segments = streams, segments

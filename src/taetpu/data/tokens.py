@@ -9,7 +9,7 @@ from taetpu.core.config import Size
 from taetpu.core.errors import UserError
 from taetpu.core.metric_spec import TASK_METRICS, MetricSpec
 from taetpu.core.registry import register
-from taetpu.data.base import Task
+from taetpu.data.base import BatchSpec, Task
 from taetpu.data.corpora import Sources
 from taetpu.data.digests import digest_tokens
 from taetpu.data.stream_source import EVALUATED, StreamSource
@@ -68,9 +68,9 @@ class TokensTask(Task):
         return self.sets_of(val=True, test=self.test or self.test_source)
 
     @property
-    def has_segments(self) -> bool:
-        """Whether batches contain segments."""
-        return self.segments
+    def batch(self) -> BatchSpec:
+        """See `Task.batch`."""
+        return BatchSpec(segments=self.segments)
 
     def prepare(self, folder: Path) -> StreamSource:
         """See `Task.prepare`."""

@@ -270,6 +270,11 @@ def to_huggingface(
     for name in resolved.heads:
         problem = f"Hugging Face's formats have no place for the head {name!r}, which is used in training only"
         raise UserError(problem, path=("heads", name), remedy="Export a model that was trained without heads.")
+    shapes = parameter_shapes(model)
+    table, output = (shapes.get(f"embedding.{name}") for name in ("weight", "unembed"))
+    if "types" in shapes or (table and output and output[-1] != table[0]):
+        problem = f"Hugging Face's formats of causal models have no place for this model's outputs {output}"
+        raise UserError(problem, remedy="Export a model that predicts tokens of one type.")
     chosen = _candidate(family, resolved, model, seq_len) if family else None
     best = chosen or _closest_family(resolved, model, seq_len)
     if best.differences:

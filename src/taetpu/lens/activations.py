@@ -62,7 +62,7 @@ def in_batches(rows: Sequence[np.ndarray], most: int = BATCH_TOKENS) -> Iterator
 
 def logit_tokens(opened: OpenedModel) -> int:
     """Return the maximum number of tokens in a batch whose logits of one layer are in memory."""
-    return max(1, min(BATCH_TOKENS, MAX_LOGITS // opened.vocab_size))
+    return max(1, min(BATCH_TOKENS, MAX_LOGITS // opened.interface.output_size))
 
 
 # --- sites ------------------------------------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ def attribution(
     Raises:
         UserError: if an input or a token cannot be read, or the logits of this model are not sums.
     """
+    opened.check_language_model()
     check_linear(opened)
     rows = sequences(opened, inputs)
     fixed = None if target is None else read_token(opened, target, "target")

@@ -106,10 +106,12 @@ def generate(
         on_text: A function that receives the number of a prompt and the next part of its text.
 
     Raises:
-        UserError: if a prompt is empty or too long, or a mixer offers no cache and `cache` is set.
+        UserError: if the model does not predict tokens, a prompt is empty or too long, or a mixer offers no cache and
+            `cache` is set.
     """
     if max_tokens < 1:
         raise UserError(f"{max_tokens} tokens were requested", remedy="Request at least 1 token.")
+    opened.check_language_model()
     batch = opened.encode(prompts)
     opened.check_length(int(batch.lengths.max()) + max_tokens - 1, len(batch))  # the last token is not read
     streams = [_Stream(opened, batch.of(i), stop, on_text and partial(on_text, i)) for i in range(len(batch))]

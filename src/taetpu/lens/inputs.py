@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from taetpu.core.errors import UserError, shorten
 from taetpu.core.short_repr import short_repr
@@ -28,13 +28,13 @@ class Tokens:
     """A batch of sequences, padded on the left.
 
     Attributes:
-        ids: The token numbers; 0 in padding.
+        ids: The token numbers; 0 in padding. Real inputs `(batch, seq, features)` for a model that reads them.
         padding: True for padding.
     """
 
     __repr__ = short_repr
 
-    ids: Int[np.ndarray, "batch seq"]
+    ids: Int[np.ndarray, "batch seq"] | Float[np.ndarray, "batch seq features"]
     padding: Bool[np.ndarray, "batch seq"]
 
     @property
@@ -67,11 +67,14 @@ def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> l
     Args:
         inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`.
         tokenizer: The tokenizer of texts; None if the tokens are not text.
-        vocab_size: The number of different tokens.
+        vocab_size: The number of different tokens; 0 for a model that reads real inputs.
 
     Raises:
-        UserError: if the input is empty, a text cannot be encoded, or a number is not a token.
+        UserError: if the model reads real inputs, the input is empty, a text cannot be encoded, or a number is not a
+            token.
     """
+    if not vocab_size:
+        raise UserError("this model reads real inputs, not tokens", remedy="Pass (batch, seq, features) to the model.")
     if isinstance(inputs, str):
         inputs = [inputs]
     unordered = isinstance(inputs, (Mapping, Set, bytes))
@@ -85,6 +88,22 @@ def as_sequences(inputs: Any, tokenizer: Tokenizer | None, vocab_size: int) -> l
     if not rows:
         raise UserError("the input is empty", remedy=FORMS)
     return [_encode(row, number, tokenizer, vocab_size) for number, row in enumerate(rows)]
+
+
+def as_real_inputs(inputs: Any, features: int) -> Tokens:
+    """Return an array `(seq, features)` or `(batch, seq, features)` as a batch without padding.
+
+    Raises:
+        UserError: if the array has another shape, or a number is not finite.
+    """
+    array = np.asarray(inputs, np.float32)
+    array = array[None] if array.ndim == 2 else array
+    if array.ndim != 3 or array.shape[-1] != features or not array.size:
+        problem = f"the input has shape {array.shape}, expected (batch, seq, {features})"
+        raise UserError(problem, path=("input",), remedy=f"Pass {features} numbers for each position.")
+    if not np.isfinite(array).all():
+        raise UserError("a number of the input is not finite", path=("input",), remedy="Pass finite numbers.")
+    return Tokens(array, np.zeros(array.shape[:2], bool))
 
 
 def _encode(row: Any, number: int, tokenizer: Tokenizer | None, vocab_size: int) -> np.ndarray:

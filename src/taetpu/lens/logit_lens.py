@@ -120,6 +120,7 @@ def logit_lens(opened: OpenedModel, inputs: Any, *, top: int = 3, target: str | 
     Raises:
         UserError: if an input or the target cannot be read, or `top` is out of range.
     """
+    opened.check_language_model()
     if not 1 <= top <= opened.vocab_size:
         remedy = f"Use 1 to {opened.vocab_size}."
         raise UserError(f"{top} of the most likely tokens were requested", path=("top",), remedy=remedy)

@@ -22,6 +22,7 @@ from taetpu.lens.inputs import (
     MAX_HEADS,
     MAX_NUMBERS,
     Tokens,
+    as_real_inputs,
     as_sequences,
     check_length,
     check_numbers,
@@ -44,7 +45,7 @@ class Output:
     """The result of a call to a model.
 
     Attributes:
-        logits: The logits of each position, in float32. Those of padding have no meaning.
+        logits: The logits, or other outputs, of each position, in float32. Those of padding have no meaning.
         tokens: The input.
         sites: The activations that were asked for, by site. Sites in layers have a leading layer axis; a site whose
             shape differs between layers is a `core.sites.Ragged`.
@@ -52,7 +53,7 @@ class Output:
 
     __repr__ = short_repr
 
-    logits: Float[Array, "batch seq vocab"]
+    logits: Float[Array, "batch seq outputs"]
     tokens: Tokens
     sites: Mapping[str, Read]
 
@@ -72,7 +73,7 @@ class OpenedModel(SavedModel):
     def __repr__(self) -> str:
         """Return the name and the sizes of the model."""
         layers, parameters = len(self.config.layers), sum(array.size for array in named_parameters(self.model).values())
-        sizes = [f"{layers} layers", f"{parameters:,} parameters", f"{self.vocab_size:,} tokens"]
+        sizes = [f"{layers} layers", f"{parameters:,} parameters", str(self.interface)]
         steps = [] if self.step is None else [f"step {self.step:,}"]
         return f"OpenedModel({', '.join([repr(self.name), *sizes, *steps])})"
 
@@ -91,7 +92,8 @@ class OpenedModel(SavedModel):
         """Return texts or token numbers as a batch that is padded on the left.
 
         Args:
-            inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`; or `Tokens`.
+            inputs: A text, token numbers, or a list of these; an array `(seq,)` or `(batch, seq)`; or `Tokens`. For a
+                model that reads real inputs, an array `(seq, features)` or `(batch, seq, features)`.
             multiple: The length of the batch is a multiple of this number.
 
         Raises:
@@ -99,6 +101,10 @@ class OpenedModel(SavedModel):
         """
         if isinstance(inputs, Tokens):
             return inputs
+        if self.interface.features:
+            tokens = as_real_inputs(inputs, self.interface.features)
+            self.check_length(tokens.ids.shape[1])
+            return tokens
         rows = as_sequences(inputs, self.tokenizer, self.vocab_size)
         self.check_length(max(map(len, rows)))
         return pad_left(rows, multiple)
@@ -147,9 +153,10 @@ class OpenedModel(SavedModel):
         edits: Iterable[Edit] = (),
         values: Mapping[str, Any] | None = None,
         *,
+        types: Any = None,
         finite: bool = True,
     ) -> Output:
-        """Return the logits of inputs, and the activations at sites.
+        """Return the logits, or other outputs, of inputs, and the activations at sites.
 
         Inputs of different lengths are padded on the left to the longest one; `Output.tokens` says where.
 
@@ -158,6 +165,7 @@ class OpenedModel(SavedModel):
             sites: The names of the sites to read (see `site_layers`), or one name.
             edits: Edits of activations (see `core.sites.Edit`).
             values: The arrays that edits name. New values do not cause recompilation.
+            types: The type of each token, `(batch, seq)`, for models with several types; all 0 by default.
             finite: Whether logits and activations that are not finite are refused.
 
         Raises:
@@ -168,13 +176,16 @@ class OpenedModel(SavedModel):
         tokens, edits = self.encode(inputs, multiple=1), tuple(edits)
 
         def build() -> Callable[..., Any]:
-            def forward(model: Any, ids: Array, padding: Array, values: Any) -> Any:
-                return capture(lambda: model(ids, padding=padding), sites, edits)(values=values)
+            def forward(model: Any, ids: Array, padding: Array, types: Any, values: Any) -> Any:
+                return capture(lambda: model(ids, padding=padding, types=types), sites, edits)(values=values)
 
             return forward
 
+        if types is not None and np.shape(types) != tokens.padding.shape:
+            problem = f"types has shape {np.shape(types)}, and the inputs {tokens.padding.shape}"
+            raise UserError(problem, path=("types",), remedy="Pass one type for each token of inputs of one length.")
         program = self.program(("call", sites, edits), build, finite=finite)
-        logits, reads = program(self.model, tokens.ids, tokens.padding, dict(values or {}))
+        logits, reads = program(self.model, tokens.ids, tokens.padding, types, dict(values or {}))
         return Output(logits, tokens, reads)
 
     def program(
@@ -201,6 +212,12 @@ class OpenedModel(SavedModel):
 
         return call
 
+    def check_language_model(self) -> None:
+        """Raise `UserError` unless the model maps tokens to logits of the same tokens."""
+        if not self.interface.is_language_model:
+            problem = f"this model does not predict tokens: it has {self.interface}"
+            raise UserError(problem, remedy="Use a model that was trained to predict tokens.")
+
     def check_finite(self, values: Any) -> None:
         """Raise `NotFinite` if a number that the model computed is NaN or infinite."""
         if not np.isfinite(values).all():
@@ -219,9 +236,9 @@ class OpenedModel(SavedModel):
             UserError: if the model has no positions for so many tokens, or they would need too much memory.
         """
         check_length(self.config, self.seq_len, tokens)
-        check_numbers(tokens, sequences * self.vocab_size if logits else 0, 1, "logits")
+        check_numbers(tokens, sequences * self.interface.output_size if logits else 0, 1, "logits")
         if heads is not None or sequences * tokens**2 > MAX_NUMBERS // MAX_HEADS:
-            dims = self.config.dims(self.vocab_size, self.seq_len)
+            dims = self.config.dims(self.interface, self.seq_len)
             mixers = [self.config.layers[i].typed_mixer for i in self.site_layers.get("mixer.pattern", ())]
             known = [mixer.heads(dims) for mixer in mixers]
             largest = max((1 if sizes is None else sizes.num_heads for sizes in known), default=0)

@@ -169,6 +169,7 @@ def perplexity(
         UserError: if an input has less than two tokens or cannot be read, the model sees the tokens that it would have
             to predict, or `window` or `stride` is out of range.
     """
+    opened.check_language_model()
     check_causal(opened)
     window, stride = _check_windows(opened, window, stride)
     rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
@@ -217,6 +218,7 @@ def split_perplexity(opened: OpenedModel, name: str) -> Perplexity:
     Raises:
         UserError: if the model is not that of a run, or its task has no such evaluation set.
     """
+    opened.check_language_model()
     split, texts = find_split(opened, name), list[TextLosses]()
     for rows, values in split_losses(opened, split):
         for place, number in enumerate(range(rows.start, rows.stop)):

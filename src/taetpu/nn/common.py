@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from taetpu.core.config import Component, Config
 from taetpu.core.errors import UserError, suggest
 from taetpu.core.keys import Key, named
+from taetpu.core.model_interface import Interface
 from taetpu.nn.matmul import matmul
 
 
@@ -53,6 +54,17 @@ class Dims:
     layer: Any = None  # the number of the layer that is built, from 0, as a tracer; None outside the layers
     branch: str = ""  # the branch whose norm or residual connection is built: `mixer` or `ffn`
     drawn: list[Drawn] | None = field(default=None, compare=False, repr=False)  # weights are recorded here if it is set
+    interface: Interface | None = None  # what the model reads and returns, unless it maps tokens to their logits
+
+    @property
+    def input_size(self) -> int:
+        """The number of rows of the matrix that embeds inputs: one for each token or feature."""
+        return self.vocab_size if self.interface is None else self.interface.input_size
+
+    @property
+    def output_size(self) -> int:
+        """The number of outputs at each position, which are logits of tokens by default."""
+        return self.vocab_size if self.interface is None else self.interface.output_size
 
     def weight(
         self,
@@ -178,7 +190,7 @@ def declared_arrays(component: Component, dims: Dims) -> dict[str, tuple[int, ..
 class Context:
     """The inputs to a component other than the activation."""
 
-    tokens: Int[Array, "batch seq"]
+    tokens: Int[Array, "batch seq"] | Float[Array, "batch seq features"]
     positions: Int[Array, " seq"] | Int[Array, "batch seq"]
     layer: Any = None  # number of the layer, from 0; a tracer in a rolled stack
     key: Key | None = None  # the random key in training; None in evaluation

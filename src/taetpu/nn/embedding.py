@@ -1,4 +1,7 @@
-"""Slot `embedding`: the maps from tokens to vectors and from vectors to logits, independently at each position."""
+"""Slot `embedding`: the maps from inputs to vectors and from vectors to outputs, independently at each position.
+
+A token selects a row of a matrix. Real inputs weigh its rows, one for each feature, so that every kind accepts both.
+"""
 
 from typing import ClassVar
 
@@ -14,14 +17,18 @@ from taetpu.core.keys import Key, named
 from taetpu.core.registry import register
 from taetpu.nn.common import Dims, project
 
+Inputs = Int[Array, "batch seq"] | Float[Array, "batch seq features"]
 
-def gather_rows(table: Float[Array, "vocab dim"], tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-    """Return the rows of a table for the given tokens.
+
+def embed(table: Float[Array, "rows dim"], tokens: Inputs) -> Float[Array, "batch seq dim"]:
+    """Return the rows of a table for the given tokens, or the product of real inputs with the table.
 
     Raises:
         UserError: if a token is not in the vocabulary. (JAX indexing would silently return another row.) Tracers are
             not checked.
     """
+    if jnp.issubdtype(tokens.dtype, jnp.floating):
+        return project(tokens, table)
     if not isinstance(tokens, Tracer):
         check_tokens(np.asarray(tokens), len(table))
     return table[tokens]
@@ -37,12 +44,24 @@ def check_tokens(tokens: np.ndarray, vocab_size: int) -> None:
         )
 
 
+def check_tied(component: Component, dims: Dims) -> None:
+    """Raise `UserError` if one table cannot serve input and output, because the task's outputs are not its tokens."""
+    at = dims.interface
+    if at is not None and (at.features or at.output_size != at.vocab_size):
+        problem = f"embedding {component.kind!r} has one table for input and output, but the task has {at}"
+        raise UserError(problem, remedy="Set model.embedding: untied.")
+
+
 @register("embedding", "tied")
 class TiedConfig(Component):
     """One table for input and output. Press and Wolf 2017.
 
     Source: Press and Wolf 2017, "Using the Output Embedding to Improve Language Models", arXiv 1608.05859.
     """
+
+    def check(self, dims: Dims) -> None:
+        """Raise `UserError` if inputs and outputs of the task differ."""
+        check_tied(self, dims)
 
     def init(self, dims: Dims, *, key: Key) -> "Tied":
         """Build the module at the given sizes."""
@@ -54,11 +73,11 @@ class Tied(eqx.Module):
 
     weight: Float[Array, "vocab dim"]
 
-    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        """Return the embeddings of tokens."""
-        return gather_rows(self.weight, tokens)
+    def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens or of real inputs."""
+        return embed(self.weight, tokens)
 
-    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32."""
         return project(x, self.weight.T, out=jnp.float32)
 
@@ -73,8 +92,8 @@ class UntiedConfig(Component):
     def init(self, dims: Dims, *, key: Key) -> "Untied":
         """Build the module at the given sizes."""
         return Untied(
-            weight=dims.weight(named(key, "weight"), dims.vocab_size, dims.dim, role="embedding"),
-            unembed=dims.weight(named(key, "unembed"), dims.dim, dims.vocab_size, role="unembedding"),
+            weight=dims.weight(named(key, "weight"), dims.input_size, dims.dim, role="embedding"),
+            unembed=dims.weight(named(key, "unembed"), dims.dim, dims.output_size, role="unembedding"),
         )
 
 
@@ -82,13 +101,13 @@ class Untied(eqx.Module):
     """A table that encodes tokens, and a projection that decodes the stream."""
 
     weight: Float[Array, "vocab dim"]
-    unembed: Float[Array, "dim vocab"]
+    unembed: Float[Array, "dim outputs"]
 
-    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        """Return the embeddings of tokens."""
-        return gather_rows(self.weight, tokens)
+    def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens or of real inputs."""
+        return embed(self.weight, tokens)
 
-    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32."""
         return project(x, self.unembed, out=jnp.float32)
 
@@ -112,6 +131,7 @@ class FactorisedConfig(Component):
 
     def check(self, dims: Dims) -> None:
         """Raise `UserError` if this component cannot be built at the given sizes."""
+        check_tied(self, dims)
         if self.size >= dims.dim:
             problem = f"factorised with size={self.size} has no fewer parameters than a table with dim={dims.dim}"
             remedy = f"Use a size below {dims.dim}, e.g. {max(1, dims.dim // 4)}."
@@ -131,10 +151,10 @@ class Factorised(eqx.Module):
     weight: Float[Array, "vocab size"]
     project: Float[Array, "size dim"]
 
-    def encode(self, tokens: Int[Array, "batch seq"]) -> Float[Array, "batch seq dim"]:
-        """Return the embeddings of tokens."""
-        return project(gather_rows(self.weight, tokens), self.project)
+    def encode(self, tokens: Inputs) -> Float[Array, "batch seq dim"]:
+        """Return the embeddings of tokens or of real inputs."""
+        return project(embed(self.weight, tokens), self.project)
 
-    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32."""
         return project(project(x, self.project.T), self.weight.T, out=jnp.float32)

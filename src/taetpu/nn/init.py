@@ -25,7 +25,7 @@ ROLES = (*READING, "router", *WRITING, *TABLES, "unembedding")
 
 def role_shape(role: str, dims: Dims) -> tuple[int, int]:
     """Return a typical shape of a weight with the given role, for checks."""
-    tables = {"embedding": dims.vocab_size, "position": dims.seq_len}
+    tables = {"embedding": dims.input_size, "position": dims.seq_len}
     if role in tables:
         return tables[role], dims.dim
     return (2 * dims.dim, dims.dim) if role in WRITING else (dims.dim, 2 * dims.dim)

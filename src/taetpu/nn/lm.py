@@ -14,6 +14,7 @@ from taetpu.core.config import Config, SlotMark, Traced, iter_components
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import Key, named
+from taetpu.core.model_interface import Interface
 from taetpu.core.number_parsing import parse_int
 from taetpu.core.sites import rename_sites, site
 from taetpu.core.static_dynamic import bind, promoted_fields, split
@@ -31,7 +32,7 @@ from taetpu.nn.common import (
     check_slots,
     declared_arrays,
 )
-from taetpu.nn.embedding import TiedConfig
+from taetpu.nn.embedding import Inputs, TiedConfig
 from taetpu.nn.ffn import SwiGLUConfig
 from taetpu.nn.init import ScaledFanIn
 from taetpu.nn.layer_dropout import NoLayerDropoutConfig
@@ -210,13 +211,15 @@ class LMConfig(Config):
     dropout: Annotated[Rate, Traced(neutral=0.0)] = 0.0
     layers: tuple[LayerConfig, ...]
 
-    def dims(self, vocab_size: int, seq_len: int) -> Dims:
-        """Return the sizes with which components are built."""
-        return Dims(self.dim, len(self.layers), seq_len, vocab_size, self.bias, self.init, self.dropout)
+    def dims(self, sizes: Interface | int, seq_len: int) -> Dims:
+        """Return the sizes with which components are built; `sizes` as in `build`."""
+        at = Interface.of(sizes)
+        about = self.bias, self.init, self.dropout
+        return Dims(self.dim, len(self.layers), seq_len, at.vocab_size, *about, interface=at)
 
-    def check(self, vocab_size: int, seq_len: int) -> None:
+    def check(self, sizes: Interface | int, seq_len: int) -> None:
         """Raise `UserError` if a component cannot be built at these sizes. The path is relative to this config."""
-        dims = self.dims(vocab_size, seq_len)
+        dims = self.dims(sizes, seq_len)
         check_first_values(self.layers)
         check_scaled_once(self.stem, self.position)
         self.carries(dims)
@@ -254,6 +257,9 @@ class LMConfig(Config):
                 raise UserError(problem, path=("position",), remedy=remedy)
         check_slots(self, MODEL_SLOTS, dims)
         for name, head in self.heads.items():
+            if not (at := Interface.of(sizes)).is_language_model:
+                problem = f"a head predicts tokens, and the task has {at}"
+                raise UserError(problem, path=("heads", name), remedy="Remove the head.")
             try:
                 head.check(dims)
                 head.check_model(dims, self)
@@ -261,18 +267,18 @@ class LMConfig(Config):
                 raise error.within("heads", name) from None
 
     def build(
-        self, vocab_size: int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None
+        self, sizes: Interface | int, seq_len: int, *, key: Key, apart: bool = False, drawn: list[Drawn] | None = None
     ) -> "LM":
         """Return a newly initialised model. Numbers in the config may be tracers (see `core.static_dynamic.bind`).
 
         Args:
-            vocab_size: The number of different tokens.
+            sizes: The sizes of the inputs and outputs; or the number of different tokens.
             seq_len: The maximum length of a sequence.
             key: The key of the parameters.
             apart: Whether to build one stack per layer (see `build_stacks`).
             drawn: A list to which a description of every weight is appended (see `nn.parameters`).
         """
-        dims = replace(self.dims(vocab_size, seq_len), drawn=drawn)
+        dims, at = replace(self.dims(sizes, seq_len), drawn=drawn), Interface.of(sizes)
         final = self.norm.placement != "post"
         return LM(
             embedding=self.embedding.init(dims, key=named(key, "embedding")),
@@ -286,7 +292,9 @@ class LMConfig(Config):
             streams=num_streams(self.layers[0].residual),
             carries=tuple(sorted(self.carries(dims).items())),
             heads={name: head.build(dims, self, key=named(key, "heads", name)) for name, head in self.heads.items()},
-        )
+            types=dims.weight(named(key, "types"), at.types, self.dim, role="position")
+            if at.features or at.types > 1 else None,
+        )  # fmt: skip
 
     def carries(self, dims: Dims) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays that layers hand to later layers, by name.
@@ -316,18 +324,21 @@ class LMConfig(Config):
         return [sizes for sizes in heads if sizes is not None]
 
 
-def build_model(config: LMConfig, vocab_size: int, seq_len: int, *, key: Key) -> "LM":
+def build_model(config: LMConfig, sizes: Interface | int, seq_len: int, *, key: Key) -> "LM":
     """Return a newly initialised model from a loaded config, in which masks are not encoded as arrays yet.
 
     Raises:
         UserError: if a component cannot be built at these sizes.
     """
-    config.check(vocab_size, seq_len)
-    return bind(*split(config, promoted_fields(config))).build(vocab_size, seq_len, key=key)
+    config.check(sizes, seq_len)
+    return bind(*split(config, promoted_fields(config))).build(sizes, seq_len, key=key)
 
 
 class LM(eqx.Module):
-    """A model that maps tokens to logits. Post-norm models have no final norm: their last block ends with a norm."""
+    """A model that maps tokens, or real inputs, to logits, or other outputs.
+
+    Post-norm models have no final norm: their last block ends with a norm.
+    """
 
     embedding: Any
     position: Any
@@ -341,34 +352,38 @@ class LM(eqx.Module):
     carries: tuple[tuple[str, tuple[int, ...]], ...] = eqx.field(static=True, default=())  # see `nn.common.Carried`
     loss_chunk: int | None = eqx.field(static=True, default=None)  # see `nn.compute_options`
     heads: dict[str, Any] = eqx.field(default_factory=dict)  # further losses in training; see `nn.head`
+    types: Any = None  # `(types, dim)`, added to embeddings: by type, or as a bias of real inputs
 
     def __call__(
         self,
-        tokens: Int[Array, "batch seq"],
+        tokens: Inputs,
         *,
         key: Key | None = None,
         dtype: Any = jnp.float32,
         segments: Int[Array, "batch seq"] | None = None,
+        types: Int[Array, "batch seq"] | None = None,
         padding: Bool[Array, "batch seq"] | None = None,
-    ) -> Float[Array, "batch seq vocab"]:
+    ) -> Float[Array, "batch seq outputs"]:
         """Return the logits in float32.
 
         Args:
-            tokens: The tokens.
+            tokens: The tokens or real inputs.
             key: The key of dropout; None for a forward pass without dropout.
             dtype: The precision of activations and products.
             segments: The document of each token; None if sequences are single documents.
+            types: The type of each token, such as the first or the second text; None if all have type 0.
             padding: True for tokens that no other token attends to and that have no position, such as those on the left
-                of a shorter sequence in a batch. Their logits have no meaning.
+                of a shorter sequence in a batch. They are read as zeros, so that nothing depends on their value. Their
+                logits have no meaning.
         """
-        x = self.final(tokens, key=key, dtype=dtype, segments=segments, padding=padding)
+        x = self.final(tokens, key=key, dtype=dtype, segments=segments, types=types, padding=padding)
         return site("logits", self.decode(x))
 
-    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq vocab"]:
+    def decode(self, x: Float[Array, "batch seq dim"]) -> Float[Array, "batch seq outputs"]:
         """Return the logits of the normalised stream after the last layer, in float32."""
         return self.logits(self.embedding.decode(x))
 
-    def final(self, tokens: Int[Array, "batch seq"], **options: Any) -> Float[Array, "batch seq dim"]:
+    def final(self, tokens: Inputs, **options: Any) -> Float[Array, "batch seq dim"]:
         """Return the normalised stream after the last layer, from which logits are computed.
 
         Args:
@@ -380,11 +395,12 @@ class LM(eqx.Module):
 
     def start(
         self,
-        tokens: Int[Array, "batch seq"],
+        tokens: Inputs,
         *,
         key: Key | None = None,
         dtype: Any = jnp.float32,
         segments: Int[Array, "batch seq"] | None = None,
+        types: Int[Array, "batch seq"] | None = None,
         padding: Bool[Array, "batch seq"] | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Context, Float[Array, "batch seq *streams dim"]]:
@@ -393,6 +409,9 @@ class LM(eqx.Module):
         `cache` describes earlier tokens and these (see `nn.cache`).
         """
         real = None if padding is None else ~padding
+        if real is not None:
+            tokens = jnp.where(jnp.expand_dims(real, tuple(range(2, tokens.ndim))), tokens, 0)
+            types = None if types is None else jnp.where(real, types, 0)
         if cache is not None:
             positions = jax.lax.dynamic_slice_in_dim(cache.keys.positions, cache.index, tokens.shape[1], axis=1)
         elif real is None:
@@ -402,7 +421,10 @@ class LM(eqx.Module):
         ctx = Context(
             tokens, positions, key=key, shared_scores=self.shared_scores, segments=segments, real=real, cache=cache
         )
-        x = self.embedding.encode(tokens).astype(dtype)
+        x = self.embedding.encode(tokens)
+        if self.types is not None:
+            x = x + self.types[jnp.zeros((), jnp.int32) if types is None else types]
+        x = x.astype(dtype)
         x = self.stem(self.position(x, ctx), replace(ctx, key=None if key is None else named(key, "stem")))
         x = site("embed", self.dropout(x, None if key is None else named(key, "embed")))
         return replace(ctx, embedded=x), x if self.streams == 1 else jnp.repeat(x[:, :, None], self.streams, 2)
@@ -430,7 +452,7 @@ class LM(eqx.Module):
             names = ", ".join(repr(name) for name, _ in self.carries)
             problem = f"the layers hand {names} to later layers, so the model cannot start at a later layer"
             raise UserError(problem, remedy="Compute all layers.")
-        batch, seq = ctx.tokens.shape
+        batch, seq = ctx.tokens.shape[:2]
         carried, after = Carried.zeros(dict(self.carries), batch, seq, x.dtype), []
         for number, stack in enumerate(self.stacks):
             block = None if stack.source is None else self.stacks[stack.source].block
@@ -442,10 +464,10 @@ class LM(eqx.Module):
     def resume(
         self,
         x: Float[Array, "batch seq *streams dim"],
-        tokens: Int[Array, "batch seq"],
+        tokens: Inputs,
         layer: int | Int[Array, ""],
         **options: Any,
-    ) -> Float[Array, "batch seq vocab"]:
+    ) -> Float[Array, "batch seq outputs"]:
         """Return the logits of a forward pass that starts at a layer, in float32.
 
         Args:
@@ -453,7 +475,7 @@ class LM(eqx.Module):
                 of the layer before.
             tokens: The tokens.
             layer: The number of the layer. A tracer gives one program for all layers.
-            **options: `segments` and `padding` of the whole pass; see `__call__`.
+            **options: `segments`, `types` and `padding` of the whole pass; see `__call__`.
 
         Raises:
             UserError: if layers hand arrays to later layers.

@@ -40,6 +40,11 @@ class MaskConfig(Component):
         """Whether the mask reads the segments of the task's batches."""
         return False
 
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the mask reads tokens, so that inputs may not be real."""
+        return False
+
     def init(self, dims: Dims, *, key: Key) -> Any:
         """Build the module at the given sizes."""
         raise NotImplementedError
@@ -226,6 +231,11 @@ class PrefixConfig(MaskConfig):
     separator: NonNegativeInt
     """The token that ends the prefix."""
 
+    @property
+    def needs_tokens(self) -> bool:
+        """True, because the mask reads a separator."""
+        return True
+
     def init(self, dims: Dims, *, key: Key) -> "Prefix":
         """Build the module at the given sizes."""
         return Prefix(self.separator)
@@ -275,6 +285,11 @@ class DocumentConfig(MaskConfig):
     def needs_segments(self) -> bool:
         """Whether the mask reads the segments of the task's batches."""
         return self.separator is None
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the mask reads a separator."""
+        return self.separator is not None
 
     def init(self, dims: Dims, *, key: Key) -> "Document":
         """Build the module at the given sizes."""

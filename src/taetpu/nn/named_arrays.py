@@ -1,6 +1,7 @@
 """The arrays of a model by logical name (`layers.3.mixer.wq`): reading, replacing and scaling them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Shaped
 
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.model_interface import Interface
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import combine_trainable, partition_trainable
 from taetpu.nn.lm import LM, LMConfig, build_model
@@ -27,17 +29,18 @@ def named_constants(model: LM) -> dict[str, Array]:
     return _named(model, partition_trainable(model)[1])
 
 
-def vocabulary_parameters(config: LMConfig, vocab_size: int, seq_len: int) -> frozenset[str]:
+def vocabulary_parameters(config: LMConfig, sizes: Interface | int, seq_len: int) -> frozenset[str]:
     """Return the logical names of the trained arrays whose shape depends on the number of tokens.
 
     Args:
         config: The config of a model.
-        vocab_size: The number of different tokens.
+        sizes: The sizes of inputs and outputs, or the number of different tokens.
         seq_len: The sequence length.
     """
+    at = Interface.of(sizes)
     shapes, larger = (
         jax.eval_shape(lambda n=n: named_parameters(build_model(config, n, seq_len, key=root_key(0))))
-        for n in (vocab_size, 2 * vocab_size)
+        for n in (at, replace(at, vocab_size=2 * at.vocab_size))
     )
     return frozenset(name for name, array in shapes.items() if array.shape != larger[name].shape)
 

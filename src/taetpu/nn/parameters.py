@@ -13,6 +13,7 @@ import jax
 from jax.extend.core import Literal
 
 from taetpu.core.keys import root_key
+from taetpu.core.model_interface import Interface
 from taetpu.core.static_dynamic import bind, promoted_fields, split
 from taetpu.core.tree import leaves_by_path
 from taetpu.nn.common import Drawn, partition_trainable
@@ -72,12 +73,12 @@ class Parameters:
     Args:
         params: The parameters, or a tree like them.
         config: The config of the model.
-        vocab_size: The number of different tokens.
+        sizes: The sizes of inputs and outputs, or the number of different tokens.
         seq_len: The maximum length of a sequence.
     """
 
-    def __init__(self, params: LM, config: LMConfig, vocab_size: int, seq_len: int):
-        self.params, self.config, self.sizes = params, config, (vocab_size, seq_len)
+    def __init__(self, params: LM, config: LMConfig, sizes: Interface | int, seq_len: int):
+        self.params, self.config, self.sizes = params, config, (sizes, seq_len)
 
     @cached_property
     def decayed(self) -> LM:
@@ -100,13 +101,13 @@ class Parameters:
         return jax.tree_util.tree_map_with_path(describe, self.params, self.decayed)
 
 
-def drawn_weights(config: LMConfig, vocab_size: int, seq_len: int) -> Mapping[str, Drawn]:
+def drawn_weights(config: LMConfig, sizes: Interface | int, seq_len: int) -> Mapping[str, Drawn]:
     """Return the description of each parameter that `Dims.weight` drew, by logical name. Nothing is computed."""
     drawn: list[Drawn] = []
     bound = bind(*split(config, promoted_fields(config)))
 
     def build() -> LM:
-        return partition_trainable(bound.build(vocab_size, seq_len, key=root_key(0), drawn=drawn))[0]
+        return partition_trainable(bound.build(sizes, seq_len, key=root_key(0), drawn=drawn))[0]
 
     traced, shapes = jax.make_jaxpr(build, return_shape=True)()
     numbers = map(_weight_finder(traced.jaxpr), traced.jaxpr.outvars)

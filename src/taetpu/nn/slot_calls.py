@@ -100,8 +100,9 @@ def score_shape(at: Setup) -> Shape:
 
 
 def token_shape(at: Setup) -> Shape:
-    """Return the shape of tokens."""
-    return Shape((at.batch, at.seq), jnp.int32)
+    """Return the shape of tokens, or of real inputs."""
+    features = 0 if at.dims.interface is None else at.dims.interface.features
+    return Shape((at.batch, at.seq, features), jnp.float32) if features else Shape((at.batch, at.seq), jnp.int32)
 
 
 def embedded_shape(at: Setup) -> Shape:
@@ -111,7 +112,7 @@ def embedded_shape(at: Setup) -> Shape:
 
 def logit_shape(at: Setup) -> Shape:
     """Return the shape of logits, which are float32."""
-    return Shape((at.batch, at.seq, at.dims.vocab_size), jnp.float32)
+    return Shape((at.batch, at.seq, at.dims.output_size), jnp.float32)
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,17 @@ class Evaluated:
 
     Attributes:
         batch: The batch.
-        logits: The logits, `(batch, seq, vocab)`; None unless the metric sets `reads_logits`.
-        nll: The loss of each position in nats, times its weight.
-        correct: 1 for each correct position, times its weight (see `optim.loss.position_losses`).
+        logits: The logits or other outputs, `(batch, seq, outputs)`; None unless the metric sets `reads_logits`.
+        nll: The loss of each position, times its weight.
+        correct: 1 for each correct position, times its weight (see `optim.loss.position_losses`); None for real
+            targets.
         weight: The weight of each position; 0 for positions that are not scored.
     """
 
     batch: Batch
-    logits: Float[Array, "batch seq vocab"] | None
+    logits: Float[Array, "batch seq outputs"] | None
     nll: Positions
-    correct: Positions
+    correct: Positions | None
     weight: Positions
 
 
@@ -52,7 +53,7 @@ class EvalMetric(MetricComponent):
         mean_of: The names of two of the `sums`, each one number for a sequence, if the metric is their quotient. The
             report then shows the metric's evaluation noise, and `value` need not be defined.
         reads_logits: Whether `sums` reads the logits, which disables loss chunking.
-        of_answers: Whether the metric requires a task with answers (`Task.has_answers`).
+        of_answers: Whether the metric requires a task with answers (`Task.has_answers`) that are not real numbers.
     """
 
     mean_of: ClassVar[tuple[str, ...]] = ()
@@ -82,9 +83,10 @@ class EvalMetric(MetricComponent):
 
     def check_task(self, task: Task) -> None:
         """Raise `UserError` if the metric cannot be computed on a task."""
-        if self.of_answers and not task.has_answers:
+        if self.of_answers and not (task.has_answers and not task.batch.real_targets):
+            scored = "has real targets" if task.batch.real_targets else "scores all tokens of a sequence"
             raise UserError(
-                f"{self.kind!r} compares answers, but task {task.kind!r} scores all tokens of a sequence",
+                f"{self.kind!r} compares answers, but task {task.kind!r} {scored}",
                 remedy="Remove the metric, or use a task with answers.",
             )
 
@@ -105,6 +107,7 @@ class ExactMatch(EvalMetric):
     def sums(self, seen: Evaluated) -> Sums:
         """See `EvalMetric.sums`."""
         scored = (seen.weight > 0).any(-1)
+        assert seen.correct is not None  # see `check_task`
         right = scored & (seen.correct >= seen.weight).all(-1)
         return {"right": right.astype(jnp.float32), "answers": scored.astype(jnp.float32)}
 

@@ -15,8 +15,8 @@ from taetpu.data.base import Batch
 from taetpu.nn.head import HeadInputs
 from taetpu.nn.lm import LM
 
-Logits = Float[Array, "batch seq vocab"]
-Targets = Int[Array, "batch seq"]
+Logits = Float[Array, "batch seq outputs"]
+Targets = Int[Array, "batch seq"] | Float[Array, "batch seq"]
 Weights = Float[Array, "batch seq"]
 PositionLosses = Callable[[Logits, Targets, Weights], dict[str, Weights]]
 MEASURED = ("nll", "correct", "weight")  # the values from which loss and accuracy follow
@@ -64,15 +64,15 @@ def predict(
     """
     observed, chunk = is_requested("logits"), chunk_size(model, batch)
     if whole or observed or chunk is None:
-        logits = model(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
+        logits = model(batch.tokens, key=key, dtype=dtype, **batch.context)
         return logits, losses(logits, batch.targets, batch.weights)
-    x = model.final(batch.tokens, key=key, dtype=dtype, segments=batch.segments)
+    x = model.final(batch.tokens, key=key, dtype=dtype, **batch.context)
     return None, chunked_losses(model.decode, x, batch.targets, batch.weights, chunk, losses)
 
 
 def chunk_size(model: LM, batch: Batch) -> int | None:
     """Return the number of tokens whose logits are computed at once; None for the whole batch."""
-    return None if model.loss_chunk is None or model.loss_chunk >= batch.tokens.size else model.loss_chunk
+    return None if model.loss_chunk is None or model.loss_chunk >= batch.targets.size else model.loss_chunk
 
 
 def head_losses(

@@ -5,7 +5,7 @@ that arms with different objectives have comparable losses.
 """
 
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -29,13 +29,18 @@ class Objective(Component):
     An objective gives values at each position, each multiplied by the weight of the position. The mean of
     `objective` over the weights of the batch is minimised, or the mean of `nll` if there is no `objective`. Most
     objectives override `position_losses`, which is called for chunks of positions if losses are chunked.
+
+    Attributes:
+        real_targets: Whether the objective is for tasks with real targets (`BatchSpec.real_targets`), not for classes.
     """
+
+    real_targets: ClassVar[bool] = False
 
     def position_losses(self, logits: Logits, targets: Targets, weights: Weights) -> dict[str, Weights]:
         """Return values at each position by name, `(batch, seq)` in float32.
 
-        The names `nll`, `correct` and `weight` are required (see `optim.loss.position_losses`). Further ones are
-        recorded as `train/NAME`.
+        The names `nll`, `correct` and `weight` are required (see `optim.loss.position_losses`), with real targets
+        `nll` and `weight`. Further ones are recorded as `train/NAME`.
         """
         return position_losses(logits, targets, weights)
 
@@ -131,8 +136,9 @@ def _check_values(objective: Objective, method: str, values: Any, targets: Targe
     if not isinstance(values, dict):
         problem = f"{who} returns {describe_value(values)} from {method}, expected values by name"
         raise UserError(problem, remedy="Return a dict.", **where)
-    if missing := [name for name in MEASURED if name not in values]:
-        remedy = f"Add to the values of super().{method}, which contain {', '.join(MEASURED)}."
+    required = [name for name in MEASURED if name != "correct" or not objective.real_targets]
+    if missing := [name for name in required if name not in values]:
+        remedy = f"Return {', '.join(required)}; super().{method} returns them for classes."
         raise UserError(f"{who} returns no value {missing[0]!r} from {method}", remedy=remedy, **where)
     if taken := sorted(set(values) & set(RESERVED)):
         problem = f"{who} returns a value named {taken[0]!r}, which every training step records"

@@ -154,9 +154,9 @@ class Sources:
             task = config.task
             with attribute_errors(f"task {task.kind!r} cannot be prepared", iter_components(task)):
                 prepared = task.prepare(self.folder)
-            if not callable(getattr(prepared, "batch", None)):
-                made = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
-                raise UserError(f"{made}, which has no method batch", remedy="Return a taetpu.data.base.Source.")
+            if not isinstance(prepared, Source):
+                problem = f"prepare of task {task.kind!r} returns an object of type {type(prepared).__name__}"
+                raise UserError(problem, remedy="Return a taetpu.data.base.Source.")
             check_lengths(task, prepared)
             self._known[key] = prepared
         return self._known[key]
@@ -185,7 +185,7 @@ class Sources:
             raise error.within("train", "start") from None
         drawn = frozenset[str]()
         if start.vocabulary == "drawn":
-            drawn = vocabulary_parameters(config.model, source.vocab_size, source.seq_len)
+            drawn = vocabulary_parameters(config.model, source.interface, source.seq_len)
         return StoredParameters(self._starts[key], drawn)
 
 
@@ -196,7 +196,7 @@ def check_lengths(task: Task, source: Source) -> None:
             evaluation = source.evaluation(at_length(length))
         except LookupError:  # the source knows only `val` and `test`
             evaluation = None
-        if evaluation is None or evaluation.tokens.shape[1:] != (length,):
+        if evaluation is None or evaluation.weights.shape[1:] != (length,):
             problem = f"task {task.kind!r} has no evaluation set with sequences of {length} tokens"
             raise UserError(problem, path=("eval_lengths", i), remedy="Remove the length.")
 

@@ -105,7 +105,7 @@ class ResolvedConfig(Config):
         for i, layer in enumerate(self.model.layers):
             mixer = layer.typed_mixer
             mask = mixer.effective_mask
-            if mask is not None and mask.needs_segments and not self.task.has_segments:
+            if mask is not None and mask.needs_segments and not self.task.batch.segments:
                 raise UserError(
                     f"mask {mask.kind!r} reads segments, but the batches of task {self.task.kind!r} contain none",
                     path=("model", "layers", i, "mixer", "mask"),
@@ -114,6 +114,7 @@ class ResolvedConfig(Config):
             if not mixer.fits_task(self.task.causal):
                 raise self._mask_error(i)
         self._check_lengths()
+        self._check_targets()
         try:
             self.train.objective.for_task(self.task).check_task(self.task)
         except UserError as error:
@@ -123,6 +124,25 @@ class ResolvedConfig(Config):
                 metric.check_task(self.task)
             except UserError as error:
                 raise error.within("train", "eval_metrics", name) from None
+
+    def _check_targets(self) -> None:
+        """Raise `UserError` if the objective, a head or the optimizer cannot use the targets of the task."""
+        task, batch, objective = self.task, self.task.batch, self.train.objective.for_task(self.task)
+        if batch.real_targets != objective.real_targets:
+            targets, wanted = ("real numbers", "classes")[:: 1 if batch.real_targets else -1]
+            problem = (
+                f"the targets of task {task.kind!r} are {targets}, and objective {objective.kind!r} reads {wanted}"
+            )
+            remedy = f"Use an objective with real_targets = {batch.real_targets}."
+            raise UserError(problem, path=("train", "objective"), remedy=remedy)
+        if self.model.heads and (batch.real_targets or batch.lengths):
+            problem = f"heads predict the next tokens, and the sequences of task {task.kind!r} have "
+            problem += "real targets" if batch.real_targets else "padding"
+            raise UserError(problem, path=("model", "heads"), remedy="Remove the heads.")
+        if batch.real_targets and getattr(self.train.optimizer, "uses_curvature", False):
+            problem = f"optimizer {self.train.optimizer.kind!r} reads the curvature of a cross entropy"
+            problem += f", and the targets of task {task.kind!r} are real numbers"
+            raise UserError(problem, path=("train", "optimizer"), remedy="Use another optimizer, e.g. adamw.")
 
     def _mask_error(self, layer: int) -> UserError:
         """Return the error about a layer whose mask does not fit the task.

@@ -245,7 +245,7 @@ def _of_arm(study: Study, name: str) -> Part:
         problem = f"arm {name!r} changes more than the model of the baseline"
         raise UserError(problem, path=("arms",), remedy="Use arms that remove a part of the baseline's model.")
     source = study.source(arm)
-    have, new = (named_shapes(compared.config.model, source.vocab_size, source.seq_len) for compared in (first, arm))
+    have, new = (named_shapes(compared.config.model, source.interface, source.seq_len) for compared in (first, arm))
     if added := [name for name, shape in new.items() if have.get(name) != shape]:
         problem = f"arm {name!r} has parameters that the baseline lacks, such as {added[0]}, so it removes no part"
         raise UserError(problem, path=("arms",), remedy="Use arms that remove a part of the baseline's model.")

@@ -203,7 +203,7 @@ def read_sites(model: LM, batch: Batch) -> dict[str, list[Array]]:
     """Return the activations at `SITES`, each as arrays `(layers, ...)` of consecutive layers with equal shapes."""
 
     def forward() -> Array:
-        return model(batch.tokens, segments=batch.segments)
+        return model(batch.tokens, **batch.context)
 
     layers = find_sites(forward)
     _, reads = capture(forward, [name for name in SITES if name in layers])()

@@ -184,4 +184,4 @@ def _narrowed(study: Study, arm: Arm) -> Iterator[Arm]:
 def num_arm_params(study: Study, arm: Arm) -> int:
     """Return the number of parameters of an arm's model."""
     source = study.source(arm)
-    return num_params(arm.config.model, source.vocab_size, source.seq_len)
+    return num_params(arm.config.model, source.interface, source.seq_len)

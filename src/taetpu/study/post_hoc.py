@@ -17,7 +17,7 @@ from taetpu.core.errors import UserError, suggest
 from taetpu.core.identity import canonical_json
 from taetpu.data.base import Source, Split
 from taetpu.lens.ablation.components import Components, find_components
-from taetpu.lens.ablation.documents import split_documents
+from taetpu.lens.ablation.documents import check_documents, split_documents
 from taetpu.lens.ablation.knockout import check_traceable, mean_effects
 from taetpu.lens.ablation.replacements import Method
 from taetpu.lens.opened import OpenedModel
@@ -60,7 +60,7 @@ def components_of(config: ResolvedConfig, source: Source, table: PostHocConfig) 
     split, components = _split(config, source, table), list[Components]()
 
     def trace(model: Any) -> int:
-        opened = OpenedModel(model, config.model, source.vocab_size, source.seq_len, None)
+        opened = OpenedModel(model, config.model, source.interface, source.seq_len, None)
         components.append(_find(opened, table))
         try:
             check_traceable(opened, components[0], split.segments is not None)
@@ -69,7 +69,7 @@ def components_of(config: ResolvedConfig, source: Source, table: PostHocConfig) 
             raise UserError(problem, path=("knockout",), remedy="Use another kind of part, e.g. mixers.") from None
         return 0
 
-    jax.eval_shape(trace, model_shapes(config.model, source.vocab_size, source.seq_len))
+    jax.eval_shape(trace, model_shapes(config.model, source.interface, source.seq_len))
     return components[0]
 
 
@@ -77,13 +77,17 @@ def _split(config: ResolvedConfig, source: Source, table: PostHocConfig) -> Spli
     """Return the evaluation set of a table.
 
     Raises:
-        UserError: if the task has no such evaluation set.
+        UserError: if the task has no such evaluation set, or its windows are not documents of tokens.
     """
     sets = {name: source.evaluation(name) for name in config.task.evaluation_sets}
     known = {name: split for name, split in sets.items() if split is not None}
     if table.split not in known:
         problem = f"the task has no evaluation set {table.split!r}"
         raise UserError(problem, path=("split",), remedy=suggest(table.split, known))
+    try:
+        check_documents(known[table.split])
+    except UserError as error:
+        raise error.within("split") from None
     return known[table.split]
 
 

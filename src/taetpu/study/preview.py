@@ -207,13 +207,15 @@ def _tuning(study: Study, tried: Study, done: set[str]) -> dict[str, Any]:
 
 def _task(task: Any, source: Any) -> dict[str, Any]:
     described = {"kind": task.kind, "vocab": source.vocab_size, "seq_len": source.seq_len}
+    if not source.interface.is_language_model:
+        described |= {"features": source.interface.features, "outputs": source.interface.output_size}
     windows = {} if source.num_windows is None else {"windows": source.num_windows}
     return {**described, **windows, "sha256": source.fingerprint[:12]}
 
 
 def _arm(study: Study, arm: Arm, runs: list[RunSpec], done: set[str]) -> dict[str, Any]:
     source = study.source(arm)
-    sizes = (arm.config.model, source.vocab_size, source.seq_len)
+    sizes = (arm.config.model, source.interface, source.seq_len)
     facts = {} if source.tokenizer is None else source.facts  # the facts of a synthetic task may take seconds
     return {
         "name": arm.name,
@@ -274,7 +276,7 @@ def _init(model: LMConfig, source: Source) -> dict[str, Any] | None:
 
     The result is None if the ratio is at most `OFF` and at least 1 / `OFF`.
     """
-    ratio = relative_std(model.init, model.dims(source.vocab_size, source.seq_len))
+    ratio = relative_std(model.init, model.dims(source.interface, source.seq_len))
     return None if 1 / OFF <= ratio <= OFF else {"kind": model.init.kind, "dim": model.dim, "ratio": ratio}
 
 

@@ -76,7 +76,7 @@ def refuse_too_large(study: Study, runs: Sequence[Run]) -> None:
         )
         first = next(arm for arm in study.arms if arm.name == group["arms"][0])
         source = study.source(first)
-        params = num_params(first.config.model, source.vocab_size, source.seq_len)
+        params = num_params(first.config.model, source.interface, source.seq_len)
         fitting = group["available"] * params // group["needed"]
         remedy = (
             f"Use a model of at most about {fitting:,} parameters, or a machine with more memory. "

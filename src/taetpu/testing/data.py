@@ -59,7 +59,7 @@ def check_prepare(component: Any, prepared: list[Any]) -> str:
         json.dumps(first.facts, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CheckFailed(f"facts cannot be stored as JSON: {error}", at=at) from None
-    return f"{first.vocab_size} tokens, fingerprint {first.fingerprint[:8]} in both preparations"
+    return f"{first.interface}, fingerprint {first.fingerprint[:8]} in both preparations"
 
 
 def check_rows(component: Any, source: Any) -> str:
@@ -84,11 +84,7 @@ def check_batch(component: Any, source: Any) -> str:
     arrays = {name: jnp.asarray(array) for name, array in source.arrays.items()}
     draw = jit_once(lambda w, k: source.batch(arrays, w, k))
     batches = [draw(w, k) for w, k in zip(windows, keys, strict=True)]
-    expected = [f"({BATCH}, {source.seq_len}) {np.dtype(kind)}" for kind in component.batch_dtypes]
-    expected += ["nothing"] * (len(Batch._fields) - len(expected))
-    for name, actual, spec in zip(Batch._fields, map(describe_array, batches[0]), expected, strict=True):
-        if actual != spec:
-            raise CheckFailed(f"{name} of a batch are {actual}, expected {spec}", at=at)
+    _check_arrays("a batch", batches[0], component, source, at)
     for batch in batches:
         _check_values(batch, source, at)
     again = jit_once(lambda w, k: source.batch(arrays, w, k))(windows[0], keys[0])
@@ -98,7 +94,7 @@ def check_batch(component: Any, source: Any) -> str:
     packed = jit_once(jax.vmap(lambda w, k: source.batch(arrays, w, k)))(windows, keys)
     if not identical(packed, stack_trees(*batches)):
         raise CheckFailed("two packed runs read different batches than the same runs alone", at=at)
-    if hasattr(source, "gather"):
+    if source.can_gather:
         parts, places = read_windows(source, np.asarray(windows[0]))
         parts = {name: jnp.asarray(part) for name, part in parts.items()}
         if not identical(batches[0], jit_once(lambda w, k: source.batch(parts, w, k))(places, keys[0])):
@@ -107,15 +103,31 @@ def check_batch(component: Any, source: Any) -> str:
     return "shapes and dtypes are valid, and batches depend only on window indices and key"
 
 
-def _check_values(batch: Any, source: Any, at: Any) -> None:
-    for name in ("tokens", "targets"):
-        ids = np.asarray(getattr(batch, name))
-        if ids.min() < 0 or ids.max() >= source.vocab_size:
-            problem = f"{name} range from {ids.min()} to {ids.max()}, expected 0 to {source.vocab_size - 1}"
+def _check_arrays(what: str, batch: Batch, component: Any, source: Any, at: Any) -> None:
+    wanted = component.batch.shapes(source.interface, len(batch.tokens), source.seq_len)
+    for name, actual, expected in zip(Batch._fields, batch, wanted, strict=True):
+        if describe_array(actual) != describe_array(expected):
+            problem = f"{name} of {what} are {describe_array(actual)}, expected {describe_array(expected)}"
             raise CheckFailed(problem, at=at)
-    weights = np.asarray(batch.weights)
+
+
+def _check_values(batch: Batch, source: Any, at: Any) -> None:
+    sizes = {"tokens": source.interface.vocab_size, "targets": source.interface.output_size}
+    for name, size in {**sizes, "types": source.interface.types, "lengths": source.seq_len + 1}.items():
+        values = getattr(batch, name)
+        if values is None:
+            continue
+        ids = np.asarray(values)
+        if ids.dtype.kind == "f" and not np.isfinite(ids).all():
+            raise CheckFailed(f"{name} are not finite", at=at)
+        if ids.dtype.kind == "i" and (ids.min() < 0 or ids.max() >= size):
+            problem = f"{name} range from {ids.min()} to {ids.max()}, expected 0 to {size - 1}"
+            raise CheckFailed(problem, at=at)
+    weights, padding = np.asarray(batch.weights), batch.context["padding"]
     if weights.min() < 0 or not weights.any():
         raise CheckFailed("weights are negative or all zero", at=at)
+    if padding is not None and weights[np.asarray(padding)].any():
+        raise CheckFailed("padding has weights other than 0", at=at, remedy="Score only positions below `lengths`.")
 
 
 def check_evaluation(component: Any, source: Any) -> str:
@@ -125,13 +137,8 @@ def check_evaluation(component: Any, source: Any) -> str:
         data = source.evaluation(split)
         if data is None:
             continue
-        shape = (len(data.tokens), source.seq_len)
-        for name, kind in (("tokens", "int32"), ("targets", "int32"), ("weights", "float32")):
-            if describe_array(getattr(data, name)) != f"{shape} {kind}":
-                raise CheckFailed(
-                    f"{name} of {split} are {describe_array(getattr(data, name))}, expected {shape} {kind}", at=at
-                )
-        _check_values(data, source, at)
+        _check_arrays(split, data.batch, component, source, at)
+        _check_values(data.batch, source, at)
         sizes[split] = len(data.tokens)
     if not sizes:
         raise CheckFailed("the task has neither a val nor a test split, so arms cannot be compared", at=at)
@@ -140,6 +147,8 @@ def check_evaluation(component: Any, source: Any) -> str:
 
 def check_prompt(component: Any, source: Any) -> str:
     """Check the shape of the prompt for sampling, and that tokens can be shown as text."""
+    if not source.interface.is_language_model:
+        return "not needed: the model does not generate tokens"
     prompt = np.asarray(source.prompt())
     if prompt.ndim != 1 or not 1 <= len(prompt) <= source.seq_len:
         raise CheckFailed(

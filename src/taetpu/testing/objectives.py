@@ -73,7 +73,8 @@ def check_values(component: Any, compute: Any, computed: list[Any]) -> str:
     ids = jnp.asarray(tokens())
     models = [perturb(plain_model(seed), seed) for seed in range(2)]
     weights = jnp.ones(ids.shape).at[0].set(0.0).at[1, 0].set(0.5)
-    batch, run, key = Batch(ids, jnp.roll(ids, 3, 1) % VOCAB, weights), jit_once(compute), root_key(5)
+    targets = jnp.roll(ids, 3, 1) / VOCAB if component.real_targets else jnp.roll(ids, 3, 1) % VOCAB
+    batch, run, key = Batch(ids, targets, weights), jit_once(compute), root_key(5)
     try:
         gradients, values = run(models[0], batch, key)
     except UserError as error:

@@ -80,7 +80,7 @@ class CompileRequest:
             "execution": asdict(self.execution),
             "layout": asdict(self.layout),
             "tpu": [self.tpu.topology_name, self.tpu.topology_options],
-            "task": [self.source.vocab_size, self.source.seq_len, arrays],
+            "task": [asdict(self.source.interface), self.source.seq_len, arrays],
             "flags": tpu_flags(),
             "plugins": plugin_sources(self.config),
             "versions": [version("jax"), version("jaxlib"), _libtpu_version()],

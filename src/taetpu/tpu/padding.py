@@ -49,9 +49,9 @@ def _named_sizes(config: ResolvedConfig, source: Source) -> Iterator[tuple[str, 
     yield "model.dim", model.dim
     yield "task.seq_len", source.seq_len
     for layer in model.layers:
-        if heads := layer.typed_mixer.heads(model.dims(source.vocab_size, source.seq_len)):
+        if heads := layer.typed_mixer.heads(model.dims(source.interface, source.seq_len)):
             yield "head_dim", heads.head_dim
-    parameters, _ = partition_trainable(model_shapes(model, source.vocab_size, source.seq_len))
+    parameters, _ = partition_trainable(model_shapes(model, source.interface, source.seq_len))
     for path, leaf in leaves_by_path(parameters).items():
         if leaf.ndim > 1:
             yield path.partition(".block.")[2] or path, leaf.shape[-1]

@@ -54,7 +54,7 @@ def find_larger_slice(plan: GroupPlan, tpu: Slice) -> dict[str, Any] | None:
         if larger.devices <= tpu.devices:
             continue
         data, model = fitting_division(config, source, memory, larger.devices)
-        if device_bytes(config, source.vocab_size, source.seq_len, data, model) <= memory:
+        if device_bytes(config, source.interface, source.seq_len, data, model) <= memory:
             return {"tpu": larger.name, "data": data, "model": model}
     return None
 
@@ -83,7 +83,7 @@ def list_remedies(plan: GroupPlan, tpu: Slice, *, state: bool = False) -> Iterat
 def _divide(plan: GroupPlan, tpu: Slice) -> Iterator[tuple[str, GroupPlan]]:
     """Yield plans that divide each run, including its parameters, over more devices of the slice."""
     config, now = plan.first.config, plan.layout.data * plan.layout.model
-    for data, model in possible_divisions(config, plan.source.vocab_size, tpu.devices):
+    for data, model in possible_divisions(config, plan.source.interface, tpu.devices):
         if data * model > now:
             setting = f"train.compute.mesh={{data: {data}, model: {model}}}"
             yield setting, plan_divided(plan.group, plan.source, plan.precision, tpu, data, model)

@@ -113,7 +113,7 @@ def attentions(config: ResolvedConfig, source: Source) -> list[tuple[Attention, 
     def is_attention(node: Any) -> bool:
         return isinstance(node, Attention)
 
-    stacks = model_shapes(config.model, source.vocab_size, source.seq_len).stacks
+    stacks = model_shapes(config.model, source.interface, source.seq_len).stacks
     return [
         (node, tuple(range(stack.start, stack.start + stack.size)))
         for stack in stacks
@@ -147,16 +147,16 @@ def _feed(asked: str, source: Source) -> str:
 
     Data that is generated on the device has no arrays, and its feed is `resident`.
     """
-    size, can_gather = array_bytes(source), hasattr(source, "gather")
+    size, can_gather = array_bytes(source), source.can_gather
     if asked == "host" and size and not can_gather:
-        problem, path = f"{type(source).__name__} has no method `gather`", ("train", "compute", "feed")
+        problem, path = f"{type(source).__name__} cannot `gather` windows", ("train", "compute", "feed")
         raise UserError(problem, path=path, remedy="Use auto or resident, or add the method (`data.base.Source`).")
     return "host" if size and (asked == "host" or (asked == "auto" and can_gather and size > RESIDENT)) else "resident"
 
 
 def _chunk(config: ResolvedConfig, source: Source, memory: float) -> int | None:
     """Return the number of tokens per loss chunk; None if a microbatch's logits are small or a hook reads logits."""
-    sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.vocab_size
+    sequences, token = config.train.batch_size // config.train.accumulate, 4 * source.interface.output_size
     if hooks_reading_logits(config.train.hooks) or sequences * source.seq_len * token <= LARGE * memory:
         return None
     return max(sequences, int(SMALL * memory) // token)

@@ -63,7 +63,7 @@ class Evaluator:
         width, windows, data = self.program.width, self.windows[split], self.program.source.evaluation(split)
         if windows is None or data is None:
             return [{}] * width
-        began, (_, size, length) = time.monotonic(), windows.tokens.shape
+        began, (_, size, length) = time.monotonic(), windows.weights.shape
         order = evaluation_order(len(data.tokens))
         count = -(-(len(order) if whole else self.sampled) // size)
         sums = self.program.evaluate_on_host(models, windows, count)
@@ -92,9 +92,9 @@ class Evaluator:
     def draw_texts(self, models: LM, seeds: jax.Array, step: int) -> dict[int, str]:
         """Return texts that the first run of each arm generates from the task's prompt, by index in the pack."""
         config = self.runs[0].config
-        if config.train.sample is None or not config.task.causal:
-            return {}
         source: Any = self.program.source
+        if config.train.sample is None or not config.task.causal or not source.interface.is_language_model:
+            return {}
         tokens = to_host(self.program.sample(models, seeds, np.int32(step), source.prompt()))
         first = {run.arm: place for place, run in reversed(list(enumerate(self.runs)))}
         return {place: source.show(tokens[place]) for place in sorted(first.values())}

@@ -161,14 +161,14 @@ def memory_shortfall(config: ResolvedConfig, source: Source) -> tuple[int, int] 
     A run needs memory for the values that it keeps between steps. If the run can be divided over devices, the mesh that
     needs the fewest bytes is assumed.
     """
-    available, sizes = device_bytes_limit(), (config, source.vocab_size, source.seq_len)
+    available, sizes = device_bytes_limit(), (config, source.interface, source.seq_len)
     mesh = config.train.compute.mesh
     if jax.default_backend() == "cpu":
         needed = state_bytes(config, source)
     elif mesh != "auto":
         needed = device_bytes(*sizes, mesh.data, mesh.model)
     else:
-        ways = possible_divisions(config, source.vocab_size, jax.device_count())
+        ways = possible_divisions(config, source.interface, jax.device_count())
         needed = min(device_bytes(*sizes, *way) for way in ways)
     return (needed, available) if needed > available else None
 
@@ -199,8 +199,8 @@ def fitting_division(config: ResolvedConfig, source: Source, memory: int, device
 
     If no mesh is large enough, the largest mesh is returned.
     """
-    ways = list(possible_divisions(config, source.vocab_size, devices))
-    sizes = (config, source.vocab_size, source.seq_len)
+    ways = list(possible_divisions(config, source.interface, devices))
+    sizes = (config, source.interface, source.seq_len)
     return next((way for way in ways if device_bytes(*sizes, *way) <= memory), ways[-1])
 
 
@@ -211,7 +211,7 @@ def divided_layout(work: Workload, packing: Packing, data: int, model: int) -> L
         UserError: if there are too few devices for one run, or a size of the run is not divisible.
     """
     local_capabilities().check_devices(data, model)
-    check_mesh(work.config, work.source.vocab_size, data, model)
+    check_mesh(work.config, work.source.interface, data, model)
     share = data * model
     at_once = jax.device_count() // share
     # Every process must take part, even if it trains only padding.
@@ -229,7 +229,7 @@ def default_layout(work: Workload, packing: Packing) -> Layout:
         most = min(packing.widest or WIDEST * devices, work.widest(devices))
         if devices <= min(most, work.size) > 1:
             return Layout(even_width(work.size, most, devices), devices)
-    sizes = (work.config.model, work.source.vocab_size, work.source.seq_len)
+    sizes = (work.config.model, work.source.interface, work.source.seq_len)
     return Layout(1, max(exact_shard_counts(work.config)) if 4 * num_params(*sizes) < LIGHT else 1)
 
 

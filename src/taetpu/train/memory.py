@@ -31,7 +31,7 @@ def device_bytes_limit() -> int:
 
 def state_bytes(config: ResolvedConfig, source: Source) -> int:
     """Return the bytes that a run keeps between steps; see `kept_shapes`."""
-    shapes = jax.tree.leaves(kept_shapes(config, source.vocab_size, source.seq_len))
+    shapes = jax.tree.leaves(kept_shapes(config, source.interface, source.seq_len))
     return sum(shape.size * shape.dtype.itemsize for shape in shapes)
 
 
@@ -47,7 +47,7 @@ def step_bytes(
     if execution.loss_chunk is not None:  # the chunk size is in tokens of the whole microbatch
         chunk = None if hooks_reading_logits(config.train.hooks) else max(1, execution.loss_chunk // sequences)
         execution = replace(execution, loss_chunk=chunk)
-    return sequences * activation_bytes(config.model, source.vocab_size, source.seq_len, execution, precision)
+    return sequences * activation_bytes(config.model, source.interface, source.seq_len, execution, precision)
 
 
 def array_bytes(source: Source) -> int:
@@ -62,7 +62,7 @@ def data_bytes(source: Source, execution: ComputeOptions) -> int:
 
 def kv_bytes(config: ResolvedConfig, source: Source) -> int | None:
     """Return the bytes of a 16-bit key-value cache for one sequence; None if a mixer's cache size is unknown."""
-    dims = config.model.dims(source.vocab_size, source.seq_len)
+    dims = config.model.dims(source.interface, source.seq_len)
     sizes = [layer.typed_mixer.cache_size(dims) for layer in config.model.layers]
     known = [size for size in sizes if size is not None]
     return 2 * source.seq_len * sum(known) if len(known) == len(sizes) else None

@@ -101,9 +101,10 @@ def metrics_from_sums(
     share: float = 1.0,
 ) -> dict[str, float]:
     """Return the metrics of one run from the sums over a share of a split."""
-    nll, correct, weight = (float(sums[key]) for key in ("nll", "correct", "weight"))
-    weight = max(weight, 1.0)
-    results = {f"{name}/loss": nll / weight, f"{name}/accuracy": correct / weight}
+    nll, weight = float(sums["nll"]), max(float(sums["weight"]), 1.0)
+    results = {f"{name}/loss": nll / weight}
+    if "correct" in sums:
+        results[f"{name}/accuracy"] = float(sums["correct"]) / weight
     if split.num_bytes:
         bits = nll / math.log(2) + share * split.unpredicted_bits
         results[f"{name}/bits_per_byte"] = bits / (share * split.num_bytes)

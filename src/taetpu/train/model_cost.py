@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from taetpu.core.keys import root_key
+from taetpu.core.model_interface import Interface
 from taetpu.core.sites import capture
 from taetpu.core.tree import count_elements
-from taetpu.data.base import Batch
+from taetpu.data.base import Batch, BatchSpec
 from taetpu.nn.common import partition_trainable
 from taetpu.nn.compute_options import DEFAULT_OPTIONS, ComputeOptions
 from taetpu.nn.lm import LM, LMConfig, build_model
@@ -24,46 +25,46 @@ from taetpu.spec.study_config import ResolvedConfig
 from taetpu.train.matmul_count import Jaxpr, count_unbounded_loops, inner_jaxprs, matmul_flops
 
 
-def model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
+def model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
     """Return a model with shapes instead of arrays; nothing is computed."""
-    return _model_shapes(cast(Any, config), vocab_size, seq_len)
+    return _model_shapes(cast(Any, config), sizes, seq_len)
 
 
 @lru_cache(maxsize=64)
-def _model_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
-    return jax.eval_shape(lambda: build_model(config, vocab_size, seq_len, key=root_key(0)))
+def _model_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
+    return jax.eval_shape(lambda: build_model(config, sizes, seq_len, key=root_key(0)))
 
 
-def parameter_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> LM:
+def parameter_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> LM:
     """Return the trainable part of a model with shapes instead of arrays."""
-    return jax.eval_shape(lambda model: partition_trainable(model)[0], model_shapes(config, vocab_size, seq_len))
+    return jax.eval_shape(lambda model: partition_trainable(model)[0], model_shapes(config, sizes, seq_len))
 
 
-def named_shapes(config: LMConfig, vocab_size: int, seq_len: int) -> dict[str, tuple[int, ...]]:
+def named_shapes(config: LMConfig, sizes: Interface | int, seq_len: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the trained parameters by logical name."""
-    named = jax.eval_shape(named_parameters, parameter_shapes(config, vocab_size, seq_len))
+    named = jax.eval_shape(named_parameters, parameter_shapes(config, sizes, seq_len))
     return {name: array.shape for name, array in named.items()}
 
 
-def num_params(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+def num_params(config: LMConfig, sizes: Interface | int, seq_len: int) -> int:
     """Return the number of trainable parameters, including the embedding."""
-    return count_elements(parameter_shapes(config, vocab_size, seq_len))
+    return count_elements(parameter_shapes(config, sizes, seq_len))
 
 
-def kept_shapes(config: ResolvedConfig, vocab_size: int, seq_len: int) -> PyTree:
+def kept_shapes(config: ResolvedConfig, sizes: Interface | int, seq_len: int) -> PyTree:
     """Return the shapes of the arrays that a run keeps between steps, without scalars.
 
     These are the parameters, the gradients, the state of the optimizer and the exponential mean of the weights.
     """
-    params, optimizer = parameter_shapes(config.model, vocab_size, seq_len), config.train.optimizer
-    described = Parameters(params, config.model, vocab_size, seq_len)
+    params, optimizer = parameter_shapes(config.model, sizes, seq_len), config.train.optimizer
+    described = Parameters(params, config.model, sizes, seq_len)
     state = jax.eval_shape(build_update_rule(optimizer, jnp.zeros((), jnp.int32), described).init, params)
     means = [] if getattr(optimizer, "ema", None) is None else [params]
     return [params, params, jax.tree.map(lambda leaf: leaf if leaf.ndim else None, state), means]
 
 
 def flops_per_token(
-    config: LMConfig, vocab_size: int, seq_len: int, attention: str = "plain", *, executed: bool = False
+    config: LMConfig, sizes: Interface | int, seq_len: int, attention: str = "plain", *, executed: bool = False
 ) -> int:
     """Return the matrix-product FLOPs of training per token: three times the FLOPs of the forward pass.
 
@@ -72,20 +73,20 @@ def flops_per_token(
 
     Args:
         config: the config of the model.
-        vocab_size: the size of the vocabulary.
+        sizes: the sizes of inputs and outputs, or the number of different tokens.
         seq_len: the sequence length.
         attention: the attention path (see `nn.attention_kernels.PATHS`). Masked blocks that a kernel skips are not
             counted.
         executed: whether to count the experts of a mixture that are computed, but not chosen.
     """
     execution = ComputeOptions(attention=attention)
-    cost = _forward(cast(Any, config), vocab_size, seq_len, execution, "float32", counted=False)
+    cost = _forward(cast(Any, config), sizes, seq_len, execution, "float32", counted=False)
     return cost.executed if executed else cost.active
 
 
 def activation_bytes(
     config: LMConfig,
-    vocab_size: int,
+    sizes: Interface | int,
     seq_len: int,
     execution: ComputeOptions = DEFAULT_OPTIONS,
     precision: str = "float32",
@@ -96,12 +97,12 @@ def activation_bytes(
     are chunked, only one chunk is counted.
     """
     counted = execution.attention != "plain"
-    return _forward(cast(Any, config), vocab_size, seq_len, execution, precision, counted=counted).activations
+    return _forward(cast(Any, config), sizes, seq_len, execution, precision, counted=counted).activations
 
 
-def unbounded_loops(config: LMConfig, vocab_size: int, seq_len: int) -> int:
+def unbounded_loops(config: LMConfig, sizes: Interface | int, seq_len: int) -> int:
     """Return the number of loops of unknown length that contain matrix products."""
-    return _forward(cast(Any, config), vocab_size, seq_len, DEFAULT_OPTIONS, "float32", counted=False).unbounded_loops
+    return _forward(cast(Any, config), sizes, seq_len, DEFAULT_OPTIONS, "float32", counted=False).unbounded_loops
 
 
 class _Cost(NamedTuple):
@@ -122,24 +123,25 @@ class _Cost(NamedTuple):
 
 @cache
 def _forward(
-    config: LMConfig, vocab_size: int, seq_len: int, execution: ComputeOptions, precision: str, *, counted: bool
+    config: LMConfig, sizes: Interface | int, seq_len: int, execution: ComputeOptions, precision: str, *, counted: bool
 ) -> _Cost:
     """Return the cost of a model. See `ComputeOptions.apply` for `counted`."""
-    tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32)
-    model = execution.apply(model_shapes(config, vocab_size, seq_len), counted=counted)
+    at = Interface.of(sizes)
+    batch = BatchSpec().shapes(at, 1, seq_len)
+    model = execution.apply(model_shapes(config, sizes, seq_len), counted=counted)
 
-    def forward(model: LM, tokens: Array) -> Any:
+    def forward(model: LM, batch: Batch) -> Any:
         read = sorted({site for head in config.heads.values() for site in head.sites()})
         run = partial(model, dtype=jnp.dtype(precision))
         if not config.heads:
-            return run(tokens)
-        logits, sites = capture(run, read)(tokens)
-        return logits, head_losses(model, config.heads, sites, Batch(tokens, tokens, jnp.ones(tokens.shape)))
+            return run(batch.tokens, types=batch.types)
+        logits, sites = capture(run, read)(batch.tokens)
+        return logits, head_losses(model, config.heads, sites, batch)
 
-    traced = jax.make_jaxpr(forward)(model, tokens)
+    traced = jax.make_jaxpr(forward)(model, batch)
     kept, again = result_bytes(traced.jaxpr)
     if execution.loss_chunk is not None:
-        kept -= 4 * vocab_size * max(0, seq_len - execution.loss_chunk)
+        kept -= 4 * at.output_size * max(0, seq_len - execution.loss_chunk)
     active, executed = (3 * matmul_flops(traced, active=only) // seq_len for only in (True, False))
     return _Cost(active, executed, kept + again, count_unbounded_loops(traced))
 

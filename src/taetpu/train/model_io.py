@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
 import jax
@@ -18,6 +18,7 @@ from taetpu.core.config import Config, iter_components, to_data
 from taetpu.core.config_parsing import load_config
 from taetpu.core.errors import UserError
 from taetpu.core.keys import root_key
+from taetpu.core.model_interface import Interface
 from taetpu.core.registry import kinds, slots
 from taetpu.core.short_repr import short_repr
 from taetpu.data.tokenizers import Tokenizer, load_tokenizer
@@ -27,6 +28,7 @@ from taetpu.nn.named_arrays import named_constants, named_parameters, with_const
 from taetpu.train.model_cost import model_shapes
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+MAX_SIZE = 2**24
 CONSTANT = "constant:"  # name prefix of arrays that are not trained; their values may be random
 
 
@@ -37,7 +39,7 @@ class SavedModel:
     Attributes:
         model: the model.
         config: the config of the model.
-        vocab_size: the size of the vocabulary.
+        interface: the sizes of inputs and outputs.
         seq_len: the sequence length.
         tokenizer: the tokenizer; None if the tokens are not text.
         special_tokens: the settings of a Hugging Face model about tokens that begin and end texts, such as
@@ -48,17 +50,22 @@ class SavedModel:
 
     model: LM
     config: LMConfig
-    vocab_size: int
+    interface: Interface
     seq_len: int
     tokenizer: Tokenizer | None
     special_tokens: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of different tokens; 0 if inputs are real."""
+        return self.interface.vocab_size
 
 
 def to_files(
     model: LM,
     config: LMConfig,
     *,
-    vocab_size: int,
+    interface: Interface,
     seq_len: int,
     tokenizer: Tokenizer | None,
     special_tokens: Mapping[str, Any] | None = None,
@@ -76,8 +83,9 @@ def to_files(
         "format": "taetpu",
         "model": to_data(config),
         "plugins": sorted({component.plugin for component in iter_components(config)} - {""}),  # sha256 digests
-        "vocab_size": vocab_size,
+        "vocab_size": interface.vocab_size,
         "seq_len": seq_len,
+        **({} if interface.is_language_model else {"interface": asdict(interface)}),
         **({"special_tokens": dict(special_tokens)} if special_tokens else {}),
         **({"tokens": tokens} if tokens else {}),
     }
@@ -113,23 +121,38 @@ def from_files(files: Mapping[str, bytes], where: str = "") -> SavedModel:
         raise UserError(problem, file=f"{where}/{WEIGHTS}", remedy="Copy the model again.") from None
     constants = {name.removeprefix(CONSTANT): a for name, a in stored.items() if name.startswith(CONSTANT)}
     weights = {name: a for name, a in stored.items() if not name.startswith(CONSTANT)}
-    blank = _blank(config, about.vocab_size, about.seq_len, set(constants))
+    interface = Interface(about.vocab_size) if about.interface is None else about.interface.build()
+    blank = _blank(config, interface, about.seq_len, set(constants))
     return SavedModel(
         model=with_constants(with_parameters(blank, weights), constants),
         config=config,
-        vocab_size=about.vocab_size,
+        interface=interface,
         seq_len=about.seq_len,
         tokenizer=_read_tokenizer(files[TOKENIZER], where) if TOKENIZER in files else None,
         special_tokens=about.special_tokens,
     )
 
 
+class InterfaceRecord(Config):
+    """A stored `Interface`."""
+
+    vocab_size: Annotated[int, Field(ge=0, le=MAX_SIZE)]
+    outputs: Annotated[int, Field(ge=1, le=MAX_SIZE)] | None = None
+    features: Annotated[int, Field(ge=0, le=MAX_SIZE)] = 0
+    types: Annotated[int, Field(ge=1, le=MAX_SIZE)] = 1
+
+    def build(self) -> Interface:
+        """Return the interface."""
+        return Interface(**dict(self))
+
+
 class ModelRecord(Config):
     """The content of a model's `config.json`. Later versions may add settings."""
 
     model: dict[str, Any]
-    vocab_size: Annotated[int, Field(ge=1, le=2**24)]
-    seq_len: Annotated[int, Field(ge=1, le=2**24)]
+    vocab_size: Annotated[int, Field(ge=0, le=MAX_SIZE)]
+    seq_len: Annotated[int, Field(ge=1, le=MAX_SIZE)]
+    interface: InterfaceRecord | None = None
     plugins: tuple[str, ...] = ()
     special_tokens: dict[str, int | list[int]] = Field(default_factory=dict)
 
@@ -156,16 +179,16 @@ def _read_tokenizer(content: bytes, where: str) -> Tokenizer:
         raise UserError(problem, file=f"{where}/{TOKENIZER}", remedy="Copy the model again.") from None
 
 
-def _blank(config: LMConfig, vocab_size: int, seq_len: int, constants: set[str]) -> LM:
+def _blank(config: LMConfig, interface: Interface, seq_len: int, constants: set[str]) -> LM:
     """Return a model to be filled with stored arrays.
 
     The model holds zeros, which need no compilation. If the files do not store all constants, the model is initialised
     instead. Files never store random keys, and files of earlier versions store no constants.
     """
-    model = model_shapes(config, vocab_size, seq_len)
+    model = model_shapes(config, interface, seq_len)
     has_keys = any(jnp.issubdtype(a.dtype, jax.dtypes.prng_key) for a in jax.tree.leaves(model))
     if has_keys or set(jax.eval_shape(named_constants, model)) - constants:
-        return build_model(config, vocab_size, seq_len, key=root_key(0))
+        return build_model(config, interface, seq_len, key=root_key(0))
     return jax.tree.map(lambda a: jnp.asarray(np.zeros(a.shape, a.dtype)), model)
 
 

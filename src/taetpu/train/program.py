@@ -380,8 +380,10 @@ class Program:
         data = self.source.evaluation(split)
         if data is None:
             return None
-        for ids in (data.tokens, data.targets):  # a compiled gather clips indices silently
-            check_tokens(ids, self.source.vocab_size)
+        at = self.source.interface
+        for ids, size in (data.tokens, at.vocab_size), (data.targets, at.output_size), (data.types, at.types):
+            if ids is not None and ids.dtype.kind == "i":
+                check_tokens(ids, size)  # a compiled gather clips indices silently
         parts = self.mesh.shape[DATA]
         wanted = min(len(data.tokens), most or len(data.tokens))
         most_sequences = self.structure.train.batch_size
@@ -391,11 +393,10 @@ class Program:
         order = evaluation_order(len(data.tokens))
         missing = -len(data.tokens) % size
 
-        def batched(a: Shaped[np.ndarray, "windows seq"]) -> Any:  # NumPy arrays, but `Batch` has JAX types
-            return np.pad(a[order], ((0, missing), (0, 0))).reshape(-1, size, a.shape[1])
+        def batched(a: Shaped[np.ndarray, "windows ..."]) -> Shaped[np.ndarray, "batches batch ..."]:
+            return np.pad(a[order], ((0, missing), *[(0, 0)] * (a.ndim - 1))).reshape(-1, size, *a.shape[1:])
 
-        segments = None if data.segments is None else batched(data.segments)
-        return Batch(batched(data.tokens), batched(data.targets), batched(data.weights), segments)
+        return jax.tree.map(batched, data.batch)
 
     def shapes(self, numbers: Mapping[str, Value]) -> Shapes:
         """Return the shapes and shardings of the compiled functions' arguments, without any computation.
@@ -411,7 +412,7 @@ class Program:
             lambda a, to: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=to), state, self.state_shardings(state)
         )
         sets = [w for w in map(self.windows, self.structure.task.evaluation_sets) if w is not None]
-        windows = max(sets, key=lambda w: w.tokens.shape[-1], default=None)
+        windows = max(sets, key=lambda w: w.weights.shape[-1], default=None)
         return Shapes(
             init=(stacked, seeds),
             advance=(state, stacked, seeds, self.abstract(np.zeros(rows, np.int32), RUNS),

@@ -131,7 +131,7 @@ class ResultWriter:
                 "steps": self.program.steps,
                 "metrics": {**last, **final},
                 "val_sample": {"windows": evaluator.sampled, "of": evaluator.val_windows},
-                "params": num_params(run.config.model, source.vocab_size, source.seq_len),
+                "params": num_params(run.config.model, source.interface, source.seq_len),
                 "memory": {"training": memory, "kv_cache": kv_bytes(run.config, source)},
                 **spent,
                 "pack": self.pack.plan.facts,

@@ -22,6 +22,7 @@ from jaxtyping import PyTree
 
 from taetpu.core.batch_statistics import Averages
 from taetpu.core.errors import UserError
+from taetpu.core.model_interface import Interface
 from taetpu.core.tree import leaves_by_path
 from taetpu.data.base import Batch
 from taetpu.nn.lm import LM
@@ -91,16 +92,16 @@ def tree_shardings(tree: PyTree, mesh: Mesh, *lead: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(placed, tree)
 
 
-def device_bytes(config: ResolvedConfig, vocab_size: int, seq_len: int, data: int, model: int) -> int:
+def device_bytes(config: ResolvedConfig, interface: Interface | int, seq_len: int, data: int, model: int) -> int:
     """Return the bytes per device that a run keeps between steps; see `kept_shapes`."""
     sizes, total = {DATA: data, MODEL: model}, 0
-    for path, leaf in leaves_by_path(kept_shapes(config, vocab_size, seq_len)).items():
+    for path, leaf in leaves_by_path(kept_shapes(config, interface, seq_len)).items():
         parts = prod(sizes[name] for name in mesh_axes(path, leaf.shape, sizes) if name)
         total += leaf.size * leaf.dtype.itemsize // parts
     return total
 
 
-def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -> None:
+def check_mesh(config: ResolvedConfig, interface: Interface | int, data: int, model: int) -> None:
     """Raise `UserError` unless a run can be divided over a mesh with the given sizes.
 
     `data` must divide the size of a microbatch, and `model` must divide the numbers of heads and the hidden sizes.
@@ -112,20 +113,20 @@ def check_mesh(config: ResolvedConfig, vocab_size: int, data: int, model: int) -
         problem = f"data={data} does not divide a microbatch of {part} sequences"
         remedy = f"Change batch_size, or use data={_divisors([part])}."
         raise UserError(problem, path=("train", "batch_size"), remedy=remedy)
-    sizes = list(_inner_sizes(config, vocab_size)) if model > 1 else []
+    sizes = list(_inner_sizes(config, interface)) if model > 1 else []
     for path, size in sizes:
         if size % model:
             remedy = f"Use model={_divisors([size for _, size in sizes])}, which divides every layer."
             raise UserError(f"{path[-1]}={size} is not divisible by model={model}", path=path, remedy=remedy)
 
 
-def _inner_sizes(config: ResolvedConfig, vocab_size: int) -> Iterator[tuple[tuple[str | int, ...], int]]:
+def _inner_sizes(config: ResolvedConfig, interface: Interface | int) -> Iterator[tuple[tuple[str | int, ...], int]]:
     """Yield the path and value of each size that `model` must divide: numbers of heads and hidden sizes."""
-    arrays = leaves_by_path(parameter_shapes(config.model, vocab_size, config.task.seq_len))
+    arrays = leaves_by_path(parameter_shapes(config.model, interface, config.task.seq_len))
     hidden = [leaf.shape[-1] for path, leaf in arrays.items() if path.endswith("ffn.up") for _ in range(leaf.shape[0])]
     with_ffn = [i for i, layer in enumerate(config.model.layers) if hasattr(layer.ffn, "hidden")]
     for i, layer in enumerate(config.model.layers):
-        if heads := layer.typed_mixer.heads(config.model.dims(vocab_size, config.task.seq_len)):
+        if heads := layer.typed_mixer.heads(config.model.dims(interface, config.task.seq_len)):
             yield ("model", "layers", i, "mixer", "num_heads"), heads.num_heads
     for i, size in zip(with_ffn, hidden, strict=False):
         yield ("model", "layers", i, "ffn", "hidden"), size
@@ -135,7 +136,7 @@ def _divisors(sizes: Sequence[int]) -> str:
     return ", ".join(str(n) for n in range(1, min(sizes) + 1) if all(size % n == 0 for size in sizes))
 
 
-def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) -> Iterator[tuple[int, int]]:
+def possible_divisions(config: ResolvedConfig, interface: Interface | int, devices: int) -> Iterator[tuple[int, int]]:
     """Yield the meshes `(data, model)` over which a run can be divided: fewest devices first, then smallest `model`.
 
     The number of devices of each mesh, `data * model`, divides `devices`.
@@ -143,7 +144,7 @@ def possible_divisions(config: ResolvedConfig, vocab_size: int, devices: int) ->
     for share in (n for n in range(1, devices + 1) if devices % n == 0):
         for model in (n for n in range(1, share + 1) if share % n == 0):
             try:
-                check_mesh(config, vocab_size, share // model, model)
+                check_mesh(config, interface, share // model, model)
             except UserError:
                 continue
             yield share // model, model

@@ -129,13 +129,13 @@ def init_state(
 
 def new_model(config: ResolvedConfig, source: Source, seed: Array, *, apart: bool = False) -> LM:
     """Return the initial model for a seed; `apart` leaves its layers unstacked (see `nn.stack.build_stacks`)."""
-    return config.model.build(source.vocab_size, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
+    return config.model.build(source.interface, source.seq_len, key=named(root_key(seed), "init"), apart=apart)
 
 
 def first_state(config: ResolvedConfig, source: Source, model: LM) -> TrainState:
     """Return the state of a run that starts from a model."""
     params, _ = partition_trainable(model)
-    start, described = jnp.zeros((), jnp.int32), Parameters(params, config.model, source.vocab_size, source.seq_len)
+    start, described = jnp.zeros((), jnp.int32), Parameters(params, config.model, source.interface, source.seq_len)
     rule = build_update_rule(config.train.optimizer, start, described)  # its state does not depend on the learning rate
     averaged = getattr(config.train.optimizer, "ema", None) is not None
     return TrainState(model, rule.init(params), start, start - 1, params if averaged else None)
@@ -170,7 +170,7 @@ def update(state: TrainState, rows: Int[Array, " batch"], context: StepContext) 
     grads = run_hooks(train.hooks, "gradients", grads, params, now=now)
     clipped = clip(grads, train.clip)
     lr = compute_learning_rate(train.schedule, state.step, context.steps, train.optimizer.lr)
-    described = Parameters(params, context.config.model, source.vocab_size, source.seq_len)
+    described = Parameters(params, context.config.model, source.interface, source.seq_len)
     curvature = partial(
         estimate_curvature, params, rest, batch, noise,
         accumulate=train.accumulate, dtype=context.dtype, division=context.division,
@@ -195,7 +195,9 @@ def train_step(
     params, rest = partition_trainable(state.model)
     loss = new.sums["nll"] / new.sums["weight"]
     bad = ~(loss <= config.train.loss_bound) & (state.diverged_at < 0)
-    metrics = {"train/loss": loss, "train/accuracy": new.sums["correct"] / new.sums["weight"], "lr": new.lr}
+    metrics = {"train/loss": loss, "lr": new.lr}
+    if "correct" in new.sums:
+        metrics["train/accuracy"] = new.sums["correct"] / new.sums["weight"]
     metrics |= {f"train/{name}": value for name, value in new.losses.items()}
     further = {name: value for name, value in new.sums.items() if name not in MEASURED}
     metrics |= {f"train/{name}": value / new.sums["weight"] for name, value in further.items()}
@@ -221,7 +223,7 @@ def observe(
     part = jax.tree.map(lambda a: a[: len(a) // context.config.train.accumulate], new.batch)
 
     def forward() -> Array:
-        return state.model(part.tokens, key=part_key(new.key, 0), dtype=context.dtype, segments=part.segments)
+        return state.model(part.tokens, key=part_key(new.key, 0), dtype=context.dtype, **part.context)
 
     layers = find_sites(forward)
     metrics = {entry: metric for entry, metric in metrics.items() if set(metric.sites()) <= set(layers)}
@@ -329,7 +331,7 @@ def evaluate(
 ) -> dict[str, Float[Array, "batches batch ..."]]:  # fmt: skip
     """Return the sums over each sequence in an evaluation set.
 
-    These are `nll`, `correct` and `weight` of the objective, and those of `metrics` (see
+    These are those of `nll`, `correct` and `weight` that the objective returns, and those of `metrics` (see
     `optim.eval_metrics.sequence_sums`).
 
     Args:
@@ -348,7 +350,7 @@ def evaluate(
         forward = division.wrap(partial(compute_objective, objective, whole=whole))
         logits, values = forward(model, batch, dtype=dtype)
         sums_by_name = {name: value for name, value in values.items() if name in MEASURED}
-        seen = Evaluated(batch, logits, **sums_by_name)
+        seen = Evaluated(batch, logits, **{"correct": None, **sums_by_name})
         sums = {name: values.sum(-1) for name, values in sums_by_name.items()}
         for entry, metric in metrics.items():
             sums |= sequence_sums(entry, metric, seen)

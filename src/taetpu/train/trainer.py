@@ -173,7 +173,7 @@ class PackTrainer:
         if not stored:
             return ()
         config, source = self.runs[0].config, self.source
-        shapes = named_shapes(config.model, source.vocab_size, source.seq_len)
+        shapes = named_shapes(config.model, source.interface, source.seq_len)
         starts = [start.fitting(shapes) for start in stored]
         starts += [starts[0]] * (self.plan.width - len(starts))
         return (self.program.place({name: np.stack([arrays[name] for arrays in starts]) for name in starts[0]}),)
@@ -345,7 +345,7 @@ class PackTrainer:
             model = jax.tree.map(lambda a, i=i: to_host(a[i]) if multi_process() else a[i], models)
             source = self.source
             files[i] = to_files(
-                model, self.runs[i].config.model, vocab_size=source.vocab_size, seq_len=source.seq_len,
+                model, self.runs[i].config.model, interface=source.interface, seq_len=source.seq_len,
                 tokenizer=source.tokenizer, tokens=source.unit if source.tokenizer is None else "",
             )  # fmt: skip
         return files

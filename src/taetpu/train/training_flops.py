@@ -29,7 +29,7 @@ def training_flops_per_token(
     hooks, divided by the tokens in the batch. A hook that runs the model again adds a forward pass, and a backward pass
     if it computes gradients. Muon adds its Newton-Schulz steps.
     """
-    model = flops_per_token(config.model, source.vocab_size, source.seq_len, attention, executed=executed)
+    model = flops_per_token(config.model, source.interface, source.seq_len, attention, executed=executed)
     if not config.train.hooks and type(config.train.optimizer) is AdamW:
         return model
     return model + added_flops(config, source) // (config.train.batch_size * source.seq_len)
@@ -38,7 +38,7 @@ def training_flops_per_token(
 def added_flops(config: ResolvedConfig, source: Source) -> int:
     """Return the matrix-product FLOPs that hooks and the optimizer add to a step; negative if hooks remove FLOPs."""
     kinds = tuple(type(component) for component in iter_components(config))
-    known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.vocab_size, source.seq_len)
+    known = (json.dumps(to_data(config), sort_keys=True), kinds, source.fingerprint, source.interface, source.seq_len)
     if known not in _KNOWN:
         bare = config.model_copy(update={"train": config.train.model_copy(update={"hooks": {}, "optimizer": AdamW()})})
         _KNOWN[known] = step_flops(config, source) - step_flops(bare, source)

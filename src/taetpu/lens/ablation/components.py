@@ -285,7 +285,7 @@ def _in_layer(opened: OpenedModel, what: str, layer: int, units: int | None) -> 
     if units is None:
         return [Component(str(layer), layer)]
     if what == "kv-groups":
-        heads = opened.config.layers[layer].typed_mixer.heads(opened.config.dims(opened.vocab_size, opened.seq_len))
+        heads = opened.config.layers[layer].typed_mixer.heads(opened.config.dims(opened.interface, opened.seq_len))
         groups = units if heads is None else heads.num_kv_heads
         size = units // groups
         return [Component(f"{layer}.{i}", layer, tuple(range(i * size, (i + 1) * size))) for i in range(groups)]

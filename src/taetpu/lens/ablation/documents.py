@@ -119,6 +119,7 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
     Raises:
         UserError: if an input cannot be read or has less than two tokens.
     """
+    opened.check_language_model()
     rows = as_sequences(inputs, opened.tokenizer, opened.vocab_size)
     if short := [number for number, row in enumerate(rows) if len(row) < 2]:
         problem = f"input {short[0]} has one token, and the first token of a text is not predicted"
@@ -131,13 +132,26 @@ def read_documents(opened: OpenedModel, inputs: Any) -> Documents:
     return Documents(inputs, targets, weights, cut=len(rows) if len(cut) > len(rows) else None)
 
 
+def check_documents(split: Split) -> None:
+    """Raise `UserError` if the windows of an evaluation set are not documents of tokens."""
+    padded, real = split.lengths is not None, "f" in (split.tokens.dtype.kind, split.targets.dtype.kind)
+    if real or padded or split.types is not None:
+        have = "real inputs or targets" if real else "padding" if padded else "tokens of several types"
+        problem = f"the windows of the task have {have}, which documents do not have"
+        raise UserError(problem, remedy="Use a model of a task with tokens of one type and without padding.")
+
+
 def split_documents(split: Split, most: int | None = None) -> Documents:
     """Return the windows of an evaluation set with scored targets as documents.
 
     Args:
         split: The evaluation set.
         most: The maximum number of windows; all by default.
+
+    Raises:
+        UserError: if the windows are not documents of tokens.
     """
+    check_documents(split)
     rows = np.flatnonzero((split.weights > 0).any(-1))[:most]
     arrays = (split.tokens, split.targets, split.weights)
     inputs, targets, weights = ([array[row] for row in rows] for array in arrays)

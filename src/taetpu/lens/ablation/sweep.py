@@ -227,7 +227,7 @@ def losses_without(
     layers = len(opened.config.layers)
     in_layers = bool(components.groups)
     resumes = in_layers and not opened.model.carries
-    chunk = max(16, CHUNK_LOGITS // opened.vocab_size)
+    chunk = max(16, CHUNK_LOGITS // opened.interface.output_size)
     edits = [Edit(site, keep_intact, value=site, by_layer=bool(opened.site_layers[site])) for site in frozen]
     if components.site is not None:
         remove = remover(components.axis, adds)
