@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from taetpu.data import corpora
+from taetpu.data.splitting import join_documents
 
 VOCAB = 65  # characters, as in Tiny Shakespeare
 LR, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
@@ -37,7 +38,7 @@ SHAPES = {shape.dim: shape for shape in (Shape(32, 16, 16), Shape(64, 32, 16), S
 
 def write_text(file: Path) -> Path:
     """Write the topics of Python's `help()`, limited to the 65 most common characters."""
-    text = corpora.join_documents(corpora.python_docs())
+    text = join_documents(corpora.python_docs())
     kept = {character for character, _ in Counter(text).most_common(VOCAB)}
     file.write_text("".join(character for character in text if character in kept))
     return file
